@@ -43,6 +43,7 @@ PIECES = "stage4_pieces"
 PIECE_SECONDS = 20.0  # of work that a killed process loses at most, or one batch
 EVENT_SECONDS = 0.2  # between two reports at least: every event is stored
 KEPT_MODELS = 2
+READY = "upscaler"  # of the seconds, those for loading and compiling it: the video's own say what its model takes
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
 
 MakeSmaller = Callable[[GenerationRequest], Iterator[Event]]
@@ -59,8 +60,11 @@ def make_larger(
     if not HERE.is_alone:
         raise RequestError("upscale was given", "to a worker on several hosts, which makes no video larger", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
+    clock = WorkClock()
+    upscaler = yield from _loaded(request, clock)  # what is wrong with it is said before the video is made
+    larger = functools.partial(_larger, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
-        yield from _larger(request, folder, is_cancelled, Path(request.finished_video), None)
+        yield from larger(Path(request.finished_video), None)
         return
     made = _kept(folder, without_upscaling(request))
     if made is None:
@@ -71,24 +75,28 @@ def make_larger(
                     break
                 yield event
     if made is not None:
-        yield from _larger(request, folder, is_cancelled, folder / SMALLER, made)
+        yield from larger(folder / SMALLER, made)
 
 
 def _larger(
-    request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], source: Path, made: VideoResult | None
+    request: GenerationRequest,
+    folder: Path,
+    is_cancelled: Callable[[], bool],
+    upscaler: Upscaler,
+    clock: WorkClock,
+    source: Path,
+    made: VideoResult | None,
 ) -> Iterator[Event]:
     """The larger video of the file `source`, which has the result `made` if it was made here."""
-    clock, total = WorkClock(), request.total_frames
+    total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
     first = pieces.begin()
-    upscaler = yield from _loaded(request, clock)
-    upscaler.check_scale(request.upscale, upscaler_of(request))
     tiling = upscaler.tiling(request.height, request.width)
     batch = upscaler.batch(tiling, total)
     if not upscaler.is_ready(tiling, request.upscale, batch):
         yield Compiling("the upscaler")
-        with clock.measure("compile"):
+        with clock.measure(READY):
             upscaler.prepare(tiling, request.upscale, batch)
     work = functools.partial(upscaler.larger, tiling=tiling, scale=request.upscale, batch=batch)
     done = yield from _written(request, source, pieces, first, work, clock, is_cancelled)
@@ -103,10 +111,12 @@ def _larger(
 def _loaded(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
     name = upscaler_of(request)
     yield Loading(0, 0, "the upscaler")
-    with clock.measure("load"):
+    with clock.measure(READY):
         file = find_upscaler(name, from_environment().upscalers_dir)
         status = file.path.stat()
-        return _upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
+        upscaler = _upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
+    upscaler.check_scale(request.upscale, name)
+    return upscaler
 
 
 @functools.lru_cache(maxsize=KEPT_MODELS)

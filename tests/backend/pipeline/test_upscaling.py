@@ -106,13 +106,15 @@ def test_a_step_after_a_video_makes_that_video_first(tmp_path):
 
     events = events_of(made, folder, make=make)
     result = events[-1].result
-    assert seen == [without_upscaling(made)] and isinstance(events[0], Encoding)
+    assert seen == [without_upscaling(made)] and isinstance(events[1], Encoding)
     assert (result.width, result.request, result.notes[0]) == (384, made, "a note")
     assert result.seconds["denoise"] == 5.0 and result.seconds["upscale"] > 0
     assert read_request(folder / "video.mp4") == made
 
     stopped = events_of(made, tmp_path / "stopped", make=lambda request: (event for event in [Cancelled(None)]))
-    assert stopped == [Cancelled(None)]
+    assert stopped[-1] == Cancelled(None) and isinstance(stopped[0], Loading)
+    with pytest.raises(RequestError, match="must be one of those that are here"):  # before the video is made
+        events_of(made.changed(upscaler="missing.pth"), tmp_path / "early", make=nothing)
 
 
 def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path, clip, monkeypatch):
@@ -187,7 +189,7 @@ def test_a_smaller_video_that_a_killed_process_has_made_is_not_made_again(tmp_pa
         yield Finished(result)
 
     events = make_larger(step, folder, lambda: False, make)
-    next(event for event in events if isinstance(event, Loading))
+    next(event for event in events if isinstance(event, Upscaling))
     events.close()
     assert (folder / SMALLER).is_file()
     assert events_of(step, folder)[-1].result.seconds["denoise"] == 3.0

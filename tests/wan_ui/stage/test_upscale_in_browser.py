@@ -18,6 +18,9 @@ def test_the_menu_makes_a_larger_video_and_keeps_the_first(visit):
     menu.locator("button", has_text="4× animevideov3 · 384 × 384").click()
     until(page, WIDTH.format(384))
     assert "4× by animevideov3, from 96 × 96" in page.locator(".stage .facts").inner_text()
+    page.locator('.stage [data-act="fill:use"]').click()  # its settings make the same video, and that one larger
+    page.locator("#more > button").click()
+    until(page, "document.querySelector('#upscale input[type=number]')?.value === '4'")
     page.keyboard.press("Alt+5")
     until(page, "document.querySelectorAll('#library-grid li').length === 2")
     page.locator(f'#library-grid li[data-job="{first}"]').click()
