@@ -186,7 +186,8 @@ class Worker:
                 self._channel.send(Dying(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed, is_short = self._explain(error), is_memory_short(error) and not isinstance(error, StudioError)
-        return (self._with_proposals(failed, task) if is_short and self._consensus.is_alone else failed), outcome
+        may_propose = is_short and self._consensus.is_alone and not task.request.finished_video
+        return (self._with_proposals(failed, task) if may_propose else failed), outcome
 
     def _make_on_what_serves(self, task: Task) -> Event:
         """As `_make`; where a kernel is refused, on the model laid out anew without it, each once at most; and where memory is
