@@ -10,6 +10,7 @@ SCALES = (2, 4)
 EMBEDDED = "animevideov3"
 """The upscaler that comes with the studio's packages; it is taken if none is named."""
 MOST_PIXELS = 8192 * 4320  # of a larger frame: what `backend.media.video` opens
+MOST_IN_ALL = 40_000_000_000  # of a clip's frames together: ten minutes of 1920x1080 at 30 a second
 FOREIGN = "clip"
 """In place of a preset's name, for a clip that no preset has made."""
 _NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
@@ -50,3 +51,7 @@ def check_upscale(request: VideoSettings) -> None:
     if width * height > MOST_PIXELS:
         what, rule = f"upscale={request.upscale} makes frames of {width}x{height}, which", f"may have {MOST_PIXELS:,} pixels"
         raise RequestError(what, rule, "take a smaller scale, or a smaller video")
+    if request.finished_video and request.width * request.height * request.num_frames > MOST_IN_ALL:
+        what = f"{request.num_frames:,} frames of {request.width}x{request.height}"
+        rule = f"are too many: all pixels together may be {MOST_IN_ALL // 10**9} billion"
+        raise RequestError(what, rule, "cut out the part that you want first")

@@ -18,7 +18,7 @@ from backend.contract.shape import UPSCALING, Shape
 from backend.contract.upscaling import upscaler_of
 from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
-from backend.engine.disk import Shortage
+from backend.engine.disk import Shortage, needed_bytes, shortage
 from backend.engine.dispatcher import Dispatcher, needed_preset
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
@@ -367,8 +367,16 @@ class Engine:
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if request.upscale:
             check_upscaler_here(upscaler_of(request), self.settings.upscalers_dir, may_download)
+            self._check_room_for(request)
         if not may_download:
             check_here(request, self._model)
+
+    def _check_room_for(self, request: GenerationRequest) -> None:
+        """Raises: RequestError for a larger video that the disk cannot hold: the line would wait for it."""
+        lacking = shortage(self._runs, needed_bytes(request))
+        if lacking is not None:
+            what = f"this video made {request.upscale} times larger"
+            raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
 
     def _check_shots(self, request: GenerationRequest) -> None:
         if request.shots and self._cluster is not None:

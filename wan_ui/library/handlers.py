@@ -99,4 +99,4 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        return detail_html(job, result, visit.texts, owner, offers(self.desk.engine, job, result))
+        return detail_html(job, result, visit.texts, owner, offers=offers(self.desk.engine, job, result))

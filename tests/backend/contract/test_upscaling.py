@@ -3,7 +3,7 @@
 import pytest
 
 from backend.contract.events import VideoResult
-from backend.contract.finished import as_clip, larger, larger_result
+from backend.contract.finished import as_clip, larger, larger_clip, larger_result
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import UPSCALING, Shape
 from backend.contract.upscaling import FOREIGN, without_upscaling
@@ -58,6 +58,12 @@ def test_a_video_that_was_stopped_is_a_clip_of_its_own_length():
     assert (request.preset, request.num_frames, request.prompt) == (FOREIGN, 5, made.prompt)
     twice = larger(asked(upscale=2), "/a.mp4", 2)
     assert twice.preset == FOREIGN and twice.final_size == (4 * made.width, 4 * made.height)
+
+
+def test_a_clip_of_hours_is_refused():
+    assert larger_clip("a", (1920, 1080), 600.0, 30.0, "/a.mp4", 2).num_frames == 18_000
+    with pytest.raises(RequestError, match="86,400 frames of 1920x1080 are too many: all pixels together may be 40 billion"):
+        larger_clip("a", (1920, 1080), 3600.0, 24.0, "/a.mp4", 2)
 
 
 def test_a_clip_is_described_without_a_preset():

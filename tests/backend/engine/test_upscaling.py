@@ -1,8 +1,10 @@
 """A finished video that is made larger is a job like any other, which loads no model; it teaches how long the next one takes."""
 
+import shutil
+
 import pytest
 
-from backend.contract.finished import larger, larger_result
+from backend.contract.finished import larger, larger_clip, larger_result
 from backend.contract.request import GenerationRequest
 from backend.engine.disk import needed_bytes
 from backend.engine.dispatcher import needed_preset
@@ -70,6 +72,14 @@ def test_an_upscaler_that_is_not_here_is_refused_before_anything_is_queued(engin
     with pytest.raises(RequestError, match="upscaler='missing.pth' must be one of those that are here"):
         engine.submit(request(upscale=2, upscaler="missing.pth"), may_download=may_download)
     assert len(engine.jobs()) == before
+
+
+def test_what_the_disk_could_never_hold_does_not_stop_the_line(engine, tmp_path):
+    long = larger_clip("long", (1900, 1000), 600.0, 24.0, "/a.mp4", 4)
+    if needed_bytes(long) < shutil.disk_usage(engine.settings.data_dir).free:
+        pytest.skip("this disk could hold it")
+    with pytest.raises(RequestError, match="this video made 4 times larger may need more than the disk has"):
+        engine.submit(long)
 
 
 def test_the_disk_must_have_room_for_the_larger_frames():
