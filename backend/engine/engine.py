@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers
+from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Interrupted
@@ -65,7 +65,7 @@ class Engine:
         if self._lock.is_alone():  # another engine may see the same folder under another path
             self._store.follow_runs(self._runs)
         self._journal = Journal(self._store)
-        self._timings = Timings(self._store)
+        self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
         self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)

@@ -1,14 +1,14 @@
 """How long a video will take, from this machine's earlier videos or the published rates of its TPUs. Pure arithmetic."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import Shape
+from backend.contract.shape import UPSCALER, Shape
 from backend.contract.two_sizes import first_size, is_small
 from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
@@ -71,15 +71,27 @@ def estimate(
     )
 
 
-def upscaling(shape: Shape, runs: Sequence[Run]) -> Estimate | None:
-    """The estimate of the step that makes a video larger, from runs of it with the same model and scale, newest first, by the
-    pixels; None if there are none."""
-    akin = [run for run in runs if run.shape.task == shape.task and run.shape.model == shape.model][:20]
-    if not akin:
+def upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
+    """The estimate of the step that makes a video larger, by the pixels: from runs of it with the same model, newest first;
+    without any, from those with others, by the numbers of weights, each of which does its work once a pixel. None if nothing is
+    known."""
+    every = [run for run in runs if run.shape.task == shape.task]
+    akin = [run for run in every if run.shape.model == shape.model]
+    shares = {run.shape.model: 1.0 for run in akin} or _shares(shape.model, every, num_weights)
+    used = [run for run in akin or every if run.shape.model in shares][:20]
+    if not used:
         return None
-    seconds = median(run.seconds.get("upscale", 0.0) * _pixels(shape) / max(_pixels(run.shape), 1) for run in akin)
-    basis = "measured" if any(run.shape == shape for run in akin) else "scaled"
-    return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(akin))
+    rates = [run.seconds.get("upscale", 0.0) * shares[run.shape.model] / max(_pixels(run.shape), 1) for run in used]
+    basis = "measured" if any(run.shape == shape for run in used) else "scaled"
+    seconds = median(rates) * _pixels(shape)
+    return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(used))
+
+
+def _shares(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
+    """By the model of these runs, how many times as many weights this model has, where both are known."""
+    own = num_weights(model.removeprefix(UPSCALER))
+    others = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in runs} if own else {}
+    return {name: own / count for name, count in others.items() if count}
 
 
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:

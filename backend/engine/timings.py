@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 
 from backend.contract.events import Finished
@@ -20,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class Timings:
-    """The estimates from the store's timings, each computed once until something new is learned."""
+    """The estimates from the store's timings, each computed once until something new is learned. `num_weights` tells an
+    upscaler's by its name, None if it is not known."""
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: Store, num_weights: Callable[[str], int | None] = lambda name: None):
+        self._store, self._num_weights = store, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
         self._loading: dict[str, float | None] = {}  # seconds by checkpoint
 
@@ -69,8 +71,11 @@ class Timings:
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """The video and the step that makes it larger; of a finished video that step alone."""
-        runs = runs_on(worker.device_kind, self._store.timings())
-        step = upscaling(Shape.of_upscaling(request), runs)
+        key = (Shape.of_upscaling(request), worker.device_kind)
+        if key not in self._estimates:
+            runs = runs_on(worker.device_kind, self._store.timings())
+            self._estimates[key] = upscaling(key[0], runs, self._num_weights)
+        step = self._estimates[key]
         if request.finished_video or step is None:
             return step
         made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_kept)
