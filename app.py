@@ -19,6 +19,7 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
     "presets": "presets:show_presets",
+    "upscale": "upscale:upscale",
     **dict.fromkeys(("generate", "live", "storyboard"), "generate:generate"),
 }
 
@@ -48,9 +49,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.command not in _COMMANDS:
         return _serve(arguments)
     done = resolve_name(f"backend.commands.{_COMMANDS[arguments.command]}")(arguments)
-    if done is None or isinstance(done, bool):
-        return FAILED if done is False else OK
-    return done
+    return OK if done is None or done is True else FAILED if done is False else done
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -3,10 +3,18 @@ here uses. They cost a second (docs/lab/cpu.md)."""
 
 import sys
 
-UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn")
+TORCHVISION = "torchvision"
+"""Spandrel alone needs it (`backend.runtime.picture_models`). A build for another kind of torch raises where it is imported, and
+transformers would import it."""
+UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 
 
 def hide_unused_libraries() -> None:
     """For this process they are not installed from now on; those that are imported already stay."""
     for name in UNUSED:
-        sys.modules.setdefault(name, None)
+        hide(name)
+
+
+def hide(library: str) -> None:
+    """The same of one."""
+    sys.modules.setdefault(library, None)

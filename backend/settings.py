@@ -70,6 +70,11 @@ class Settings:
         return self.data_dir / "loras"
 
     @property
+    def upscalers_dir(self) -> Path:
+        """The files of models that make videos larger, which requests may name."""
+        return self.data_dir / "upscalers"
+
+    @property
     def magnitudes_dir(self) -> Path:
         """What `measure-cache` has measured, a file for each checkpoint."""
         return self.data_dir / "magnitudes"

@@ -34,12 +34,14 @@ from backend.contract.events import (
     ShotBegun,
     ShotMade,
     Step,
+    Upscaling,
     VideoResult,
 )
 from backend.contract.live import FOLDER, frame_name
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import shot_request
 from backend.contract.sound import SoundPart
+from backend.contract.upscaling import without_upscaling
 from backend.contract.worker import Device
 from backend.errors import KernelRefused, ModelError
 from backend.media.clips import read_clip_facts
@@ -47,7 +49,7 @@ from backend.media.given_sounds import read_original
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original
-from backend.media.video import write_video
+from backend.media.video import read_frames, write_video
 from presets import Preset
 
 STEP_SECONDS = 0.02
@@ -137,6 +139,9 @@ def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tupl
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     """A square that moves to the right, over the first image where there is one, or over the clip; of a storyboard one for each
     shot, of which the last is the video."""
+    if request.upscale:
+        yield from _larger(request, loaded, folder, is_cancelled)
+        return
     if request.shots:
         yield from _shots(request, loaded, folder, is_cancelled)
         return
@@ -170,6 +175,37 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     for done in range(4, request.num_frames + 1, 4):
         yield Decoding(done, request.num_frames)
     yield Finished(_result(request, folder, background))
+
+
+def _larger(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
+    """The video, or one that is finished, with each pixel as a square of pixels; of a slow one each frame takes a while."""
+    source = request.finished_video
+    if source is None:
+        for event in generate(without_upscaling(request), loaded, folder, is_cancelled):
+            if not event.is_final:
+                yield event
+        if isinstance(event, Cancelled):
+            yield event
+            return
+        source = folder / "video.mp4"
+    frames = []
+    for frame in read_frames(Path(source)):
+        if is_cancelled():
+            yield Cancelled(None)
+            return
+        time.sleep(0.5 if "slow" in request.prompt else 0)
+        frames.append(frame.repeat(request.upscale, 0).repeat(request.upscale, 1))
+        yield Upscaling(len(frames), request.total_frames, 1.0)
+    has_sound = read_clip_facts(source).has_sound
+    write_video(frames, folder / "larger.mp4", fps=request.fps, request=request)
+    if has_sound:
+        add_sound(folder / "larger.mp4", source, 0.0, len(frames) / request.fps, request.final_size)
+    (folder / "larger.mp4").replace(folder / "video.mp4")
+    width, height = request.final_size
+    facts = {"fps": request.fps, "num_frames": len(frames), "width": width, "height": height, "has_sound": has_sound}
+    seconds = {"upscale": 0.2}
+    path = str(folder / "video.mp4")
+    yield Finished(VideoResult(path=path, seconds=seconds, request=request, versions={"fake": "1"}, **facts))
 
 
 _FROM_NOTHING = {"task": "t2v", "image": None, "video": None, "extend": None, "overlap": None, "keeps_pixels": True}

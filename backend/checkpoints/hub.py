@@ -404,5 +404,5 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     return ModelError(
         f"{source} {here}, and the Hugging Face Hub cannot be reached",
         f"({type(cause or error).__name__})",
-        f"{fetch}, or {'make the video without this LoRA' if of_lora else _offers()}",
+        f"{fetch}, or {'make the video without this file' if of_lora else _offers()}",
     )

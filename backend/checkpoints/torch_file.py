@@ -21,7 +21,7 @@ from backend.checkpoints.tensors import ITEM_BYTES, TensorPlace
 from backend.errors import ModelError
 
 SUFFIX = ".pt"
-TREES = ("generator_ema", "generator", "generator_lora", "state_dict")
+TREES = ("generator_ema", "generator", "generator_lora", "params_ema", "params", "state_dict")
 """The dictionaries in which training programs keep a network's tensors, the first that is there: the running mean of the weights
 comes before the weights."""
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # of PyTorch, within names

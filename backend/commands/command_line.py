@@ -10,6 +10,8 @@ from backend.commands.options import add_setting, add_settings
 from backend.contract.formats import FORMATS
 from backend.contract.request import find_preset
 from backend.contract.settings import SETTINGS
+from backend.contract.upscaling import SCALES
+from backend.contract.worker import AXES
 from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notices import is_address
 from backend.errors import RequestError
@@ -63,6 +65,7 @@ def build_parser() -> Parser:
     _add_doctor(commands)
     _add_export(commands)
     _add_smooth(commands)
+    _add_upscale(commands)
     _add_member(commands)
     return parser
 
@@ -300,6 +303,19 @@ def _add_smooth(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--fps", type=int, required=True, metavar="N", help="frames a second, such as 24, 30, 48 or 60")
     command.add_argument("--output", metavar="FILE", help="where to put the mp4 (beside the video)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+
+
+def _add_upscale(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("upscale", help="make a video larger, by a model for it")
+    command.add_argument("file", metavar="FILE", nargs="?", help="the video, ours or any clip (mp4, webm, mov, gif)")
+    command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="times (%(default)s)")
+    name = "one of --list, a .safetensors or .pth file that spandrel reads, or owner/repository:FILE on the Hub (animevideov3)"
+    command.add_argument("--model", dest="upscaler", default="", metavar="NAME", help=name)
+    command.add_argument("--list", dest="is_list", action="store_true", help="list the models that are here, then end")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs and models are kept (data in this project)")
+    command.add_argument("--executables", type=Path, help=argparse.SUPPRESS)
+    _add_result(command)
+    command.set_defaults(model=None, transformer=[], loras=[], **dict.fromkeys(AXES))
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:

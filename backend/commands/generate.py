@@ -19,7 +19,7 @@ from backend.commands.models import say_licence
 from backend.commands.progress import Progress
 from backend.contract.cues import actions_of, num_blocks
 from backend.contract.events import Cancelled, Event, Failed, Finished, VideoResult
-from backend.contract.request import find_preset
+from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shots import is_made
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
@@ -28,14 +28,19 @@ from backend.errors import OutputError, RequestError, VideoFileError
 from backend.files import replacing
 from backend.media.sound import read_sound
 from backend.settings import from_environment
+from presets.loader import OPENING
 
 TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 
 
-def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
-    """Makes one video and returns the exit code. Raises: RequestError, before anything is written or started."""
+def generate(
+    arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
+) -> int:
+    """Makes one video, of the request if one is given, and returns the exit code. Raises: RequestError, before anything is
+    written or started."""
     began = time.monotonic()
-    request, model, options = request_of(arguments), model_of(arguments), worker_options_of(arguments)
+    request = request or request_of(arguments)
+    model, options = model_of(arguments), worker_options_of(arguments)
     again = _again(arguments)
     open_inputs(request)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
@@ -43,8 +48,9 @@ def generate(arguments: argparse.Namespace, make_engine: Callable[..., Engine] =
         check_lora(lora.source, settings.loras_dir)
     hosts = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
     hosts |= {"start_worker": False} if is_made(request) else {}  # its film is cut without a model
-    engine = make_engine(settings.data_dir, model, preset=request.preset, warm_up=False, resume=False, options=options, **hosts)
-    say_licence(model or find_preset(request.preset).model, sys.stderr)
+    preset = OPENING if request.finished_video else request.preset
+    engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
+    say_licence(model or find_preset(preset).model, sys.stderr)
     try:
         for lora in arguments.loras:
             adopt_lora(lora.source, settings.loras_dir)
@@ -137,7 +143,8 @@ def _report(final: Event, job: Job, output: Path | None, arguments: argparse.Nam
 
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
     """What `--json` prints; `total` is the whole command's time, not the job's alone."""
-    seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in TIMED} | {"total": round(seconds, 3)}
+    timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
+    seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
     return {
         "path": str(path),
         "width": result.width,

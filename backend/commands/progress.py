@@ -2,7 +2,18 @@
 
 from typing import TextIO
 
-from backend.contract.events import Compiling, Decoding, Encoding, Event, Interrupted, Loading, Queued, ShotBegun, Step
+from backend.contract.events import (
+    Compiling,
+    Decoding,
+    Encoding,
+    Event,
+    Interrupted,
+    Loading,
+    Queued,
+    ShotBegun,
+    Step,
+    Upscaling,
+)
 
 
 class Progress:
@@ -51,6 +62,8 @@ def describe(event: Event) -> str:
             return f"Shot {index} of {total}"
         case Decoding(frame, total):
             return f"Decoding frame {frame} of {total}"
+        case Upscaling(frame, total, left):
+            return f"Upscaling frame {frame} of {total}" + (f" ({left:.0f} s left)" if left else "")
     return ""
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 
 from backend.commands.module_process import say
 from backend.errors import one_line
+from backend.imports import TORCHVISION, hide
 
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 MOST_TOKENS = 1500
@@ -31,6 +32,7 @@ class Model:
     """A chat model with its tokenizer, or with its processor if it `sees`."""
 
     def __init__(self, source: str) -> None:
+        hide(TORCHVISION)
         import torch
         import transformers
 

@@ -40,7 +40,9 @@ class Part:
     @classmethod
     def of(cls, request: VideoSettings, role: str = "video") -> Self:
         """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
-        margins, it and its mask are so much smaller; a control clip is by its own setting."""
+        margins, it and its mask are so much smaller; a control clip is by its own setting. A finished video is taken whole."""
+        if role == "finished_video":
+            return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
         smaller = request.control_downscale if role == "control" else 1

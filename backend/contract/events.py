@@ -17,9 +17,9 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
-    """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, total), `versions` by library, `notes`
-    what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations as far
-    as they are counted, `peak_flops` what the devices can do in a second at most."""
+    """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, upscale, total), `versions` by library,
+    `notes` what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations
+    as far as they are counted, `peak_flops` what the devices can do in a second at most."""
 
     path: str
     fps: int
@@ -159,6 +159,16 @@ class Decoding(_Event):
 
 
 @dataclass(frozen=True)
+class Upscaling(_Event):
+    """`frame` of `total` pixel frames of the finished video are made larger; `seconds_left` until all are, 0 while not known."""
+
+    kind: ClassVar[str] = "upscaling"
+    frame: int
+    total: int
+    seconds_left: float = 0.0
+
+
+@dataclass(frozen=True)
 class Block(_Event):
     """Block `index` (from 0) of a live video is made: its pixel frames from number `first` to, not including, `end` are pictures
     in the job's folder, by `backend.contract.live.frame_name`. `seconds` is what it took."""
@@ -241,6 +251,7 @@ Event = (
     | Encoding
     | Step
     | Decoding
+    | Upscaling
     | Block
     | ShotBegun
     | ShotMade

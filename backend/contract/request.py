@@ -30,6 +30,7 @@ from backend.contract.shots import check_files, check_shots, read_shots
 from backend.contract.sound import check_sound
 from backend.contract.texts import MAX_CHARACTERS, check_text
 from backend.contract.two_sizes import check_refining
+from backend.contract.upscaling import check_upscale
 from backend.contract.windows import check_windows
 from backend.errors import RequestError, short
 from presets import Preset
@@ -88,7 +89,7 @@ class GenerationRequest(VideoSettings):
     @property
     def total_frames(self) -> int:
         """Pixel frames of the video, all shots together."""
-        return total_frames(self, find_preset(self.preset))
+        return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
 
     @model_validator(mode="wrap")
     @classmethod
@@ -157,6 +158,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     check_windows(preset, request.context_windows)
     check_shots(request, preset)
     check_film(request, preset)
+    check_upscale(request)
     if not 0 <= request.seed < SEED_LIMIT:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
@@ -190,7 +192,7 @@ def _check_bounds(request: GenerationRequest) -> None:
     _check_shot_bounds(request)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
-    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt")]
+    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "upscaler")]
     said = [("cues", cue.prompt or "") for cue in request.cues] + [("shots", shot.prompt) for shot in request.shots]
     for name, text in (*texts, *said):
         if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):

@@ -20,7 +20,7 @@ ControlKind = Literal["as-is", "edges", "grey"]
 Extend = Literal["after", "before"]
 Focus = Annotated[float, Field(ge=0, le=1)]
 Made = Literal["video", "sound"]
-Subject = Literal["core", "picture", "clip", "control", "sound", "live", "story"]
+Subject = Literal["core", "picture", "clip", "control", "sound", "live", "story", "finished"]
 Media = Literal["picture", "video", "either", "sound"]
 
 
@@ -153,6 +153,10 @@ class VideoSettings(BaseModel):
 
     Models that make a sound take one too: the picture follows the `sound` from its moment `sound_start` (seconds) on, and the
     video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
+
+    A finished video is made `upscale` times larger by the model `upscaler`, 0 for no such step: the file's sides are so many
+    times `width` and `height`. With a `finished_video` nothing else is done: that file, which these settings have made, or any
+    clip of this size, length and rate, is made larger.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -293,6 +297,11 @@ class VideoSettings(BaseModel):
     track_start: float = _row(0.0, part="story", far=(0, 1_000_000))
     track_fade: float = _row(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
     track_volume: float = _row(1.0, part="story", limits=(0, 2), usual="1 leaves it as it is")
+    upscale: int = _row(
+        0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="make the finished video 2 or 4 times larger; 0 is off (0)")
+    upscaler: str = _row(
+        "", metavar="NAME", label="upscaler", help="the model for that: one of `app.py upscale --list` (animevideov3)")
+    finished_video: str | None = _row(None, part="finished", media="video", for_programs=False)
     # fmt: on
 
     def to_json(self) -> dict[str, Any]:
@@ -317,6 +326,12 @@ class VideoSettings(BaseModel):
         """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
         names = {role: [Path(path).name for path in paths] for role, paths in self.inputs().items()}
         return self.to_json() | by_role(names, list)
+
+    @property
+    def final_size(self) -> tuple[int, int]:
+        """Width and height of the file in pixels: those of the video, or of the larger one that is made of it."""
+        scale = max(1, self.upscale)
+        return self.width * scale, self.height * scale
 
     @property
     def is_guided(self) -> bool:
@@ -353,8 +368,8 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture, a sound, and those of shots."""
-        return all(SETTINGS[role].part in ("picture", "sound", "story") for role in self.inputs())
+        """Whether it has no inputs but a first and a last picture, a sound, those of shots, and a finished video."""
+        return all(SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs())
 
     @property
     def reads_clip(self) -> bool:

@@ -5,7 +5,12 @@ from typing import Self
 
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import SETTINGS
+from backend.contract.upscaling import upscaler_of
 from backend.errors import RequestError
+
+UPSCALING = "upscale"
+UPSCALER = "the upscaler "
+"""The task of the step that makes a video larger, and what its model's name begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,11 +19,11 @@ class Shape:
 
     `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
     `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too,
-    `has_cfg_zero` that guidance is CFG-Zero*'s, `has_mag_cache` that steps are MagCache's, `is_progressive` that the first steps
-    may be made at half the size. Each of `num_references` makes the latents longer, and each of `num_later_keyframes`, which are
-    not the first frame, may append one; `overlap` are the frames of a clip that the video takes over. `window` are the frames of
-    a context window, 0 for a video that is denoised in one piece. A control clip may be seen `control_downscale` times smaller;
-    one that is followed in part is noisy itself.
+    `has_cfg_zero` that guidance is CFG-Zero*'s, `has_mag_cache` that steps are MagCache's, `is_progressive` that the first
+    steps may be made at half the size. Each of `num_references` makes the latents longer, and each of `num_later_keyframes`,
+    which are not the first frame, may append one; `overlap` are the frames of a clip that the video takes over. `window` are
+    the frames of a context window, 0 for a video that is denoised in one piece. A control clip may be seen `control_downscale`
+    times smaller; one that is followed in part is noisy itself.
     """
 
     model: str
@@ -43,7 +48,10 @@ class Shape:
 
     @classmethod
     def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one."""
+        """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one. Of a finished video
+        that is made larger it is that of the step that does so."""
+        if request.finished_video:
+            return cls.of_upscaling(request)
         window = _window_of(request)
         return cls(
             model=model or _model_of(request.preset),
@@ -65,6 +73,18 @@ class Shape:
             overlap=request.overlap or 0,
             control_downscale=request.control_downscale,
             follows_in_part=bool(request.control) and request.control_scale < 1,
+        )
+
+    @classmethod
+    def of_upscaling(cls, request: GenerationRequest) -> Self:
+        """The shape of the step that makes the request's video larger."""
+        return cls(
+            model=UPSCALER + upscaler_of(request),
+            task=UPSCALING,
+            width=request.width,
+            height=request.height,
+            num_frames=request.total_frames,
+            is_guided=False,
         )
 
 

@@ -164,7 +164,7 @@ def goes_on(request: VideoSettings, index: int) -> bool:
 
 def is_made(request: VideoSettings) -> bool:
     """Whether all shots are made already, so that the storyboard needs cutting only, and no model."""
-    return bool(request.shots) and all(shot.video is not None for shot in request.shots)
+    return bool(request.shots) and not request.upscale and all(shot.video is not None for shot in request.shots)
 
 
 def carried_frames(request: VideoSettings, index: int, preset: Preset) -> int:

@@ -381,7 +381,7 @@ def _cut(path: Path, most_bytes: int) -> int:
 def _is_intermediate(name: str) -> bool:
     """Whether this file of a job's folder, by its name there, is of no use once the job has ended."""
     name = _SHOT.sub("", name)
-    is_stage = (name.startswith("stage") and name.endswith((".safetensors", ".wav"))) or name == FRAMES
+    is_stage = (name.startswith("stage") and name.endswith((".safetensors", ".wav", ".mp4", ".json"))) or name == FRAMES
     return is_stage or name.startswith(f"{_PREVIEWS}/") or name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 

@@ -13,6 +13,7 @@ _LATENT_BYTES = (
 )
 _LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
 _PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
+_LARGER_BYTES = 0.6  # for each pixel of each larger frame: its pieces and the video that they are joined to
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
 _CARRIED_BYTES = 6.0 * max(CARRIED)  # for each pixel of a frame and each shot: its last frames, here and as the next one's input
 _TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' embeddings, 4,096 numbers each, and a picture's
@@ -31,12 +32,17 @@ class Shortage:
 
 def needed_bytes(request: GenerationRequest) -> int:
     """The most that the job's folder will take, from the video's size, its steps, and the longest prompt."""
+    width, height = request.final_size
+    larger = _LARGER_BYTES * width * height * request.total_frames if request.upscale else 0
+    if request.finished_video:
+        return round(larger)
     text = _TOKEN_BYTES * find_preset(request.preset).max_prompt_tokens
     frame = request.width * request.height
     frames = request.total_frames
     latents = _LATENTS * _LATENT_BYTES * frame * frames
     previews = _PREVIEW_BYTES * frame * request.num_steps * max(1, len(request.shots))
-    return round(latents + _PIXEL_BYTES * frame * frames + previews + _CARRIED_BYTES * frame * len(request.shots) + text)
+    shots = _CARRIED_BYTES * frame * len(request.shots)
+    return round(latents + _PIXEL_BYTES * frame * frames + previews + shots + text + larger)
 
 
 def shortage(folder: Path, needed: int) -> Shortage | None:

@@ -39,6 +39,11 @@ _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", 
 logger = logging.getLogger(__name__)
 
 
+def needed_preset(request: GenerationRequest) -> str:
+    """The preset whose model the request needs; "" if it needs none, because its video is finished and only made larger."""
+    return "" if request.finished_video else request.preset
+
+
 class Dispatcher:
     """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
 
@@ -414,7 +419,7 @@ class Dispatcher:
             owner=job.owner,
             shape=self._shape_of(job),
             place=job.place,
-            preset=job.request.preset,
+            preset=needed_preset(job.request),
             has_begun=job.has_begun,
             is_held=is_held,
         )

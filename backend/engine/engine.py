@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Finished, Interrupted
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import Shape
+from backend.contract.shape import UPSCALING, Shape
 from backend.contract.shots import is_made
+from backend.contract.upscaling import upscaler_of
 from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
-from backend.engine.disk import Shortage
-from backend.engine.dispatcher import Dispatcher
+from backend.engine.disk import Shortage, needed_bytes, shortage
+from backend.engine.dispatcher import Dispatcher, needed_preset
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
 from backend.engine.history import History
@@ -71,7 +73,7 @@ class Engine:
         self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
         self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note))
-        self._timings = Timings(self._store)
+        self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store)
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
         self.projects = Projects(settings.data_dir / "jobs.sqlite3")
@@ -195,6 +197,10 @@ class Engine:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
         return has_weights(preset, self._model)
 
+    def upscalers(self) -> list[str]:
+        """The names of the models here that make finished videos larger, the usual one first."""
+        return list_upscalers(self.settings.upscalers_dir)
+
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
         return Shape.of(request, self._model)
@@ -207,12 +213,12 @@ class Engine:
 
     def foresee(self, request: GenerationRequest) -> None:
         """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
-        if not request.shots and not request.is_open and self._is_here(request.preset):
+        if _is_usual(request) and self._is_here(request.preset):
             self._dispatcher.foresee(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
-        """Whether a worker has compiled all programs of this shape."""
-        return any(shape in worker.facts.warm for worker in self.workers())
+        """Whether a worker has compiled all programs of this shape; that of making a video larger takes a moment."""
+        return shape.task == UPSCALING or any(shape in worker.facts.warm for worker in self.workers())
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended.
@@ -347,7 +353,7 @@ class Engine:
                     )
                 request = moved_into(new, Path(name), job.folder)
                 self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, self.shape(request), request.preset)
+                self._dispatcher.reshape(job.id, self.shape(request), needed_preset(request))
                 return self._store.job(job.id)
 
     def _add_film(self, job_id: str, owner: str, film: Finished) -> Job:
@@ -377,7 +383,7 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=request.preset, address=address)
+            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=needed_preset(request), address=address)
             self._dispatcher.add(entry)
             return self._store.job(job_id)
 
@@ -386,7 +392,7 @@ class Engine:
         made: dict[Shape, GenerationRequest] = {}
         for job in self._store.ended(most=_LOOKED_BACK):
             request = job.request
-            if job.state == "finished" and not request.shots and not request.is_open and self._is_here(request.preset):
+            if job.state == "finished" and _is_usual(request) and self._is_here(request.preset):
                 made.setdefault(self.shape(request), request)
         return [(request, shape) for shape, request in made.items()][:_MADE_READY]
 
@@ -398,8 +404,18 @@ class Engine:
             return False
 
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
+        if request.upscale:
+            check_upscaler_here(upscaler_of(request), self.settings.upscalers_dir, may_download)
+            self._check_room_for(request)
         if not may_download and not is_made(request):
             check_here(request, self._model)
+
+    def _check_room_for(self, request: GenerationRequest) -> None:
+        """Raises: RequestError for a larger video that the disk cannot hold: the line would wait for it."""
+        lacking = shortage(self._runs, needed_bytes(request))
+        if lacking is not None:
+            what = f"this video made {request.upscale} times larger"
+            raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
 
     def _check_room(self, owner: str, room: Room | None) -> None:
         if room is not None:
@@ -430,6 +446,11 @@ class Engine:
         workers = self.workers()
         nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
+
+
+def _is_usual(request: GenerationRequest) -> bool:
+    """Whether it is one video in one piece, whose model and programs can be made ready ahead."""
+    return not (request.shots or request.is_open or request.finished_video)
 
 
 def _make_folder(folder: Path) -> Path:

@@ -1,14 +1,14 @@
 """How long a video will take, from this machine's earlier videos or the published rates of its TPUs. Pure arithmetic."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import Shape
+from backend.contract.shape import UPSCALER, Shape
 from backend.contract.two_sizes import first_size, is_small
 from backend.contract.windows import equal_tokens, mean_calls
 from backend.contract.worker import Device
@@ -21,8 +21,8 @@ _DONE_SECONDS = {"compile": 0.5, "load": 0.2}  # a run that did so for less time
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it is
-    not known."""
+    """A finished video: its shape, its steps, its tokens, its seconds by stage, and the kind of device that made it, "" if it
+    is not known."""
 
     shape: Shape
     steps: int
@@ -33,11 +33,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the part
-    for loading the model, in the same way.
+    """Expected seconds. `compile_seconds` is the part for compiling: 0 if warm, None if it is not known; `load_seconds` the
+    part for loading the model, in the same way.
 
-    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no run
-    of this model was made here, so the estimate comes from the devices' published rates.
+    `basis` is "measured" for runs of the same shape, "scaled" for runs of another one; `runs` says how many. "predicted": no
+    run of this model was made here, so the estimate comes from the devices' published rates.
     """
 
     seconds: float
@@ -71,6 +71,29 @@ def estimate(
     )
 
 
+def upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
+    """The estimate of the step that makes a video larger, by the pixels: from runs of it with the same model, newest first;
+    without any, from those with others, by the numbers of weights, each of which does its work once a pixel. None if nothing is
+    known."""
+    every = [run for run in runs if run.shape.task == shape.task]
+    akin = [run for run in every if run.shape.model == shape.model]
+    shares = {run.shape.model: 1.0 for run in akin} or _shares(shape.model, every, num_weights)
+    used = [run for run in akin or every if run.shape.model in shares][:20]
+    if not used:
+        return None
+    rates = [run.seconds.get("upscale", 0.0) * shares[run.shape.model] / max(_pixels(run.shape), 1) for run in used]
+    basis = "measured" if any(run.shape == shape for run in used) else "scaled"
+    seconds = median(rates) * _pixels(shape)
+    return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(used))
+
+
+def _shares(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
+    """By the model of these runs, how many times as many weights this model has, where both are known."""
+    own = num_weights(model.removeprefix(UPSCALER))
+    others = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in runs} if own else {}
+    return {name: own / count for name, count in others.items() if count}
+
+
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
     """The runs on this kind of device, and those whose device is not known; all runs for ""."""
     return [run for run in runs if not device or run.device in ("", device)]
@@ -81,10 +104,12 @@ def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> 
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
     step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
-    pixels = shape.width * shape.height * shape.num_frames
-    own_pixels = max(run.shape.width * run.shape.height * run.shape.num_frames, 1)
-    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * pixels / own_pixels
+    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * _pixels(shape) / max(_pixels(run.shape), 1)
     return step * request.num_steps * size * branches + rest
+
+
+def _pixels(shape: Shape) -> int:
+    return shape.width * shape.height * shape.num_frames
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:

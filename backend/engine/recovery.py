@@ -36,6 +36,8 @@ def place_of(event: Event | None) -> str:
             return f"step {index + 1} of {total}" if index < total else "decoding"
         case events.Decoding():
             return "decoding"
+        case events.Upscaling(frame=frame):
+            return f"upscaling frame {frame}"
     return START
 
 

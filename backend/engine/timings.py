@@ -2,15 +2,17 @@
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 
 from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import Shape
 from backend.contract.shots import to_be_made
+from backend.contract.upscaling import without_upscaling
 from backend.contract.windows import equal_tokens
 from backend.contract.worker import Device, WorkerView
-from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on
+from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on, upscaling
 from backend.engine.order import Waiting
 from backend.engine.store import Store
 from backend.errors import RequestError
@@ -19,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class Timings:
-    """The estimates from the store's timings, each computed once until something new is learned."""
+    """The estimates from the store's timings, each computed once until something new is learned. `num_weights` tells an
+    upscaler's by its name, None if it is not known."""
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: Store, num_weights: Callable[[str], int | None] = lambda name: None):
+        self._store, self._num_weights = store, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
         self._loading: dict[str, float | None] = {}  # seconds by checkpoint
 
@@ -31,6 +34,8 @@ class Timings:
     ) -> Estimate | None:
         """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others.
         `is_kept`: its model need not be loaded."""
+        if request.upscale:
+            return self._of_larger(request, shape, worker, is_warm, is_kept)
         if request.shots:
             return self._of_shots(request, shape, worker, is_warm, is_kept)
         key = (shape, request.num_steps, is_warm, is_kept, worker.device_kind)
@@ -62,18 +67,33 @@ class Timings:
             return None
         return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 
+    def _of_larger(
+        self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
+    ) -> Estimate | None:
+        """The video and the step that makes it larger; of a finished video that step alone."""
+        key = (Shape.of_upscaling(request), worker.device_kind)
+        if key not in self._estimates:
+            runs = runs_on(worker.device_kind, self._store.timings())
+            self._estimates[key] = upscaling(key[0], runs, self._num_weights)
+        step = self._estimates[key]
+        if request.finished_video or step is None:
+            return step
+        made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_kept)
+        return made and replace(made, seconds=made.seconds + step.seconds)
+
     def learn(self, entry: Waiting, event: Finished, device_kind: str) -> None:
         """Keeps the seconds of a finished video."""
-        request = event.result.request
+        request, seconds = event.result.request, event.result.seconds
         try:
-            run = Run(
-                shape=entry.shape,
-                steps=request.num_steps,
-                num_tokens=equal_tokens(request),
-                seconds=event.result.seconds,
-                device=device_kind,
-            )
-            self._store.add_timing(run)
+            if request.upscale:
+                own = {"upscale": seconds.get("upscale", 0.0)}
+                shape = Shape.of_upscaling(request)
+                self._store.add_timing(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
+            if not request.finished_video:
+                tokens = equal_tokens(request)
+                made = {name: value for name, value in seconds.items() if name != "upscale"}
+                run = Run(shape=entry.shape, steps=request.num_steps, num_tokens=tokens, seconds=made, device=device_kind)
+                self._store.add_timing(run)
             self._estimates.clear()
             self._loading.clear()
         except (sqlite3.Error, RequestError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.contract.cues import Cue
-from backend.contract.events import Event, Interrupted, Step
+from backend.contract.events import Event, Interrupted, Step, Upscaling
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.contract.worker import Keeping, WorkerView
@@ -161,7 +161,7 @@ class Fleet:
             self._workers = tuple(worker for worker in self._workers if worker is not lost)
 
     def _pass_on(self, job_id: str, event: Event) -> None:
-        if isinstance(event, Step):
+        if isinstance(event, Step | Upscaling):
             self._ends[job_id] = time.monotonic() + event.seconds_left
         elif isinstance(event, Interrupted) or event.is_final:
             self._ends.pop(job_id, None)

@@ -61,7 +61,7 @@ def load(
     missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
     raises.
     """
-    _use_compilation_cache()
+    use_compilation_cache()
     residents = residents or Residents()
     files = files or open_model(preset, model, on_event)
     stamps = stamps_of(files.paths)  # before anything is read: what changes meanwhile is seen later
@@ -227,7 +227,7 @@ def _loras_of(
     )
 
 
-def _use_compilation_cache() -> None:
+def use_compilation_cache() -> None:
     """Keep compiled programs on disk, so that a second start compiles nothing."""
     folder = from_environment().compiled_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))

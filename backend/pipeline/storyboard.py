@@ -18,6 +18,7 @@ from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.pipeline.story import Story
+from backend.pipeline.upscaling import make_larger
 
 
 def make(
@@ -27,7 +28,11 @@ def make(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Iterator[Event]:
-    """The request's video, of one shot or of many; see `generate`. Raises: as that."""
+    """The request's video, of one shot or of many, and larger if it is to be; see `generate`. Raises: as that, and as
+    `make_larger`."""
+    if request.upscale:
+        smaller = functools.partial(make, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
+        return make_larger(request, folder, is_cancelled, smaller)
     if request.shots:
         return storyboard(request, loaded, folder, is_cancelled, profile)
     return generate(request, loaded, folder, is_cancelled, profile)

@@ -7,7 +7,7 @@ conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on C
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -63,16 +63,31 @@ def torchax() -> ModuleType:
 
     module.tensor.Tensor.type_as = lambda self, other: self.to(other.dtype)
     environment = module.default_env()
-    convolve = functools.partial(module.interop.call_jax, jaten._aten_conv2d)
+    convolve = functools.partial(module.interop.call_jax, functools.partial(_convolve, jaten._aten_conv2d))
     environment.override_op_definition(torch.nn.functional.conv2d, convolve)
     environment.override_op_definition(torch.nn.functional.linear, functools.partial(module.interop.call_jax, _linear))
     return module
 
 
-def _linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `value`'s dtype."""
+def _convolve(
+    lowered: Callable,
+    input: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> jax.Array:
+    """A convolution with PyTorch's own names and defaults, which torchax's has not; with one number for both sides too."""
+    pairs = [[one, one] if isinstance(one, int) else one for one in (stride, padding, dilation)]
+    return lowered(input, weight, bias, *pairs, groups)
+
+
+def _linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """`input` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `input`'s dtype; PyTorch's own names."""
     with jax.named_scope("products"):
-        return jax.lax.platform_dependent(value, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
+        return jax.lax.platform_dependent(input, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
 
 def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:

@@ -47,6 +47,8 @@ def check_here(request: GenerationRequest, model: str | None = None) -> None:
     server, like the files in the `loras` folder, and only videos leave the server. The cache does not record what is private,
     and asking the Hub would need the operator's token. LoRAs that visitors should not use belong in another cache (HF_HOME).
     """
+    if request.finished_video:
+        return
     preset = find_preset(request.preset)
     if model is None and not _is_model_here(preset.model_source):
         raise RequestError(f"preset={preset.name!r}: its model", _RULE, f"take another preset, or {_FIX.format(preset.name)}")

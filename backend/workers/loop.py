@@ -170,7 +170,10 @@ class Worker:
         """Runs one job and returns its final event, to be sent; None if one was sent when it was cancelled, before it began. And
         what all hosts gather for then."""
         try:
-            self._model.load(find_preset(task.request.preset), lambda: self._is_given_up(task), task.request)
+            if task.request.finished_video:
+                self._model.start()  # no model is needed, but that which makes it larger
+            else:
+                self._model.load(find_preset(task.request.preset), lambda: self._is_given_up(task), task.request)
             return (self._make_on_what_serves(task) if self._begin(task) else None), "made"
         except Stopped:
             return None, "made"
@@ -183,7 +186,8 @@ class Worker:
                 self._channel.send(Dying(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed, is_short = self._explain(error), is_memory_short(error) and not isinstance(error, StudioError)
-        return (self._with_proposals(failed, task) if is_short and self._consensus.is_alone else failed), outcome
+        may_propose = is_short and self._consensus.is_alone and not task.request.finished_video
+        return (self._with_proposals(failed, task) if may_propose else failed), outcome
 
     def _make_on_what_serves(self, task: Task) -> Event:
         """As `_make`; where a kernel is refused, on the model laid out anew without it, each once at most; and where memory is

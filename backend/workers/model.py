@@ -59,7 +59,7 @@ class WorkerModel:
         several hosts, which would stop at different places.
         """
         wanted = self._key(preset)
-        self._start_runtime()
+        self.start()
         report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
         self._end_fetch(wanted, self.shape(request) if request else None, report)
         if self._take(wanted):
@@ -233,8 +233,9 @@ class WorkerModel:
         )
         self._reports.facts(facts)
 
-    def _start_runtime(self) -> None:
-        """Imports the pipeline and asks for the devices, once. Then a preset may run, unless one model replaces all."""
+    def start(self) -> None:
+        """Imports the pipeline and asks for the devices, once. Then a preset may run, unless one model replaces all. Raises:
+        DeviceError."""
         if self.pipeline is not None:
             return
         self._reports.status("loading", "Starting the runtime")

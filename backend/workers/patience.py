@@ -7,7 +7,7 @@ progress of its work. Each stage has its own limit for the second; a step's and 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from backend.contract.events import Block, Decoding, Event, Step
+from backend.contract.events import Block, Decoding, Event, Step, Upscaling
 from backend.contract.worker import WorkerState
 
 HEARTBEAT_SECONDS = 1.0  # between two signs of life
@@ -47,7 +47,7 @@ class Patience:
 
     def take_event(self, event: Event, now: float) -> None:
         """Counts an event of the worker's job."""
-        if isinstance(event, Step | Decoding | Block) and type(event) is type(self.event):
+        if isinstance(event, Step | Decoding | Upscaling | Block) and type(event) is type(self.event):
             self.longest = max(self.longest, now - self.progress)
         elif type(event) is not type(self.event):
             self.longest = 0.0
@@ -72,6 +72,6 @@ class Patience:
             return float("inf")
         if self.state != "busy":
             return self.limits[self.state]
-        if isinstance(self.event, Step | Decoding | Block):
+        if isinstance(self.event, Step | Decoding | Upscaling | Block):
             return max(self.least, self.factor * self.longest) if self.longest else self.limits["first"]
         return self.limits.get(self.event.kind if self.event else "encoding", self.limits["first"])

@@ -244,7 +244,7 @@ def test_a_comparison_of_long_prompts_can_be_saved(tmp_path):
 
 
 ACTS = [
-    ("act", "edit"), ("act", "use"), ("act", "full"), ("act", "continue"), ("again", "same"), ("again", "seed"), ("show", "show"),
+    ("act", "edit"), ("act", "use"), ("act", "full"), ("act", "continue"), ("again", "same"), ("again", "seed"), ("again", "upscale"), ("show", "show"),
     ("act_2", "cancel"), ("act_2", "star"), ("act_2", "delete"), ("act_2", "restore"), ("act_2", "up"), ("act_2", "move"),
     ("act_4", "add"), ("act_5", "choose"), ("act_6", "move"), ("act_6", "tag"),
 ]  # fmt: skip

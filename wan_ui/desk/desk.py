@@ -142,7 +142,7 @@ class Desk:
         """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""
         if visit.is_operator:
             return
-        if self.models is not None and wanted.preset not in self.models:
+        if self.models is not None and wanted.preset not in self.models and not wanted.finished_video:
             fix = f"take {' or '.join(sorted(self.models))}"
             raise RequestError(f"preset={wanted.preset!r}", "is not offered to visitors of this server", fix)
         if not has_room(self.engine.settings.data_dir):

@@ -43,6 +43,7 @@ const clip = (() => {
     brush.clear();
     part(0, edit.limits().num_frames);
     ways.choose(ways.current());
+    edit.estimateLarger();
   };
   // As many of the thumbnails as lie beside each other in their own shape, each cut to its place.
   const drawFilm = () => {

@@ -81,7 +81,27 @@ const edit = (() => {
       } catch { line.textContent = ''; }
     }, 300);
   };
+  // The whole clip made larger, as it is: how long that will take, and the request for it.
+  const larger = () => {
+    const {path, width, height, seconds, fps} = clip.facts;
+    return {way: 'upscale', clip: path, width, height, seconds, fps, upscale: find('#edit-larger').value};
+  };
+  const estimateLarger = async () => {
+    const line = find('.larger output');
+    if (!line || !clip.facts) return;
+    try {
+      line.innerHTML = (await (await post('/estimate', larger())).json()).html ?? '';  // words of the server's own
+    } catch { line.textContent = ''; }
+  };
+  const makeLarger = async button => {
+    button.disabled = true;
+    const given = await send('', larger());
+    button.disabled = false;
+    if (given) trigger('queued', {what: 'queued', job: given.job});
+  };
+  element.addEventListener('change', event => { if (event.target.id === 'edit-larger') estimateLarger(); });
   element.addEventListener('click', event => {
+    if (event.target.id === 'edit-upscale' && clip.facts) makeLarger(event.target);
     if (event.target.id === 'edit-make') make();
     if (event.target.id === 'edit-stop') event.target.dataset.job = document.querySelector('.stage')?.dataset.job ?? '';
     if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
@@ -113,7 +133,7 @@ const edit = (() => {
     if (given.clip) clip.part(given.start, Math.round((given.end - given.start) * limits().fps));
   };
 
-  return {choosePreset, chooseSize, estimate, limits, open};
+  return {choosePreset, chooseSize, estimate, estimateLarger, limits, open};
 })();
 watch('value', edit.open);
 edit.open();

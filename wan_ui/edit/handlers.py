@@ -21,6 +21,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import full_preset
+from wan_ui.desk.upscaling import any_clip
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
@@ -138,7 +139,7 @@ class EditHandlers(Panel):
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
     def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
-        return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill)
+        return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill, any_clip(self.desk.engine))
 
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:

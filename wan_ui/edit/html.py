@@ -8,6 +8,7 @@ from typing import Any
 from backend.contract.clip import ROUNDING, STRENGTH
 from backend.contract.control import extends, is_controlled, sees_beside
 from presets import Preset, list_presets
+from wan_ui.desk.upscaling import Offer
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
@@ -28,15 +29,18 @@ def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
     return [preset for preset in list_presets() if "video" in preset.inputs and can_run(preset)]
 
 
-def edit_html(presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None) -> str:
-    """The view, for a visitor who may use these presets; `fill` are the settings and the clip to begin with, if any."""
+def edit_html(
+    presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None, larger: Sequence[Offer] = ()
+) -> str:
+    """The view, for a visitor who may use these presets; `fill` are the settings and the clip to begin with, if any, and `larger`
+    what a clip can be made larger by."""
     if not presets:
         return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
     data = {"words": _words(texts), "fill": fill}
     attributes = " ".join(f'data-{name}="{escape(json.dumps(value))}"' for name, value in data.items())
     return (
         f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
-        f"{menu(presets, texts)}{_clip(texts)}{below_clip(texts)}{_timeline(texts)}{below_timeline(texts)}"
+        f"{menu(presets, texts)}{_clip(texts)}{below_clip(texts)}{_timeline(texts, larger)}{below_timeline(texts)}"
         f"{_asked(presets, texts)}"
         f'<p class="note" role="alert" hidden></p>'
         f'<div class="edit-estimate"></div><div class="go">'
@@ -61,8 +65,8 @@ def _clip(texts: Texts) -> str:
     )
 
 
-def _timeline(texts: Texts) -> str:
-    """Thumbnails, and over them the part that is taken, with a handle at each end."""
+def _timeline(texts: Texts, larger: Sequence[Offer]) -> str:
+    """Thumbnails, and over them the part that is taken, with a handle at each end; and what makes the whole clip larger."""
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
         f'<div class="strip" data-count="{THUMBNAILS}" data-rounding="{ROUNDING}">'
@@ -71,7 +75,18 @@ def _timeline(texts: Texts) -> str:
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
         f'<input type="range" id="edit-to" min="0" max="1" step="0.01" value="1" aria-label="{escape(texts.edit_to)}"></div>'
-        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p></div>'
+        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p>{_larger(larger, texts)}</div>'
+    )
+
+
+def _larger(larger: Sequence[Offer], texts: Texts) -> str:
+    """What makes the clip larger as it is, without a model for videos; nothing if there is no upscaler."""
+    if not larger:
+        return ""
+    options = "".join(f'<option value="{escape(one.value)}">{escape(one.words(texts))}</option>' for one in larger)
+    return (
+        f'<p class="line larger"><select id="edit-larger" aria-label="{escape(texts.upscaler)}">{options}</select>'
+        f'<button type="button" id="edit-upscale">{escape(texts.edit_upscale)}</button><output></output></p>'
     )
 
 

@@ -11,12 +11,15 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.routing import Route
 
+from backend.contract.finished import larger_clip
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Opening
+from backend.media.finished import larger_values
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import unless_gone, visitor
+from wan_ui.desk.upscaling import chosen
 from wan_ui.desk.visit import Visit
 from wan_ui.door.json_body import answers_json, json_object
 from wan_ui.door.uploads import checked_upload, known_as
@@ -24,6 +27,7 @@ from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_
 from wan_ui.edit.ways import fields_of
 from wan_ui.form.estimate import estimate_html
 
+_FAR = 1e5  # pixels, seconds, frames a second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
@@ -54,7 +58,8 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
     @answers_json
     async def make(request: Request) -> dict[str, Any]:
         visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        job = await unless_gone(request, _queued(desk, visit, await asyncio.to_thread(to_request, given)))
+        wanted = _larger(desk, visit, given) if _is_larger(given) else asyncio.to_thread(to_request, given)
+        job = await unless_gone(request, _queued(desk, visit, await wanted))
         return {"job": job.id}
 
     @answers_json
@@ -81,6 +86,8 @@ async def _queued(desk: Desk, visit: Visit, wanted: GenerationRequest) -> Job:
 
 def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
     """The line at the button; empty while what is asked for is not whole, but for the prompt and what is still to be painted."""
+    if _is_larger(given):
+        return _estimated_larger(desk, visit, given)
     prompt = given.get("prompt")
     stands_in = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
@@ -91,6 +98,29 @@ def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
         return ""
     engine = desk.engine
     return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), visit.texts)
+
+
+def _is_larger(given: dict[str, Any]) -> bool:
+    """Whether the clip is to be made larger, as it is."""
+    return given.get("way") == "upscale"
+
+
+async def _larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
+    """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
+    clip, (scale, name) = checked_upload(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
+    opening = Opening(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await desk.engine.cage.opened(opening, visitor(visit)))
+
+
+def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
+    """The line at that button, from what the page says of the clip: no file is opened for an estimate."""
+    try:
+        facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
+        width, height, seconds, fps = (float(one) for one in facts if type(one) in (int, float) and 0 < one < _FAR)
+        wanted = larger_clip("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
+    except (StudioError, ValueError):
+        return ""
+    return estimate_html(desk.engine.estimate(wanted), True, visit.texts)
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:

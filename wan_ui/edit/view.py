@@ -6,13 +6,14 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 `edit-stop`; of the ways `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
 `edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-keeps-sound`, `edit-left`, `edit-top`, `edit-right`,
 `edit-bottom`, `edit-inner`, `edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`,
-`edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`.
+`edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`.
 """
 
 from pathlib import Path
 
 import gradio as gr
 
+from wan_ui.desk.upscaling import any_clip
 from wan_ui.door.rules import Rules
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
@@ -25,7 +26,8 @@ _SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys",
 
 def build_edit(shell: Shell) -> EditHandlers:
     """The panel, with no clip in it, and its handlers."""
-    html, script = edit_html(clip_presets(shell.desk.offers()), shell.texts), script_that_talks("edit", *_SCRIPTS)
+    html = edit_html(clip_presets(shell.desk.offers()), shell.texts, larger=any_clip(shell.desk.engine))
+    script = script_that_talks("edit", *_SCRIPTS)
     panel = gr.HTML(html, js_on_load=script, elem_id="edit", apply_default_css=False)
     return EditHandlers(desk=shell.desk, panel=panel, stage=shell.stage, message=shell.message)
 

@@ -51,7 +51,7 @@ def way_of(request: GenerationRequest) -> Way:
 def not_shown(request: GenerationRequest) -> list[str]:
     """What the request is made from that its way does not show, as a request of a program may have it."""
     shown = {"follow": {"control"}, "paint": {"video", "mask"}, "keys": {"keyframes"}}.get(way_of(request), {"video"})
-    rest = [role for role in request.inputs() if role not in shown | {"references"}]
+    rest = [role for role in request.inputs() if role not in shown | {"references", "finished_video"}]
     return [*rest, *(["margins"] if request.margins and way_of(request) != "widen" else [])]
 
 

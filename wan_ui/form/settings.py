@@ -57,7 +57,8 @@ class SettingsPanel:
     @property
     def estimated(self) -> list[gr.Component]:
         """The components that change how long a video takes."""
-        names = ("resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive")
+        names = ["resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive"]
+        names += ["upscale", "upscaler"]
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property

@@ -8,6 +8,7 @@ import gradio as gr
 from backend.engine.job import Job, Selection
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
+from wan_ui.desk.upscaling import offers
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
@@ -106,4 +107,5 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        return detail_html(job, result, visit.texts, owner, self.desk.engine.projects.of(visit.scope))
+        projects, larger = self.desk.engine.projects.of(visit.scope), offers(self.desk.engine, job, result)
+        return detail_html(job, result, visit.texts, owner, projects, offers=larger)

@@ -7,10 +7,12 @@ from html import escape
 from pathlib import PurePath
 
 from backend.contract.events import VideoResult
+from backend.contract.upscaling import FOREIGN
 from backend.engine.job import Job
 from backend.engine.projects import Project
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
+from wan_ui.desk.upscaling import Offer, upscale_menu
 from wan_ui.library.projects import place_html
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
@@ -72,9 +74,15 @@ def _sound_mark(texts: Texts) -> str:
 
 
 def detail_html(
-    job: Job | None, result: VideoResult | None, texts: Texts, owner: str = "", projects: Sequence[Project] = ()
+    job: Job | None,
+    result: VideoResult | None,
+    texts: Texts,
+    owner: str = "",
+    projects: Sequence[Project] = (),
+    offers: Sequence[Offer] = (),
 ) -> str:
-    """All about one video. `owner` is given for the operator only, `projects` are those that the visitor may see."""
+    """All about one video, which can be made larger by the `offers`. `owner` is given for the operator only, `projects` are those
+    that the visitor may see."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=job.request.prompt))
@@ -86,7 +94,7 @@ def detail_html(
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
-        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner))}'
+        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner), offers)}'
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"{place_html(job, projects, texts)}<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
         f"<h3>{escape(texts.shot_seconds)}</h3><dl>{pairs_html(seconds)}</dl>{arithmetic}"
@@ -94,19 +102,24 @@ def detail_html(
     )
 
 
-def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool) -> str:
+def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool, offers: Sequence[Offer]) -> str:
     one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
         return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'
+    made_here = (
+        f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
+        f"{text_button('again:seed', texts.new_seed, name='dice', **one)}{go_on_button(job, texts)}"
+        if job.request.preset != FOREIGN
+        else ""
+    )
     return (
         f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
-        f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
-        f"{text_button('again:seed', texts.new_seed, name='dice', **one)}"
-        f"{go_on_button(job, texts)}"
+        f"{made_here}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
         f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}{export_menu(job, texts)}"
+        f"{upscale_menu(job, offers, texts)}"
         f"{text_button('choose:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
     )
 

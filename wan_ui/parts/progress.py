@@ -18,12 +18,13 @@ Phase = Literal[
     "encoding",
     "denoising",
     "decoding",
+    "upscaling",
     "live",
     "finished",
     "cancelled",
     "failed",
 ]
-ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "live")
+ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "upscaling", "live")
 # Shares of the bar: on the demo model as on published Wan runs, denoising is by far the longest part.
 ENCODED, DENOISED = 0.04, 0.88
 
@@ -86,6 +87,8 @@ def advance(view: StageView, event: Event) -> StageView:
         case events.Decoding(frame=frame, total=total):
             reached = DENOISED + (1 - DENOISED) * frame / max(total, 1)
             return replace(_reach(view, "decoding", reached), index=frame, total=total, seconds_left=None)
+        case events.Upscaling(frame=frame, total=total, seconds_left=left):
+            return replace(_reach(view, "upscaling", frame / max(total, 1)), index=frame, total=total, seconds_left=left or None)
         case _:
             return _ended(view, event)
 
@@ -179,6 +182,9 @@ def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
             return texts.live_on, "", ""
         case "decoding":
             return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
+        case "upscaling":
+            frames = texts.decoding_frame.format(frame=view.index, total=view.total)
+            return texts.upscaling, frames, _rate(replace(view, seconds_per_step=None), texts)
         case "finished":
             return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))), "", ""
         case "cancelled":

@@ -8,10 +8,11 @@ import gradio as gr
 
 from backend.contract.request import SEED_LIMIT, GenerationRequest
 from backend.engine.job import Job
-from backend.errors import StudioError
+from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
+from wan_ui.desk.upscaling import chosen, larger_job
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
@@ -54,14 +55,14 @@ class QueueHandlers:
 
     @opens_files
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Queues a job's request once more: the same, with a new seed, or a storyboard from one of its shots on. Shows it on the
-        stage."""
+        """Queues a job's request once more: the same, with a new seed, a storyboard from one of its shots on, or its video made
+        larger. Shows it on the stage."""
         act, visit = Act.of(event), self.desk.visit(request)
         job = self.desk.job(act.job, visit)
         if job is None:
             return {self.message: gr.skip()}
         try:
-            wanted = job.request.changed(seed=_new_seed(job.request.seed)) if act.what in ("seed", "shot") else job.request
+            wanted = self._wanted(job, act)
             first = _shot_of(act.value) if act.what == "shot" else None
             steps = self.desk.submitting(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
             copy = yield from steps
@@ -77,6 +78,18 @@ class QueueHandlers:
         if job is None:
             return {self.job_id: gr.skip()}
         return {self.job_id: job.id, self.message: Message(view="stage").html(visit.texts)}
+
+    def _wanted(self, job: Job, act: Act) -> GenerationRequest:
+        """The job's request once more, with a new seed, or of its video made larger. Raises: RequestError."""
+        if act.what == "upscale":
+            result = self.desk.engine.library.result(job.id)
+            if result is None:
+                raise RequestError("this video", "is not there to be made larger", "choose another")
+            return larger_job(job, result, *chosen(act.value))
+        if act.what in ("seed", "shot"):
+            made = job.request.model_copy(update={"finished_video": None})
+            return made.changed(seed=_new_seed(job.request.seed))
+        return job.request
 
     def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""

@@ -116,6 +116,7 @@ def _state(entry: Entry, texts: Texts) -> str:
                 left = f" · {texts.time_left.format(seconds=spoken_seconds(view.seconds_left))}" if view.seconds_left else ""
                 return texts.denoising_step.format(index=view.index, total=view.total) + left
             words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding, "live": texts.live_on}
+            words["upscaling"] = texts.upscaling
             return texts.compiling.format(what=view.what) if view.phase == "compiling" else words.get(view.phase, texts.starting)
         case "finished":
             return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))) if view.result else ""
@@ -127,7 +128,7 @@ def _state(entry: Entry, texts: Texts) -> str:
 
 
 def _buttons(entry: Entry, texts: Texts) -> str:
-    job_id, is_held_by_form = entry.job.id, entry.job.request.is_from_pictures
+    job_id, is_held_by_form = entry.job.id, entry.job.request.is_from_pictures and not entry.job.request.finished_video
     match entry.job.state:
         case "queued":
             held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []

@@ -62,6 +62,7 @@ def _generate_with(desk: Desk) -> Callable:
                 cfg_zero (true for CFG-Zero*), mag_cache (MagCache's error, 0.24 for Wan 2.1; 0 is off),
                 nag (how strongly the negative prompt acts without guidance),
                 progressive (1 to 4: the first steps at half the size),
+                upscale (2 or 4: the finished video so many times larger) with upscaler (a model's name),
                 context_windows (false for a long video in one piece),
                 shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before; with
                 "cut": true from its words, with "fade" over so many seconds of the one before; {"job": "..."} for a video of

@@ -141,7 +141,7 @@ def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
         "completed_at": int(job.ended) if is_done and job.ended is not None else None,
         "expires_at": expires,
         "seconds": spoken(request.total_frames, request.fps),
-        "size": f"{request.width}x{request.height}",
+        "size": "{}x{}".format(*request.final_size),
         "prompt": request.prompt,
         "remixed_from_video_id": None,
         "error": _error(job, view),

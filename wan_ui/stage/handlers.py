@@ -20,6 +20,7 @@ from wan_ui.desk.followers import follow, placed
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.panel import Panel
 from wan_ui.desk.presets import full_preset
+from wan_ui.desk.upscaling import offers
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
@@ -194,4 +195,5 @@ class StageHandlers(Panel):
         except RequestError:
             title = job.request.preset
         full_title = full.words(texts.language).title if full else ""
-        return stage_html(view, job, texts, Model(title=title, full_title=full_title))
+        found = tuple(offers(self.desk.engine, job, view.result))
+        return stage_html(view, job, texts, Model(title=title, full_title=full_title, offers=found))

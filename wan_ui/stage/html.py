@@ -13,12 +13,14 @@ from backend.contract.events import Proposal, VideoResult
 from backend.contract.guided_steps import count_first
 from backend.contract.request import GenerationRequest
 from backend.contract.shots import is_made
+from backend.contract.upscaling import FOREIGN, upscaler_of
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
 from wan_ui.desk.presets import goes_on_with_sound
 from wan_ui.desk.sound import sound_url
+from wan_ui.desk.upscaling import Offer, upscale_menu
 from wan_ui.parts.buttons import icon_button, play_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
@@ -35,10 +37,12 @@ _PLAYS = 'data-player="play"'
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The model's title on the stage, and the title of the model that makes the same at full quality."""
+    """The model's title on the stage, the title of the model that makes the same at full quality, and what the video on the stage
+    can be made larger by."""
 
     title: str = ""
     full_title: str = ""
+    offers: tuple[Offer, ...] = ()
 
 
 def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Model()) -> str:
@@ -130,6 +134,10 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
 def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     """The most important settings, by their names."""
     seconds = result.num_frames / result.fps
+    if request.preset == FOREIGN:
+        length = texts.length_choice.format(seconds=seconds, frames=result.num_frames)
+        size = (texts.fact_size, f"{result.width} × {result.height}")
+        return [size, (texts.length, length), *upscaled_pair(request, texts)]
     first = count_first(request.guidance, request.guidance_interval, request.num_steps)
     return [
         (texts.seed, str(request.seed)),
@@ -143,7 +151,16 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *_windows(request, texts),
         *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
+        *upscaled_pair(request, texts),
     ]
+
+
+def upscaled_pair(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+    """By what the video was made larger, and from which size; nothing if it was not."""
+    if not request.upscale:
+        return []
+    facts = {"scale": request.upscale, "name": upscaler_of(request), "width": request.width, "height": request.height}
+    return [(texts.fact_upscaled, texts.fact_upscaled_by.format(**facts))]
 
 
 def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
@@ -197,10 +214,17 @@ def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> st
         text_button("again:same", texts.same_again, name="again", **one),
         text_button("again:seed", texts.new_seed, name="dice", **one),
     ]
+    if job.request.preset == FOREIGN:
+        buttons = buttons[:1]
     if view.proposals:
         buttons = [*(_proposal(proposal, job, texts) for proposal in view.proposals), *buttons]
     if view.result:
-        buttons = [_download(view, job, texts), *buttons, *_video_buttons(job, texts, model)]
+        buttons = [
+            _download(view, job, texts),
+            upscale_menu(job, model.offers, texts),
+            *buttons,
+            *_video_buttons(job, texts, model),
+        ]
     return f'<div class="actions">{"".join(buttons)}</div>'
 
 
@@ -234,6 +258,7 @@ def sound_download(job: Job, result: VideoResult, texts: Texts) -> str:
 
 def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
     one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
+    is_ours = job.request.preset != FOREIGN
     hint = texts.full_quality_hint.format(title=model.full_title)
     full = [text_button(f"{group}:full", texts.full_quality, name="quality", hint=hint, **one)] if model.full_title else []
     original = (
@@ -243,7 +268,7 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
         *original,
         *full,
         *_shot_buttons(job, texts),
-        go_on_button(job, texts),
+        *([go_on_button(job, texts)] if is_ours else []),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
         f'<span class="small">{"".join(_small_buttons(job, texts, group))}</span>',
     ]
@@ -258,9 +283,12 @@ def go_on_button(job: Job, texts: Texts) -> str:
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
     """Those without words; they stay together where the row breaks."""
     one, starred = {"job": job.id}, _flag(job.is_starred)
-    return [
+    settings = [
         quiet_button("pin", texts.keep_seed, 'data-action="keep_seed"'),
         icon_button(f"{group}:use", "use", texts.use_settings, **one),
+    ]
+    return [
+        *(settings if job.request.preset != FOREIGN else []),
         icon_button("queue:star", "star", texts.star, **one, on=starred),
         icon_button("compare:add", "compare", texts.add_compare, **one),
         icon_button("queue:delete", "bin", texts.delete, **one),

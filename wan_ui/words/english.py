@@ -101,6 +101,10 @@ class Texts:
     progressive_info: str = "Published for Wan 2.1 at 480p: 1.7 to 2.8 times as fast by level; no measure of the quality given"
     step_cache: str = "Reuse similar steps (0 is off)"
     step_cache_info: str = "Its authors: HunyuanVideo twice as fast; no figure for its quality"
+    upscale: str = "Upscale the finished video (0 is off)"
+    upscale_info: str = "2 or 4 times larger, as a step after the video"
+    upscaler: str = "Upscaler"
+    upscaler_info: str = "A model of `app.py upscale --list`; empty: animevideov3"
     mag_cache: str = "Reuse steps by plan, MagCache (0 is off)"
     mag_cache_info: str = "Its authors, Wan 2.1 14B at 0.24: 2.8 times faster, 21.8 to 24.4 dB beside the full video"
     storyboard: str = "Storyboard"
@@ -187,6 +191,7 @@ class Texts:
     )
 
     edit_none: str = "No model on this machine makes clips anew."
+    edit_upscale: str = "Upscale the clip"
     edit_drop: str = "Drop a clip here, or choose one: mp4, webm, mov or gif"
     edit_other: str = "Another clip"
     edit_reading: str = "Reading the clip…"
@@ -656,10 +661,15 @@ class Texts:
         ("encode", "Encode"),
         ("denoise", "Denoise"),
         ("decode", "Decode"),
+        ("upscale", "Upscale"),
         ("total", "Total"),
     )
     download: str = "Download"
     download_sound: str = "Sound (wav)"
+    upscale_menu: str = "Upscale…"
+    upscaling: str = "Making it larger"
+    fact_upscaled: str = "Upscaled"
+    fact_upscaled_by: str = "{scale}× by {name}, from {width} × {height}"
     export: str = "Formats…"
     export_smooth: str = "MP4 at {fps} frames a second, smoothed"
     export_webm: str = "WebM, for the web"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.families.family import Configs, Kind
 from backend.families.kit.parts import index_of
+from backend.imports import TORCHVISION, hide
 from presets import Preset
 
 
@@ -37,5 +38,6 @@ class Face:
         return self._kind(index_of(configs, _class_name=self.pipelines[0]), configs)
 
     def model(self) -> type:
-        """Imported late, because it imports jax and torch."""
+        """Imported late, because it imports jax and torch; transformers, which comes with it, does not see torchvision."""
+        hide(TORCHVISION)
         return resolve_name(self.body)

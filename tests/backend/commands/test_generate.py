@@ -9,7 +9,7 @@ import pytest
 from backend.commands.command_line import parse
 from backend.commands.generate import check_output, generate, place
 from backend.commands.progress import Progress, describe
-from backend.contract.events import Compiling, Decoding, Encoding, Loading, Queued, Step
+from backend.contract.events import Compiling, Decoding, Encoding, Loading, Queued, Step, Upscaling
 from backend.engine.engine import Engine
 from backend.errors import OutputError, VideoFileError
 from backend.media.video import read_facts, read_request
@@ -160,6 +160,8 @@ def test_elsewhere_each_news_is_a_line_once():
         (Compiling("a step", True, 2, 5), "Loaded a step precompiled (2 of 5)"),
         (Encoding(), "Reading the prompt"),
         (Decoding(4, 33), "Decoding frame 4 of 33"),
+        (Upscaling(4, 33), "Upscaling frame 4 of 33"),
+        (Upscaling(4, 33, 7.6), "Upscaling frame 4 of 33 (8 s left)"),
         (Step(3, 20, 0.25, 4.4), "Step 3 of 20 (0.25 s a step, 4 s left)"),
     ],
 )

@@ -104,7 +104,7 @@ def test_no_network_and_nothing_cached_offers_the_demo_model(tmp_path):
 def test_no_network_and_no_lora_offers_no_model(tmp_path):
     source = f"{REPOSITORY}:loras/style.safetensors"
     told = app(tmp_path, NOWHERE, "models", "download", source).stderr
-    assert f"`python app.py models download {source}`" in told and "make the video without this LoRA" in told
+    assert f"`python app.py models download {source}`" in told and "make the video without this file" in told
     assert "wan-tiny" not in told
 
 

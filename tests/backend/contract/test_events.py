@@ -16,6 +16,7 @@ from backend.contract.events import (
     Proposal,
     Queued,
     Step,
+    Upscaling,
     VideoResult,
 )
 from backend.contract.request import GenerationRequest
@@ -26,7 +27,7 @@ RESULT = VideoResult(
     path="/v.mp4", fps=16, num_frames=33, width=128, height=96, seconds={"total": 1.5}, request=REQUEST, versions={"jax": "0"}
 )
 ALL = [Queued(2), Loading(1, 2, "the denoiser"), Compiling("a step"), Compiling("a step", False, 2, 5, 61.5), Encoding(), Step(1, 20, 0.1, 1.9, "previews/1.png"),
-       Step(2, 20, 0.1, 1.8), Decoding(4, 33), Finished(RESULT), Failed("It broke", "Mend it"),
+       Step(2, 20, 0.1, 1.8), Decoding(4, 33), Upscaling(2, 33, 8.5), Finished(RESULT), Failed("It broke", "Mend it"),
        Failed("Too large", "Make it smaller", (Proposal(width=96, height=96, num_frames=17, bytes_per_device=5),)), Cancelled(None),
        Cancelled(RESULT)]  # fmt: skip
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from backend.contract.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step
+from backend.contract.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
 from backend.contract.request import GenerationRequest
 from backend.engine import dispatcher, journal, recovery
 from backend.engine.disk import Shortage, needed_bytes
@@ -24,6 +24,7 @@ def stop(by="worker", place="step 3 of 5", cause="it fell") -> Interrupted:
 
 def test_a_place_is_the_step_that_was_being_made():
     assert place_of(Step(2, 5, 1.0, 3.0)) == "step 3 of 5"
+    assert place_of(Upscaling(7, 17)) == "upscaling frame 7"
     assert place_of(Step(5, 5, 1.0, 0.0)) == place_of(Decoding(9, 17)) == "decoding"
     assert place_of(None) == place_of(Queued(0)) == place_of(Loading(1, 2, "the model")) == "the start"
 

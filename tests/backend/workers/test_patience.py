@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.contract.events import Compiling, Decoding, Encoding, Loading, Step
+from backend.contract.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
 from backend.workers.patience import SILENCE_SECONDS, Patience
 
 
@@ -32,6 +32,8 @@ def complaint_after(seconds: float, one: Patience, now: float) -> str:
         ("busy", [Encoding(), Step(1, 9, 1.0, 8.0)], 1800),
         ("busy", [Step(1, 9, 1.0, 8.0), Step(2, 9, 1.0, 7.0)], 30),
         ("busy", [Decoding(1, 9), Decoding(5, 9)], 30),
+        ("busy", [Decoding(9, 9), Upscaling(0, 9)], 1800),
+        ("busy", [Upscaling(1, 9), Upscaling(5, 9)], 30),
     ],
 )
 def test_each_stage_has_its_limit(state, events, limit):

@@ -8,9 +8,9 @@ from backend.contract.clip import Part
 from backend.media.clips import read_part
 from backend.media.masks import read_mask
 from backend.media.video import read_frames
-from tests.clip_files import run_ffmpeg
+from tests.clip_files import counting_clip, run_ffmpeg
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, taken
-from tests.wan_ui.steps import until
+from tests.wan_ui.steps import made, until
 
 ONLY_DEMO = pytest.mark.parametrize("every_studio", [pytest.param("demo", marks=pytest.mark.demo_model)], indirect=True)
 pytestmark = [pytest.mark.browser, ONLY_DEMO]
@@ -33,6 +33,25 @@ def clip(tmp_path):
     path = tmp_path / "disc.mp4"
     run_ffmpeg(*raw, "-c:v", "libx264", "-crf", "6", "-pix_fmt", "yuv420p", str(path), given=np.stack(frames).tobytes())
     return path
+
+
+@pytest.mark.slow  # a pretend one becomes larger in tests/wan_ui/stage
+def test_a_demo_video_and_a_clip_become_larger_and_play(visit, tmp_path):
+    page = visit()
+    made(page, "a red circle moving right on a black background", steps=4)
+    until(page, "document.querySelector('.stage video').videoWidth === 96")
+    page.locator(".stage .menu.upscale summary").click()
+    assert page.locator(".stage .menu.upscale button").first.inner_text().startswith("2× animevideov3 · 192 × 192")
+    page.locator('.stage [data-act="again:upscale"][data-value="4:animevideov3"]').click()
+    until(page, "document.querySelector('.stage video').videoWidth === 384")
+    until(page, "document.querySelector('.stage video').currentTime > 0.1")
+    assert "4× by animevideov3, from 96 × 96" in page.locator(".stage .facts").inner_text()
+    assert page.locator(".stage .menu.upscale").count() == 0  # it is large already
+    open_edit(page)
+    taken(page, counting_clip(tmp_path / "clip.mp4", 20, 16, (64, 48)))
+    page.locator("#edit-upscale").click()
+    until(page, "document.querySelector('.stage video').videoWidth === 128")
+    assert page.locator('.stage [data-act="again:seed"]').count() == 0  # no model has made it
 
 
 def pixels(page, tmp_path) -> np.ndarray:

@@ -124,6 +124,54 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
     }  # fmt: skip
 
 
+def test_a_clip_is_made_larger_as_it_is_and_is_its_visitors_alone(engine, visitor, clip):
+    anna, ben = visitor("A"), visitor("B")
+    job_id = anna.post("/studio/edit", json={"way": "upscale", "clip": clip, "upscale": "2:animevideov3"}).json()["job"]
+    *_, (_, final) = engine.events(job_id)
+    job, result = engine.job(job_id), final.result
+    assert (result.width, result.height, result.num_frames, result.has_sound) == (256, 192, 32, True)
+    assert Path(job.request.finished_video).parent == job.folder and job.request.prompt == "clip.mp4"
+    assert anna.get(f"/studio/media/{job_id}/video.mp4").status_code == 200
+    assert ben.get(f"/studio/media/{job_id}/video.mp4").status_code == 404
+    facts = {"width": 128, "height": 96, "seconds": 2.0, "fps": 16, "clip": clip, "way": "upscale"}
+    said = anna.post("/studio/edit/estimate", json=facts | {"upscale": "2:animevideov3"}).json()["html"]
+    assert "About 0.20 s" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clip": "/etc/passwd"}, "Clip must be an uploaded file"),
+        ({"upscale": "3:animevideov3"}, "Upscale='3' must be 2 or 4"),
+        ({"upscale": None}, "must be 2 or 4"),
+        ({"upscale": ["2"]}, "must be 2 or 4"),
+        ({"upscale": "2:../../etc/passwd"}, "must be the name of a file"),
+        ({"upscale": "2:missing.pth"}, "must be one of those that are here"),
+        ({"upscale": "2:nobody/nothing:a.safetensors"}, "only the operator may download it"),
+        ({"upscale": "2:" + "x" * 5000}, "must be the name of a file"),
+    ],
+)
+def test_what_cannot_be_made_larger_is_refused_with_one_sentence(engine, visitor, clip, changes, words):
+    before_it = jobs(engine)
+    assert words in refused(visitor(), "/studio/edit", {"way": "upscale", "clip": clip, "upscale": "2:"} | changes)
+    assert jobs(engine) == before_it
+
+
+@pytest.mark.parametrize("facts", [{"width": 10**9}, {"fps": 0}, {"seconds": "2"}, {"height": True}, {"width": float("nan")}, {}])
+def test_no_estimate_is_made_from_facts_that_are_none(visitor, facts):
+    given = (
+        {"way": "upscale", "upscale": "2:", "width": 64, "height": 64, "seconds": 1, "fps": 16} if facts else {"way": "upscale"}
+    )
+    answer = visitor().post("/studio/edit/estimate", content=json.dumps(given | facts))
+    assert answer.json() == {"html": ""}
+
+
+def test_what_is_no_clip_is_not_made_larger(engine, visitor, upload, tmp_path):
+    (tmp_path / "notes.mp4").write_text("words " * 100)
+    given = {"way": "upscale", "clip": upload(tmp_path / "notes.mp4"), "upscale": "4:"}
+    assert "Clip 'notes.mp4' must be a video" in refused(visitor(), "/studio/edit", given)
+
+
 def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor, clip):
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
     list(engine.events(job_id))

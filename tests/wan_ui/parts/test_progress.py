@@ -27,11 +27,13 @@ def test_the_bar_never_goes_back_and_ends_full():
         *(events.Step(index, 4, 1, 1, None) for index in range(1, 5)),
         events.Decoding(4, 33),
         events.Decoding(33, 33),
+        events.Upscaling(0, 33),
+        events.Upscaling(33, 33),
         events.Finished(a_result(job)),
     ]
     fractions = [after(*happened[: count + 1]).fraction for count in range(len(happened))]
     assert fractions == sorted(fractions)
-    assert fractions[-1] == 1.0 and all(fraction < 1 for fraction in fractions[:-2])
+    assert fractions[-1] == 1.0 and all(fraction < 1 for fraction in fractions[:-4])
 
 
 def test_a_failure_keeps_cause_and_fix():
@@ -55,6 +57,7 @@ def test_stopping_may_leave_a_video():
         events.Encoding(),
         events.Step(1, 2, 1, 1, None),
         events.Decoding(1, 2),
+        events.Upscaling(1, 2, 3.0),
     ],
 )
 def test_every_event_before_the_last_is_active(event):

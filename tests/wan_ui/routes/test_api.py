@@ -29,6 +29,16 @@ def wanted(**changes) -> Wanted:
     return Wanted(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
 
 
+def test_a_step_after_the_video_may_make_it_larger():
+    request = wanted(settings={"upscale": 4, "upscaler": "x4plus"}).to_request()
+    assert (request.upscale, request.upscaler, request.finished_video) == (4, "x4plus", None)
+    for settings in ({"upscale": 3}, {"upscale": "4x"}, {"upscaler": "x4plus"}, {"upscale": 2, "upscaler": "/etc/passwd"}):
+        with pytest.raises(RequestError):
+            wanted(settings=settings).to_request()
+    with pytest.raises(RequestError, match="settings has 'finished_video'"):
+        wanted(settings={"upscale": 2, "finished_video": "/etc/passwd"}).to_request()
+
+
 def test_settings_replace_the_presets_own():
     request = wanted(settings={"steps": 3, "seed": 1, "guidance": [2.0]}).to_request()
     assert (request.steps, request.seed, request.guidance, request.task) == (3, 1, (2.0,), "t2v")

@@ -1,0 +1,36 @@
+"""The request that makes a file larger, from what the file is and says of itself. Opens strangers' files."""
+
+from pathlib import Path
+from typing import Any
+
+from backend.contract.finished import larger, larger_clip
+from backend.contract.request import GenerationRequest
+from backend.errors import StudioError
+from backend.media.clips import ClipFacts, read_clip_facts
+from backend.media.video import read_request
+
+
+def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
+    """The request for the video at this absolute path: one of ours keeps its settings, as long as it is as they say; `name` is
+    what another clip is called. Raises: ClipError, RequestError."""
+    path = Path(path)
+    facts = read_clip_facts(path)
+    made = _made_by(path, facts)
+    if made is not None:
+        return larger(made, str(path), scale, upscaler)
+    return larger_clip(name or path.name, (facts.width, facts.height), facts.seconds, facts.fps, str(path), scale, upscaler)
+
+
+def larger_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
+    """The same as plain values, for `GenerationRequest.from_stored`: for the cage."""
+    return larger_file(path, scale, upscaler).to_json()
+
+
+def _made_by(path: Path, facts: ClipFacts) -> GenerationRequest | None:
+    """The request that has made this file; None if the file is another's, or has been changed since."""
+    try:
+        made = read_request(path)
+        same_size = made.final_size == (facts.width, facts.height) and abs(made.fps - facts.fps) < 0.01
+        return made if same_size and abs(made.total_frames / made.fps - facts.seconds) < 0.5 / made.fps + 0.02 else None
+    except StudioError:
+        return None

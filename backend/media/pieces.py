@@ -1,0 +1,153 @@
+"""A long video, written piece by piece: each is a whole mp4 of its own, so that what a killed process has written counts; then
+they are joined without being encoded again, with the sound of the video that they were made from."""
+
+import queue
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from backend.contract.request import GenerationRequest
+from backend.errors import StudioError, VideoFileError
+from backend.files import replacing
+from backend.media import ffmpeg
+from backend.media.clips import MAX_PIXELS
+from backend.media.video import read_request, tags_file, write_video
+
+READ_SECONDS = 20.0  # for a file's facts
+JOIN_SECONDS = 1800.0  # for copying an hour of pictures, and encoding its sound: far above what a loaded machine needs
+_PIECE = re.compile(r"(\d{7})-(\d{7})\.mp4")
+_AAC = ("-c:a", "aac", "-b:a", "192k", "-ac", "2")
+
+
+class Pieces:
+    """The pieces of one video in a folder, whose request is this."""
+
+    def __init__(self, folder: Path, request: GenerationRequest) -> None:
+        self._folder, self._request = folder, request
+
+    def begin(self) -> int:
+        """Makes the folder, or finds in it how many frames are written already: those of whole pieces from the first frame on.
+        All other files there are removed."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        found = {file: _PIECE.fullmatch(file.name) for file in sorted(self._folder.iterdir())}
+        done = 0
+        for file, name in found.items():
+            if name is None or int(name[1]) != done or not self._is_ours(file):
+                file.unlink()
+            else:
+                done = int(name[2])
+        return done
+
+    def writer(self, first: int) -> "PieceWriter":
+        """For the piece that begins with frame `first`, counted from 0."""
+        return PieceWriter(self._folder, first, self._request)
+
+    def join(self, path: Path, source: Path, comment: str, seconds: float) -> bool:
+        """Writes all pieces as one mp4 with this comment and the sound of the video `source`, so many seconds of it; whether
+        it has one. Raises: VideoFileError."""
+        sound = _sound_of(source)
+        with replacing(path) as part, tags_file(comment) as tags, tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+            listed.writelines(f"file '{self._escaped(file)}'\n" for file in sorted(self._folder.glob("*.mp4")))
+            listed.flush()
+            inputs = ["-f", "concat", "-safe", "0", "-i", listed.name, "-i", str(tags)]
+            inputs += [*ffmpeg.within_limits(MAX_PIXELS), "-t", f"{seconds:.6f}", "-i", str(source)] if sound else []
+            audio = ["-map", "2:a:0", *(("-c:a", "copy") if sound == "aac" else _AAC)] if sound else []
+            copied = ["-map", "0:v:0", "-map_metadata", "1", "-c:v", "copy", *audio, "-movflags", "+faststart", "-f", "mp4"]
+            _run(ffmpeg.command("-y", *inputs, *copied, str(part)))
+        return sound is not None
+
+    def _is_ours(self, file: Path) -> bool:
+        try:
+            return read_request(file).for_sharing() == self._request.for_sharing()
+        except StudioError:
+            return False
+
+    def _escaped(self, file: Path) -> str:
+        return str(file.absolute()).replace("'", r"'\''")
+
+
+class PieceWriter:
+    """Encodes the frames of one piece while they are made. Within the block frames are put; the piece is there after it, or no
+    file if the block raised or no frame was put. Raises: VideoFileError from `put` and at the end."""
+
+    def __init__(self, folder: Path, first: int, request: GenerationRequest) -> None:
+        self._folder, self._first, self._request = folder, first, request
+        self._path = folder / f"{first:07d}.mp4"
+        self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
+        self._error: BaseException | None = None
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._write, name="piece", daemon=True)
+        self.count = 0
+
+    def put(self, frame: np.ndarray) -> None:
+        """One more frame, uint8 [H, W, 3]."""
+        while self._error is None:
+            try:
+                self._frames.put(frame, timeout=1.0)
+                self.count += 1
+                return
+            except queue.Full:
+                continue
+        raise self._error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        self._is_given_up = self.count == 0 or kind not in (None, GeneratorExit)  # a generator that is closed keeps what it has
+        while self._thread.is_alive():
+            try:
+                self._frames.put(None, timeout=0.1)
+                break
+            except queue.Full:
+                continue
+        self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error
+        if not self._is_given_up:
+            self._path.replace(self._folder / f"{self._first:07d}-{self._first + self.count:07d}.mp4")
+
+    def _write(self) -> None:
+        try:
+            write_video(self._taken(), self._path, fps=self._request.fps, request=self._request)
+        except _GivenUp:
+            pass
+        except BaseException as error:  # told to who puts the next frame
+            self._error = error
+
+    def _taken(self) -> Iterator[np.ndarray]:
+        while (frame := self._frames.get()) is not None:
+            yield frame
+        if self._is_given_up:
+            raise _GivenUp
+
+
+class _GivenUp(Exception):
+    """The piece is not wanted any more."""
+
+
+def _sound_of(source: Path) -> str | None:
+    """How the sound of a video is coded, such as "aac"; None if it has none."""
+    line = ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), "-i", str(source))
+    try:
+        found = re.search(r"Audio: (\w+)", ffmpeg.run(line, READ_SECONDS).errors)
+    except subprocess.TimeoutExpired:
+        found = None
+    return found and found[1]
+
+
+def _run(line: list[str]) -> None:
+    try:
+        done = ffmpeg.run(line, JOIN_SECONDS, is_limited=False)
+    except subprocess.TimeoutExpired:
+        raise VideoFileError("the video could not be written", "in time", "check the disk") from None
+    if done.returncode != 0:
+        reason = (done.errors.strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+        raise VideoFileError("the video could not be written:", reason, "check the space on the disk")

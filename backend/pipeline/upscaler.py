@@ -1,0 +1,266 @@
+"""A model that makes frames larger, on the devices that are here: frames in batches that are spread over all of them, those
+that are too large for one in tiles that overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from backend.checkpoints.upscalers import UpscalerFile
+from backend.contract.worker import AXES
+from backend.errors import ModelError, RequestError
+from backend.runtime.hosts import put
+from backend.runtime.mesh import Layout, MeshPlan, placed
+from backend.runtime.picture_models import PictureModel, picture_model
+from backend.runtime.program import Compiler, Program, compile_now
+from backend.weights.read import read_tensor
+
+MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each
+MOST_AT_ONCE = 8  # frames, or tiles, that one device is given: more gain nothing and wait longer for a stop
+HOST_BYTES = 2**29  # for the layers' numbers where the devices share the host's memory
+CHIP_SHARE = 1 / 16  # of a chip's memory, for the same; its compiler takes four times as much (1280 x 720, v6e, 2026-11-26)
+UNKNOWN_CHIP_BYTES = 16 * 2**30  # the memory of a chip that does not report it, and of a described one
+COPIES = 3  # of a layer's numbers are alive at a time: what it reads and writes, and another layout of it
+AHEAD = 1  # batches that are begun before the one before them is fetched
+
+Frame = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """Frames of `height` x `width` pixels as `rows` x `columns` tiles of `tile` (height, width), all of one size: those at the
+    end overlap the ones before them more."""
+
+    height: int
+    width: int
+    rows: int
+    columns: int
+    tile: tuple[int, int]
+
+    @classmethod
+    def of(cls, height: int, width: int, most_pixels: int) -> Tiling:
+        """As few tiles as there can be of at most so many pixels, their overlap included; of 2 * MARGIN pixels at least."""
+        for count in itertools.count(1):
+            grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
+            sized = [(_side(height, rows) * _side(width, columns), rows, columns) for rows, columns in grids]
+            pixels, rows, columns = min(sized)
+            tile = _side(height, rows), _side(width, columns)
+            if pixels <= max(most_pixels, (4 * MARGIN) ** 2):
+                return cls(height=height, width=width, rows=rows, columns=columns, tile=tile)
+        raise AssertionError("tiles become as small as they may")
+
+    @property
+    def count(self) -> int:
+        """Tiles of a frame."""
+        return self.rows * self.columns
+
+    @property
+    def begins(self) -> list[tuple[int, int]]:
+        """Where each tile begins, row and column of pixels."""
+        tops = _begins(self.height, self.tile[0], self.rows)
+        return [(top, left) for top in tops for left in _begins(self.width, self.tile[1], self.columns)]
+
+    def cut(self, frame: Frame) -> list[Frame]:
+        """The frame's tiles."""
+        (high, wide), begins = self.tile, self.begins
+        return [frame[top : top + high, left : left + wide] for top, left in begins]
+
+    def joined(self, tiles: Sequence[Frame], scale: int) -> Frame:
+        """The frame from its tiles, uint8 [tile height, tile width, 3], all `scale` times larger: the seams lie in the middle
+        of where they overlap."""
+        if len(tiles) == 1:
+            return tiles[0]
+        frame = np.empty((self.height * scale, self.width * scale, 3), np.uint8)
+        tops, lefts = (sorted(set(values)) for values in zip(*self.begins, strict=True))
+        for (top, left), tile in zip(self.begins, tiles, strict=True):
+            (y, y_end), (x, x_end) = _kept(top, tops, self.tile[0], self.height), _kept(left, lefts, self.tile[1], self.width)
+            inner = tile[(y - top) * scale : (y_end - top) * scale, (x - left) * scale : (x_end - left) * scale]
+            frame[y * scale : y_end * scale, x * scale : x_end * scale] = inner
+        return frame
+
+
+def _side(length: int, count: int) -> int:
+    return min(length, math.ceil(length / count) + (2 * MARGIN if count > 1 else 0))
+
+
+def _begins(length: int, tile: int, count: int) -> list[int]:
+    return [round(index * (length - tile) / max(1, count - 1)) for index in range(count)]
+
+
+def _kept(begin: int, begins: Sequence[int], tile: int, length: int) -> tuple[int, int]:
+    """From and to where a tile is seen: up to the middle of what it shares with its neighbours."""
+    place = begins.index(begin)
+    first = 0 if place == 0 else (begin + begins[place - 1] + tile) // 2
+    end = length if place == len(begins) - 1 else (begins[place + 1] + begin + tile) // 2
+    return first, end
+
+
+class Upscaler:
+    """The model on devices. `scale` is the model's own; half of it can be had too."""
+
+    def __init__(
+        self,
+        model: PictureModel,
+        devices: Sequence[jax.Device],
+        *,
+        compiler: Compiler = compile_now,
+        is_described: bool = False,
+    ) -> None:
+        """Devices that are only described, to compile for, get no weights."""
+        self.model, self.scale = model, model.scale
+        self._layout = Layout.over(MeshPlan(sp=len(devices)), devices)
+        self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
+        self._weights = self.describe_weights() if is_described else self._placed_weights()
+        self._compiler = compiler
+        self._programs: dict[int, Program] = {}
+        self._is_described = is_described
+
+    def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Their shapes and places."""
+        return {name: placed(leaf, self._layout.replicated) for name, leaf in self.model.described(self._dtype).items()}
+
+    def check_scale(self, scale: int, name: str) -> None:
+        """Raises: RequestError if the model cannot make frames so many times larger."""
+        if scale not in (self.scale, self.scale / 2):
+            offered = [one for one in (self.scale, self.scale // 2) if one in (2, 4)]
+            fix = f"take {offered[0]}" if offered else "take another model"
+            raise RequestError(f"upscale={scale}", f"is not what {name} does: its scale is {self.scale}", fix)
+
+    def tiling(self, height: int, width: int) -> Tiling:
+        """How frames of this size are cut, on these devices."""
+        return Tiling.of(height, width, self._pixels_at_once)
+
+    def batch(self, tiling: Tiling, num_frames: int) -> int:
+        """How many tiles one run of the program makes, of a clip of so many frames: a multiple of the devices."""
+        devices, tiles = self._layout.mesh.size, num_frames * tiling.count
+        most = max(1, min(MOST_AT_ONCE, self._pixels_at_once // math.prod(tiling.tile))) * devices
+        runs = math.ceil(tiles / most)
+        return math.ceil(tiles / runs / devices) * devices
+
+    def prepare(self, tiling: Tiling, scale: int, batch: int) -> Program:
+        """The program for such tiles, compiled."""
+        program = self.program(scale)
+        program.prepare(self._weights, self.describe_tiles(tiling, batch))
+        return program
+
+    def describe_tiles(self, tiling: Tiling, batch: int) -> jax.ShapeDtypeStruct:
+        """A batch of tiles, and where it lies."""
+        return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._spread)
+
+    def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
+        """Whether that program is compiled."""
+        return self.program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
+
+    def program(self, scale: int) -> Program:
+        """The program that makes tiles, uint8 [N, H, W, 3], `scale` times larger."""
+        if scale not in self._programs:
+            self._programs[scale] = Program(
+                "the upscaler",
+                functools.partial(_enlarged, self.model, scale != self.scale, self._dtype),
+                self._layout,
+                key="upscale",
+                places=lambda shapes: placed(shapes, self._spread),
+                compiler=self._compiler,
+            )
+        return self._programs[scale]
+
+    def larger(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
+        """Frames, uint8 [H, W, 3], made larger, in order. At most two batches are held."""
+        tiles = (tile for frame in frames for tile in tiling.cut(frame))
+        whole: list[Frame] = []
+        for tile in self._run(tiles, scale, batch):
+            whole.append(tile)
+            if len(whole) == tiling.count:
+                yield tiling.joined(whole, scale)
+                whole = []
+
+    def _run(self, tiles: Iterator[Frame], scale: int, batch: int) -> Iterator[Frame]:
+        program, begun = self.program(scale), deque()
+        while True:
+            given = list(itertools.islice(tiles, batch))
+            if given:
+                padded = np.stack([*given, *[given[-1]] * (batch - len(given))])
+                begun.append((program(self._weights, put(padded, self._spread)), len(given)))
+            if not begun:
+                return
+            if len(begun) > AHEAD or not given:
+                made, count = begun.popleft()
+                yield from np.asarray(made)[:count]
+
+    @functools.cached_property
+    def _spread(self) -> NamedSharding:
+        return self._layout.sharding(P(AXES))
+
+    @functools.cached_property
+    def _pixels_at_once(self) -> int:
+        """Of the smaller frames, that one device can work on together."""
+        devices = self._layout.mesh.devices.flatten()
+        if self._layout.platform == "cpu":
+            room = HOST_BYTES / len(devices)
+        else:
+            stats = {} if self._is_described else devices[0].memory_stats() or {}
+            room = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
+        return int(room / (COPIES * self.model.numbers_of_pixel * jnp.dtype(self._dtype).itemsize))
+
+    def _placed_weights(self) -> dict[str, jax.Array]:
+        described = self.describe_weights()
+        arrays = {name: np.asarray(value.numpy(), described[name].dtype) for name, value in self.model.weights.items()}
+        return {name: put(array, described[name].sharding) for name, array in arrays.items()}
+
+
+def _enlarged(
+    model: PictureModel, is_halved: bool, dtype: jnp.dtype, weights: Mapping[str, jax.Array], tiles: jax.Array
+) -> jax.Array:
+    """uint8 [N, H, W, 3] made larger: by the model's scale, or half of it."""
+    larger = model(weights, tiles.transpose(0, 3, 1, 2).astype(dtype) / 255).astype(jnp.float32)
+    if is_halved:
+        larger = jnp.clip(halved(halved(larger, 2), 3), 0, 1)
+    return jnp.round(larger * 255).astype(jnp.uint8).transpose(0, 2, 3, 1)
+
+
+def halved(pictures: jax.Array, axis: int) -> jax.Array:
+    """Half of the pixels along this axis, by bicubic interpolation as PyTorch's and ncnn's: each from four, which weigh -3,
+    19, 19 and -3 of 32. Source: Keys 1981, with a = -0.75, at the middle between two pixels."""
+    length = pictures.shape[axis]
+    edges = [(1, 1) if index == axis else (0, 0) for index in range(pictures.ndim)]
+    padded = jnp.pad(pictures, edges, mode="edge")
+
+    def every_other(first: int) -> jax.Array:
+        return jax.lax.slice_in_dim(padded, first, first + length - 1, 2, axis)
+
+    return (19 * (every_other(1) + every_other(2)) - 3 * (every_other(0) + every_other(3))) / 32
+
+
+def read_model(file: UpscalerFile) -> PictureModel:
+    """The model in this file. Raises: ModelError."""
+    try:
+        tensors = _old(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
+        return picture_model(file.name, tensors, is_known=file.is_embedded)
+    except OSError as error:
+        raise ModelError(f"the upscaler {file.name}", f"cannot be read ({error.strerror})", "check the file") from None
+
+
+def _old(file: UpscalerFile) -> dict[str, torch.Tensor]:
+    """The tensors of an old file of PyTorch, by its reader that builds tensors, dictionaries and numbers and runs nothing
+    else."""
+    try:
+        found = torch.load(file.path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever it raises for bytes from anywhere
+        rule = f"must be a file of PyTorch that holds tensors alone ({type(error).__name__})"
+        raise ModelError(f"the upscaler {file.name}", rule, "take a .safetensors file") from None
+    trees = [found[name] for name in ("params_ema", "params", "state_dict") if isinstance(found, dict) and name in found]
+    tensors = next(iter(trees), found)
+    if not isinstance(tensors, dict) or not all(isinstance(one, torch.Tensor) for one in tensors.values()):
+        raise ModelError(f"the upscaler {file.name}", "must hold a network's tensors by name", "take another file")
+    return tensors

@@ -1,0 +1,224 @@
+"""The last stage of a video that is to be larger: its finished frames go through a model that enlarges them, into pieces of
+the file.
+
+The frames come from the mp4 of the video before, one batch at a time, so that memory does not grow with its length. What a
+killed process has made is in the job's folder: the smaller video with its result, and the pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from backend.checkpoints.upscalers import UpscalerFile, find_upscaler
+from backend.contract.clip import Part
+from backend.contract.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
+from backend.contract.request import GenerationRequest
+from backend.contract.upscaling import upscaler_of, without_upscaling
+from backend.errors import RequestError
+from backend.files import remove_half_written, replacing
+from backend.media.clips import read_clip
+from backend.media.pieces import Pieces
+from backend.media.video import FORMAT
+from backend.pipeline.load import use_compilation_cache
+from backend.pipeline.run import WorkClock
+from backend.pipeline.upscaler import Tiling, Upscaler, read_model
+from backend.runtime.hosts import HERE
+from backend.runtime.refusals import REFUSALS
+from backend.settings import from_environment
+
+VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
+PIECES = "stage4_pieces"
+PIECE_SECONDS = 20.0  # of work that a killed process loses at most, or one batch
+EVENT_SECONDS = 0.2  # between two reports at least: every event is stored
+KEPT_MODELS = 2
+READY = "upscaler"  # of the seconds, those for loading and compiling it: the video's own say what its model takes
+LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
+
+MakeSmaller = Callable[[GenerationRequest], Iterator[Event]]
+
+
+def make_larger(
+    request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
+) -> Iterator[Event]:
+    """Makes the request's video by `make_smaller`, unless it is finished already, and that one larger, in `folder`. Ends with
+    Finished, or with Cancelled and the smaller video, if that was made here. Closing the iterator keeps what was done so far.
+
+    Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
+    """
+    if not HERE.is_alone:
+        raise RequestError("upscale was given", "to a worker on several hosts, which makes no video larger", "use one host")
+    folder.mkdir(parents=True, exist_ok=True)
+    clock = WorkClock()
+    upscaler = yield from _loaded(request, clock)  # what is wrong with it is said before the video is made
+    larger = functools.partial(_larger, request, folder, is_cancelled, upscaler, clock)
+    if request.finished_video:
+        yield from larger(Path(request.finished_video), None)
+        return
+    made = _kept(folder, without_upscaling(request))
+    if made is None:
+        with contextlib.closing(make_smaller(without_upscaling(request))) as events:
+            for event in events:
+                if isinstance(event, Finished):
+                    made = _keep(folder, event.result)
+                    break
+                yield event
+    if made is not None:
+        yield from larger(folder / SMALLER, made)
+
+
+def _larger(
+    request: GenerationRequest,
+    folder: Path,
+    is_cancelled: Callable[[], bool],
+    upscaler: Upscaler,
+    clock: WorkClock,
+    source: Path,
+    made: VideoResult | None,
+) -> Iterator[Event]:
+    """The larger video of the file `source`, which has the result `made` if it was made here."""
+    total = request.total_frames
+    remove_half_written(folder)
+    pieces = Pieces(folder / PIECES, request)
+    first = pieces.begin()
+    tiling = upscaler.tiling(request.height, request.width)
+    batch = upscaler.batch(tiling, total)
+    if not upscaler.is_ready(tiling, request.upscale, batch):
+        yield Compiling("the upscaler")
+        with clock.measure(READY):
+            upscaler.prepare(tiling, request.upscale, batch)
+    work = functools.partial(upscaler.larger, tiling=tiling, scale=request.upscale, batch=batch)
+    done = yield from _written(request, source, pieces, first, work, clock, is_cancelled)
+    if done < total:
+        yield Cancelled(_put_back(folder, made))
+        return
+    with clock.measure("upscale"):
+        has_sound = _join(request, folder, source, pieces)
+    yield Finished(_result(request, folder, made, clock, tiling, has_sound))
+
+
+def _loaded(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
+    name = upscaler_of(request)
+    yield Loading(0, 0, "the upscaler")
+    with clock.measure(READY):
+        file = find_upscaler(name, from_environment().upscalers_dir)
+        status = file.path.stat()
+        upscaler = _upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
+    upscaler.check_scale(request.upscale, name)
+    return upscaler
+
+
+@functools.lru_cache(maxsize=KEPT_MODELS)
+def _upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
+    """The model of this file on all devices; size and time of the last change are there for the cache."""
+    use_compilation_cache()
+    return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())
+
+
+def _written(
+    request: GenerationRequest,
+    source: Path,
+    pieces: Pieces,
+    first: int,
+    work: Callable[[Iterator[np.ndarray]], Iterator[np.ndarray]],
+    clock: WorkClock,
+    is_cancelled: Callable[[], bool],
+) -> Generator[Event, None, int]:
+    """Writes the frames from number `first` on, piece by piece; returns how many there are in all. Fewer if it was
+    cancelled."""
+    total, began, told, done = request.total_frames, time.monotonic(), 0.0, first
+    yield Upscaling(done, total)
+    if done == total:
+        return done
+    part = dataclasses.replace(Part.of(request, "finished_video"), start=first / request.fps, num_frames=total - first)
+    with contextlib.closing(read_clip(source, part)) as frames:
+        larger = work(frames)
+        while done < total and not is_cancelled():
+            with pieces.writer(done) as piece:
+                is_whole, end = False, time.monotonic() + PIECE_SECONDS
+                while not is_whole:
+                    with clock.measure("upscale"):
+                        piece.put(next(larger))
+                    done += 1
+                    if time.monotonic() - told > EVENT_SECONDS or done == total:
+                        told = time.monotonic()
+                        yield Upscaling(done, total, (told - began) / (done - first) * (total - done))
+                    is_whole = done == total or time.monotonic() >= end or is_cancelled()
+    return done
+
+
+def _join(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
+    """Puts the pieces together as the job's video, with the sound of the smaller one; whether it has one."""
+    by = {"by": upscaler_of(request), "from": [request.width, request.height], "scale": request.upscale}
+    comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
+    has_sound = pieces.join(folder / VIDEO, source, comment, request.total_frames / request.fps)
+    shutil.rmtree(folder / PIECES)
+    for name in (SMALLER, RESULT):
+        (folder / name).unlink(missing_ok=True)
+    return has_sound
+
+
+def _result(
+    request: GenerationRequest, folder: Path, made: VideoResult | None, clock: WorkClock, tiling: Tiling, has_sound: bool
+) -> VideoResult:
+    width, height = request.final_size
+    note = f"It was made {request.upscale} times larger by {upscaler_of(request)}, from {request.width}x{request.height}"
+    tiled = [f"Each frame was made in {tiling.count} tiles"] if tiling.count > 1 else []
+    before = made.seconds if made else {}
+    seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}
+    own = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
+    result = made or VideoResult(
+        path="", fps=request.fps, num_frames=0, width=0, height=0, seconds={}, request=request, versions={},
+        notes=REFUSALS.sentences(),
+    )  # fmt: skip
+    return dataclasses.replace(
+        result,
+        path=str(folder / VIDEO),
+        request=request,
+        width=width,
+        height=height,
+        num_frames=request.total_frames,
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        versions=own | result.versions,
+        notes=(*result.notes, note, *tiled),
+        has_sound=has_sound,
+    )
+
+
+def _keep(folder: Path, result: VideoResult) -> VideoResult:
+    """Makes the job's video a file of this stage, so that another process can go on from it."""
+    with replacing(folder / RESULT, is_durable=True) as part:
+        part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
+    (folder / VIDEO).replace(folder / SMALLER)
+    return result
+
+
+def _kept(folder: Path, request: GenerationRequest) -> VideoResult | None:
+    """The result of the smaller video of exactly this request; None if it is not there."""
+    try:
+        result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
+    except (OSError, ValueError, LookupError):
+        return None
+    is_there = (folder / SMALLER).is_file() and result.request.for_sharing() == request.for_sharing()
+    return result if is_there else None
+
+
+def _put_back(folder: Path, made: VideoResult | None) -> VideoResult | None:
+    """The smaller video as the job's own, because it was stopped before there was a larger one."""
+    shutil.rmtree(folder / PIECES, ignore_errors=True)
+    if made is None:
+        return None
+    (folder / SMALLER).replace(folder / VIDEO)
+    (folder / RESULT).unlink(missing_ok=True)
+    return made

@@ -1,0 +1,76 @@
+"""The part of `benchmarks.upscale` that asks the TPU's compiler: `python -m benchmarks.upscale_run`, in a process of its own.
+
+Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
+"""
+
+import argparse
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from backend.checkpoints.upscalers import find_upscaler
+from backend.chips import chip_of
+from backend.commands.module_process import say
+from backend.imports import hide_unused_libraries
+from backend.pipeline.memory import program_bytes
+from backend.pipeline.upscaler import Upscaler, read_model
+from backend.runtime.devices import described_devices
+from backend.runtime.program import Compilation, Program
+from backend.settings import from_environment
+from backend.tpu.hlo_cost import predict
+from backend.tpu.kernels_cost import KernelCost
+
+
+class Costs:
+    """A `Compiler` that keeps what the compiler says of the last program: seconds by kind, and bytes on a device."""
+
+    def __init__(self, topology: str) -> None:
+        self._chip = chip_of(topology)
+        self.found: dict[str, Any] = {}
+
+    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            options = {**program.layout.compiler_options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+            compiled = lowered.compile(compiler_options=options)
+            hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
+        cost = predict(hlo, self._chip, KernelCost(chip=self._chip, lengths={}))
+        self.found = {
+            "seconds": cost.total,
+            "breakdown": cost.seconds,
+            "hbm_bytes": program_bytes(compiled),
+            "compile_seconds": round(time.monotonic() - started, 1),
+        }
+        return Compilation(None)
+
+
+def prediction(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a clip of this size takes on the described slice: of its programs, without reading, writing and moving frames."""
+    costs, devices = Costs(arguments.topology), described_devices(arguments.topology)
+    model = read_model(find_upscaler(arguments.model, from_environment().upscalers_dir))
+    upscaler = Upscaler(model, devices, compiler=costs, is_described=True)
+    tiling = upscaler.tiling(arguments.height, arguments.width)
+    batch = upscaler.batch(tiling, arguments.frames)
+    say({"progress": f"compiling {arguments.model} for {len(devices)} x {chip_of(arguments.topology).name}"})
+    upscaler.prepare(tiling, arguments.scale, batch)
+    runs = math.ceil(arguments.frames * tiling.count / batch)
+    given = {name: getattr(arguments, name) for name in ("model", "topology", "width", "height", "frames", "scale")}
+    return given | costs.found | {"tiles": tiling.count, "batch": batch, "runs": runs, "total": runs * costs.found["seconds"]}
+
+
+def main() -> None:
+    hide_unused_libraries()
+    parser = argparse.ArgumentParser(description="Started by `benchmarks.upscale`, not by hand.")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--topology", required=True)
+    for name in ("width", "height", "frames", "scale"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    say({"report": prediction(parser.parse_args())})
+
+
+if __name__ == "__main__":
+    main()
