@@ -37,23 +37,8 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
     """Builds the panel, with nothing to compare."""
     choices = preset_choices("t2v", can_run).dropdown(texts.language)
     with gr.Row(elem_id="compare-bar"):
-        what = gr.Dropdown(
-            what_choices(texts),
-            value="seed",
-            label=labels.compare_vary,
-            elem_id="compare-what",
-            filterable=False,
-            min_width=140,
-            scale=2,
-        )
-        values = gr.Textbox(
-            label=labels.compare_values,
-            placeholder=labels.compare_hint,
-            elem_id="compare-values",
-            max_length=LONGEST_TEXT,
-            min_width=160,
-            scale=3,
-        )
+        what = _choice(what_choices(texts), "seed", labels.compare_vary, "compare-what")
+        values = _numbers(labels, "compare-values")
         presets = gr.Dropdown(
             choices,
             value=[],
@@ -65,24 +50,8 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
             min_width=160,
             scale=3,
         )
-        also = gr.Dropdown(
-            also_choices(texts),
-            value="",
-            label=labels.compare_also,
-            elem_id="compare-also",
-            filterable=False,
-            min_width=140,
-            scale=2,
-        )
-        also_values = gr.Textbox(
-            label=labels.compare_values,
-            placeholder=labels.compare_hint,
-            elem_id="compare-also-values",
-            max_length=LONGEST_TEXT,
-            visible=False,
-            min_width=160,
-            scale=3,
-        )
+        also = _choice(also_choices(texts), "", labels.compare_also, "compare-also")
+        also_values = _numbers(labels, "compare-also-values", visible=False)
         start = gr.Button(labels.compare_start, variant="primary", elem_id="compare-start", min_width=120, scale=1)
     view = gr.HTML(compare_html(Side(), texts), elem_id="compare", apply_default_css=False)
     return ComparePanel(
@@ -96,6 +65,17 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
         shown=gr.State(""),
         chosen=gr.State([]),
     )
+
+
+def _choice(choices: list[tuple[str, str]], value: str, label: str, elem_id: str) -> gr.Dropdown:
+    """What varies along the rows, or from row to row."""
+    return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, filterable=False, min_width=140, scale=2)
+
+
+def _numbers(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Textbox:
+    """The field for its values."""
+    words = {"label": labels.compare_values, "placeholder": labels.compare_hint, "max_length": LONGEST_TEXT}
+    return gr.Textbox(**words, elem_id=elem_id, visible=visible, min_width=160, scale=3)
 
 
 def also_choices(texts: Texts) -> list[tuple[str, str]]:
