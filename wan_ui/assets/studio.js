@@ -93,7 +93,14 @@ document.addEventListener('change', async event => {
   window.studioProject(file);
 });
 
-// A table of many videos from a file.
+// The table of many videos, which the button at the prompt shows and hides; it may also come from a file.
+document.addEventListener('click', event => {
+  const button = event.target.closest('.many-toggle');
+  if (!button) return;
+  const isShown = $('#many').classList.toggle('shown');
+  button.setAttribute('aria-expanded', isShown);
+  if (isShown) $('#many-table textarea').focus();
+});
 document.addEventListener('change', async event => {
   if (event.target.id !== 'many-file' || !event.target.files.length) return;
   const text = await event.target.files[0].text();

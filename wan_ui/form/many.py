@@ -29,8 +29,8 @@ MOST_SHOWN = 20  # rows of the plan
 
 
 def build_many(texts: Texts, labels: Texts) -> Many:
-    """Builds the part, closed and empty."""
-    with gr.Accordion(labels.many, open=False, elem_id="many"):
+    """Builds the part, empty and out of sight until the button at the prompt shows it."""
+    with gr.Column(elem_id="many"):
         table = gr.Textbox(
             label=labels.many_table,
             placeholder="prompt,seed,steps\na red circle,1,20\na blue star,2,20",

@@ -25,10 +25,10 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
         prompt = build_prompt_panel(preset, texts, labels, desk.rewriter is not None)
+        many = build_many(texts, labels)
         sound = build_sound_panel(preset, labels)
         own = build_own_presets(texts)
         settings = build_settings_panel(choices, preset, texts, labels)
-        many = build_many(texts, labels)
     return Form(
         task=gr.State("t2v"),
         tabs=tabs,

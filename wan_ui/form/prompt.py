@@ -59,13 +59,15 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:
-    """The visitor's earlier prompts behind one small button; a click puts one into the prompt."""
+    """The visitor's earlier prompts behind one small button; a click puts one into the prompt. Beside it the button that shows or
+    hides the table of many videos (`form/many.py`)."""
     rows = "".join(
         f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
         for prompt in prompts
     )
     inside = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.history_empty)}</p>'
-    return f'<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
+    many = f'<button type="button" class="many-toggle" aria-expanded="false">{escape(texts.many)}</button>'
+    return f'{many}<details class="popover"><summary>{escape(texts.history)}</summary><div>{inside}</div></details>'
 
 
 def example_samples(preset: Preset) -> list[list[str]]:

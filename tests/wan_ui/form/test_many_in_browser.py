@@ -18,7 +18,7 @@ def studio(own_studio):
 def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page = visit()
     page.locator("#prompt textarea").fill("from the form")
-    page.locator("#many > button").click()
+    page.locator(".many-toggle").click()
     table = page.locator("#many-table textarea")
     table.fill("prompt,seed,steps\na <b>red</b> square,1,3\na blue square,2,many")
     page.locator("#many-look").click()
