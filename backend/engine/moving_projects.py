@@ -19,6 +19,7 @@ from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, wr
 
 VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
+_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
 def export_project(store: Store, project: Project, path: Path) -> int:
@@ -107,7 +108,7 @@ def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
         seconds=_table(said.get("seconds"), (int, float)),
         request=job.request,
         versions=_table(said.get("versions"), (str,)),
-        notes=tuple(str(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
+        notes=tuple(_line(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
         has_sound=one["has_sound"],
     )
 
@@ -124,7 +125,7 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
     """The name, with a number behind it if the owner has such a project already."""
-    name = " ".join("".join(character for character in name if character.isprintable()).split())[:50] or "project"
+    name = _line(name)[:50].strip() or "project"
     taken = {project.name.casefold() for project in projects.of(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
     return next(one for one in names if one.casefold() not in taken)
@@ -137,9 +138,22 @@ def _tags(given: Any) -> tuple[str, ...]:
         return ()
 
 
+def _line(given: Any) -> str:
+    """The text in one line, of characters that can be seen."""
+    return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
+
+
 def _table(given: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """The entries of a table whose values are of these kinds."""
+    """The entries of a table whose values are of these kinds: short texts, or numbers of seconds."""
     if not isinstance(given, dict):
         return {}
-    entries = {str(key)[:40]: value for key, value in given.items() if isinstance(value, kinds) and len(str(value)) <= 100}
+    entries = {
+        _line(key)[:40]: _line(value) if isinstance(value, str) else value for key, value in given.items() if _is(value, kinds)
+    }
     return dict(list(entries.items())[:_LONGEST_TABLE])
+
+
+def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return False
+    return len(value) <= _LONGEST_TEXT if isinstance(value, str) else 0 <= value < _MOST_SECONDS

@@ -140,6 +140,11 @@ def hostile(archive: Path, name: str) -> None:
         one["request"] = "x"
     elif name == "a wrong request":
         one["request"] |= {"width": "wide"}
+    elif name == "a video twice":
+        manifest["videos"] = [one, one]
+    elif name == "a file twice":
+        files["inputs/0001-image-1.png"] = b"x"
+        one["inputs"] = {"image": ["inputs/0001-image-1.png"] * 2}
     elif name == "another format":
         manifest["format"] = f"{FORMAT}0"
     with zipfile.ZipFile(archive, "w", kind) as bad:
@@ -154,7 +159,7 @@ def hostile(archive: Path, name: str) -> None:
 
 NAMES = (
     *("no video", "compressed", "climbs out", "a file of the server", "an input of the server", "no list", "empty"),
-    *("no request", "a wrong request", "another format", "no zip", "cut"),
+    *("no request", "a wrong request", "another format", "no zip", "cut", "a video twice", "a file twice"),
 )
 
 
@@ -195,3 +200,26 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
     project, _ = imported(engine, archive, tmp_path)
     (job,) = engine.library.videos(Selection(project=project.id))
     assert (job.request.image, job.request.sound, job.tags, job.is_starred) == (None, None, (), False)
+
+
+def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
+    """Numbers that are none and characters that cannot be seen or sent would break the library, the operator's too."""
+    film = engine.projects.create("ann", "film")
+    engine.projects.use("ann", film.id)
+    made(engine)
+    archive = tmp_path / "film.zip"
+    engine.export_project(engine.projects.find(film.id, "ann"), archive)
+    with zipfile.ZipFile(archive) as good:
+        manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
+    manifest["name"] = "\ud800 night\u202e film\x00"
+    manifest["videos"][0] |= {"notes": ["a \ud800 note"], "versions": {"jax\ud800": "\u202e1.0"}}
+    numbers = {"total": float("inf"), "denoise": float("nan"), "load": -1, "encode": 10**90, "decode": True, "save": 1.5}
+    manifest["videos"][0]["seconds"] = numbers
+    with zipfile.ZipFile(archive, "w") as bad:
+        bad.writestr("videos/0001.mp4", video)
+        bad.writestr(MANIFEST, json.dumps(manifest))
+    project, _ = imported(engine, archive, tmp_path)
+    (job,) = engine.library.videos(Selection(project=project.id))
+    result = engine.library.result(job.id)
+    assert project.name == "night film"
+    assert (result.notes, result.versions, result.seconds) == (("a note",), {"jax": "1.0"}, {"save": 1.5})
