@@ -1,5 +1,6 @@
 """Exports a project as one file, and imports one with all of its videos, settings, stars and tags."""
 
+import errno
 import shutil
 import time
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from backend.contract.events import Finished, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS
+from backend.engine.disk import shortage
 from backend.engine.folder import written
 from backend.engine.job import Job, Selection, new_job_id
 from backend.engine.projects import Project, Projects, checked_tags
@@ -23,14 +25,19 @@ _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
 def export_project(store: Store, project: Project, path: Path) -> int:
-    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError."""
+    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError, also
+    where the disk has no room for all of it."""
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
     jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
     if not jobs:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
-    write_archive(project.name, [_entry(job, store.result(job.id)) for job in jobs], path)
+    entries = [_entry(job, store.result(job.id)) for job in jobs]
+    files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
+    if shortage(path.parent, sum(file.stat().st_size for file in files)):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    write_archive(project.name, entries, path)
     return len(jobs)
 
 

@@ -182,8 +182,10 @@ class ProjectHandlers:
         return ""
 
     def _imported(self, path: str, visit: Visit) -> Steps[str]:
-        """Brings a project in from an uploaded file; what is said of it. Raises: StudioError."""
+        """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
+        Raises: StudioError."""
         archive = checked_upload(path, "project")
         with folder_for_parts() as folder:
             project, count = yield from self.desk.importing(archive, folder, visit)
+        archive.unlink(missing_ok=True)
         return visit.texts.project_imported.format(name=project.name, count=count)
