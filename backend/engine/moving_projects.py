@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from backend.contract.events import Finished, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import INPUTS
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import INPUTS, by_role
+from backend.contract.shots import check_shots
 from backend.engine.disk import shortage
 from backend.engine.folder import written
 from backend.engine.job import Job, Selection, new_job_id
@@ -125,9 +126,11 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     said = one["said"].get("request")
     if not isinstance(said, dict):
         raise RequestError("the project", "does not say how each video was made", "export it anew")
-    roles = {setting.name for setting in INPUTS}
-    request = GenerationRequest.from_stored({name: value for name, value in said.items() if name not in roles})
-    return request.with_inputs(one["inputs"]) if one["inputs"] else request
+    own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
+    request = GenerationRequest.from_stored(own | by_role(one["inputs"]))
+    if request.shots:
+        check_shots(request, find_preset(request.preset))  # others could not be shown: the preset says how long they are
+    return request
 
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
