@@ -106,4 +106,4 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        return detail_html(job, result, visit.texts, owner, self.desk.engine.projects.of(visit.scope))
+        return detail_html(job, result, visit.texts, owner, self.desk.engine.projects.of(job.owner) if job else ())

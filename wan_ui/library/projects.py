@@ -136,7 +136,7 @@ class ProjectHandlers:
 
     def shown(self, visit: Visit) -> Updates:
         """The menu, the filter and the line as they are now."""
-        projects = self.desk.engine.projects.of(visit.scope)
+        projects = self.desk.engine.projects.of(visit.scope, visit.owner)
         current, texts = self.desk.engine.projects.current(visit.owner), visit.texts
         return {
             self.menu: projects_html(projects, current, texts),

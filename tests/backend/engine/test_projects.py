@@ -90,6 +90,15 @@ def test_names_are_checked_and_others_projects_are_none(engine):
         engine.projects.tag("any", " ".join(map(str, range(MOST_TAGS + 1))))
 
 
+def test_the_operator_sees_their_own_projects_first_however_many_strangers_make(engine, monkeypatch):
+    monkeypatch.setattr("backend.engine.projects.MOST_PROJECTS", 3)
+    mine = engine.projects.create("operator", "z last by name")
+    theirs = [engine.projects.create(f"stranger {number}", "a film") for number in range(5)]
+    assert [project.id for project in engine.projects.of(None, "operator")][0] == mine.id
+    assert len(engine.projects.of(None, "operator")) == 3, "what a page shows stays small"
+    assert engine.projects.find(theirs[4].id, None) == theirs[4]
+
+
 def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     here, there = make_engine(), make_engine(tmp_path / "elsewhere")
     film = here.projects.create("ann", "film")
