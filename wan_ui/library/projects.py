@@ -26,11 +26,24 @@ from wan_ui.words.english import Texts
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
 
-# A new drawing would close the menu.
+# A new drawing would close the menu, and lose what is typed there and how far it is scrolled.
 _ON_LOAD = """
-let isOpen = false;
+let isOpen = false, typed = '', isTyping = false, top = 0;
 element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
-watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
+element.addEventListener('scroll', event => { if (isOpen) top = event.target.scrollTop; }, true);
+element.addEventListener('input', event => { if (event.target.id === 'project-name') typed = event.target.value; });
+element.addEventListener('focusin', event => { isTyping = event.target.id === 'project-name'; });
+element.addEventListener('click', event => {
+  if (event.target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
+});
+watch('value', () => {
+  if (!isOpen) return;
+  const kept = top, name = element.querySelector('#project-name');
+  element.querySelector('details').open = true;
+  name.value = typed;
+  if (isTyping) name.focus();
+  element.querySelector('details > div').scrollTop = kept;
+});
 """
 
 

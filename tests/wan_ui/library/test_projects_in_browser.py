@@ -81,6 +81,24 @@ def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studi
     other.locator("#message .message.shown", has_text="must be a project that this studio has exported").wait_for()
 
 
+def test_the_menu_keeps_what_is_typed_when_it_is_drawn_anew_and_imports_by_keyboard(visit, studio):
+    page = visit()
+    page.locator('#views [data-view="library"]').click()
+    page.locator("#projects summary").click()
+    page.locator("#project-name").type("Night fi")
+    cookie = next(f"{one['name']}={one['value']}" for one in page.context.cookies() if one["name"] == "studio_visitor")
+    Visitor(studio.url, cookie).call("act_6", {}, {"what": "create", "job": "Another tab's"})
+    page.locator("#projects li", has_text="Another tab's").wait_for()
+    assert page.locator("#project-name").input_value() == "Night fi"
+    page.keyboard.type("lm")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "project-file"
+    page.locator('[data-act="project:create"]').click()
+    page.locator("#projects li", has_text="Night film").wait_for()
+    until(page, "document.querySelector('#project-name').value === ''")
+
+
 def test_a_strangers_acts_change_nothing(visit, studio):
     page = visit()
     job = made(page, "a secret square")
