@@ -294,6 +294,11 @@ class Engine:
             self.projects.close()
             self._lock.release()
 
+    def check_room(self, owner: str, room: Room | None, more: int = 1) -> None:
+        """Raises: QueueFull if there is no `room` in line for so many more videos of this owner."""
+        if room is not None:
+            room.check(self._dispatcher.waiting(), owner, more)
+
     def submitting(
         self,
         request: GenerationRequest,
@@ -310,7 +315,7 @@ class Engine:
             story, first = self._store.job(again[0]), again[1]
             request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
         self._check_open()
-        self._check_room(owner, room)
+        self.check_room(owner, room)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
@@ -361,7 +366,7 @@ class Engine:
         now, shape = time.time(), self.shape(request)
         with self._journal.changed:
             self._check_open()
-            self._check_room(owner, room)  # again: others may have come while the inputs were written
+            self.check_room(owner, room)  # again: others may have come while the inputs were written
             place = new_place(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,
@@ -400,10 +405,6 @@ class Engine:
     def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
         if not may_download and not is_made(request):
             check_here(request, self._model)
-
-    def _check_room(self, owner: str, room: Room | None) -> None:
-        if room is not None:
-            room.check(self._dispatcher.waiting(), owner)
 
     def _check_open(self) -> None:
         if self._journal.is_closed:
