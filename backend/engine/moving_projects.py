@@ -1,6 +1,7 @@
 """Exports a project as one file, and imports one with all of its videos, settings, stars and tags."""
 
 import errno
+import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, wr
 
 VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
+_LONGEST_REQUEST = 300_000  # characters of JSON; one of 24 shots with long prompts has about 200,000
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
@@ -126,6 +128,10 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     said = one["said"].get("request")
     if not isinstance(said, dict):
         raise RequestError("the project", "does not say how each video was made", "export it anew")
+    if len(json.dumps(said)) > _LONGEST_REQUEST:  # each list of videos reads it
+        raise RequestError(
+            "the project", f"says more than {_LONGEST_REQUEST:,} characters of how a video was made", "export it anew"
+        )
     own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | by_role(one["inputs"]))
     if request.shots:

@@ -95,9 +95,17 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
     videos = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
     if not isinstance(videos, list) or not all(isinstance(one, dict) for one in videos):
         raise _no_project(f"its {MANIFEST} is of another kind")
+    if not _is_shallow(videos):
+        raise _no_project(f"its {MANIFEST} is too deep")
     if not 0 < len(videos) <= MOST_VIDEOS:
         raise _no_project(f"it must have 1 to {MOST_VIDEOS:,} videos")
     return manifest
+
+
+def _is_shallow(value: Any, levels: int = 20) -> bool:
+    """Whether lists and tables stand in one another at most so many times: what reads a value again must not fail at it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
 
 
 def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:

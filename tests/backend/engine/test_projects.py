@@ -177,6 +177,10 @@ def hostile(archive: Path, name: str) -> None:
         one["request"] |= {"shots": [{"prompt": "x"}] * 2, "preset": "nothing"}
     elif name == "too many shots":
         one["request"] |= {"shots": [{"prompt": "x"}] * 50_000}
+    elif name == "a long story":
+        one["request"] |= {"cues": [{"frame": 0, "prompt": "x" * 40_000}] * 10}
+    elif name == "deep":
+        one["tags"] = json.loads("[" * 900 + "]" * 900)
     elif name == "another format":
         manifest["format"] = f"{FORMAT}0"
     with zipfile.ZipFile(archive, "w", kind) as bad:
@@ -191,7 +195,7 @@ def hostile(archive: Path, name: str) -> None:
 
 NAMES = (
     *("no video", "compressed", "climbs out", "a file of the server", "an input of the server", "no list", "empty"),
-    *("a wrong storyboard", "too many shots"),
+    *("deep", "a long story", "a wrong storyboard", "too many shots"),
     *("no request", "a wrong request", "another format", "no zip", "cut", "a video twice", "a file twice"),
 )
 
