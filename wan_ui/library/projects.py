@@ -17,7 +17,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.projects import project_name, project_url
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import checked_upload, folder_for_parts
+from wan_ui.door.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.icons import icon
@@ -75,7 +75,8 @@ def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> st
         f'<p class="hint">{escape(texts.projects_hint)}</p><ul>{rows}</ul>'
         f'<p class="row"><input id="project-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('project:create', texts.project_create)}</p>"
-        '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip">'
+        '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip"'
+        f' data-large="{escape(texts.project_large.format(megabytes=LARGEST_BODY // 1_000_000))}">'
         f"{escape(texts.project_import)}</label></p></div></details>"
     )
 

@@ -79,6 +79,9 @@ def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studi
     (tmp_path / "bad.zip").write_bytes(b"PK no project")
     other.set_input_files("#project-file", tmp_path / "bad.zip")
     other.locator("#message .message.shown", has_text="must be a project that this studio has exported").wait_for()
+    (tmp_path / "large.zip").write_bytes(bytes(64_000_000))
+    other.set_input_files("#project-file", tmp_path / "large.zip")
+    other.locator("#message .message.shown", has_text="a project may have 60 MB").wait_for()
 
 
 def test_the_menu_keeps_what_is_typed_when_it_is_drawn_anew_and_imports_by_keyboard(visit, studio):
