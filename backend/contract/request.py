@@ -88,7 +88,7 @@ class GenerationRequest(VideoSettings):
 
     @property
     def total_frames(self) -> int:
-        """Pixel frames of the video, all shots together."""
+        """Pixel frames of the video, all shots together. Raises: RequestError for a storyboard of a preset that is no more."""
         return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
 
     @model_validator(mode="wrap")

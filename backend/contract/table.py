@@ -14,6 +14,7 @@ from backend.errors import RequestError, short
 MOST_ROWS = 100
 LONGEST_TABLE = 200_000  # characters
 _ALSO = ("prompt", "preset", "size")  # columns besides the settings that programs may send; a size is WIDTHxHEIGHT
+_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")  # "prompt,model" names columns; "Prompt, a cat asks" is one
 _SIZE = re.compile(r"(\d{1,5})\s*[x×]\s*(\d{1,5})")
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
@@ -41,6 +42,7 @@ def _header(line: str) -> tuple[list[str], str] | None:
         "prompt" not in names
         or len(names) > 1
         and not any(name in SETTINGS or name in _ALSO for name in names if name != "prompt")
+        and not _COLUMNS.fullmatch(line.strip())
     ):
         return None
     known = {*_ALSO, *FOR_PROGRAMS}

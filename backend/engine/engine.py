@@ -300,6 +300,11 @@ class Engine:
             self.projects.close()
             self._lock.release()
 
+    def check_room(self, owner: str, room: Room | None, more: int = 1) -> None:
+        """Raises: QueueFull if there is no `room` in line for so many more videos of this owner."""
+        if room is not None:
+            room.check(self._dispatcher.waiting(), owner, more)
+
     def submitting(
         self,
         request: GenerationRequest,
@@ -316,7 +321,7 @@ class Engine:
             story, first = self._store.job(again[0]), again[1]
             request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
         self._check_open()
-        self._check_room(owner, room)
+        self.check_room(owner, room)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
@@ -360,6 +365,7 @@ class Engine:
         with self._journal.changed:
             self._check_open()
             add_finished(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
+            self._notices.ended(job_id, film)
             self._journal.touch()
             return self._store.job(job_id)
 
@@ -367,7 +373,7 @@ class Engine:
         now, shape = time.time(), self.shape(request)
         with self._journal.changed:
             self._check_open()
-            self._check_room(owner, room)  # again: others may have come while the inputs were written
+            self.check_room(owner, room)  # again: others may have come while the inputs were written
             place = new_place(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,
@@ -416,10 +422,6 @@ class Engine:
         if lacking is not None:
             what = f"this video made {request.upscale} times larger"
             raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
-
-    def _check_room(self, owner: str, room: Room | None) -> None:
-        if room is not None:
-            room.check(self._dispatcher.waiting(), owner)
 
     def _check_open(self) -> None:
         if self._journal.is_closed:

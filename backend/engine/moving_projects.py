@@ -1,5 +1,7 @@
 """Exports a project as one file, and imports one with all of its videos, settings, stars and tags."""
 
+import errno
+import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -7,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.contract.events import Finished, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import INPUTS
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import INPUTS, by_role
+from backend.contract.shots import check_shots
+from backend.engine.disk import shortage
 from backend.engine.folder import written
 from backend.engine.job import Job, Selection, new_job_id
 from backend.engine.projects import Project, Projects, checked_tags
@@ -19,17 +23,24 @@ from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, wr
 
 VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
+_LONGEST_REQUEST = 300_000  # characters of JSON; one of 24 shots with long prompts has about 200,000
+_LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
 def export_project(store: Store, project: Project, path: Path) -> int:
-    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError."""
+    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError, also
+    where the disk has no room for all of it."""
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
     jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
     if not jobs:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
-    write_archive(project.name, [_entry(job, store.result(job.id)) for job in jobs], path)
+    entries = [_entry(job, store.result(job.id)) for job in jobs]
+    files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
+    if shortage(path.parent, sum(file.stat().st_size for file in files)):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    write_archive(project.name, entries, path)
     return len(jobs)
 
 
@@ -107,7 +118,7 @@ def _result(one: Mapping[str, Any], job: Job) -> VideoResult:
         seconds=_table(said.get("seconds"), (int, float)),
         request=job.request,
         versions=_table(said.get("versions"), (str,)),
-        notes=tuple(str(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
+        notes=tuple(_line(note)[:500] for note in notes[:20]) if isinstance(notes, list) else (),
         has_sound=one["has_sound"],
     )
 
@@ -117,14 +128,20 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     said = one["said"].get("request")
     if not isinstance(said, dict):
         raise RequestError("the project", "does not say how each video was made", "export it anew")
-    roles = {setting.name for setting in INPUTS}
-    request = GenerationRequest.from_stored({name: value for name, value in said.items() if name not in roles})
-    return request.with_inputs(one["inputs"]) if one["inputs"] else request
+    if len(json.dumps(said)) > _LONGEST_REQUEST:  # each list of videos reads it
+        raise RequestError(
+            "the project", f"says more than {_LONGEST_REQUEST:,} characters of how a video was made", "export it anew"
+        )
+    own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
+    request = GenerationRequest.from_stored(own | by_role(one["inputs"]))
+    if request.shots:
+        check_shots(request, find_preset(request.preset))  # others could not be shown: the preset says how long they are
+    return request
 
 
 def _free_name(name: str, projects: Projects, owner: str) -> str:
     """The name, with a number behind it if the owner has such a project already."""
-    name = " ".join("".join(character for character in name if character.isprintable()).split())[:50] or "project"
+    name = _line(name)[:50].strip() or "project"
     taken = {project.name.casefold() for project in projects.of(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
     return next(one for one in names if one.casefold() not in taken)
@@ -137,9 +154,22 @@ def _tags(given: Any) -> tuple[str, ...]:
         return ()
 
 
+def _line(given: Any) -> str:
+    """The text in one line, of characters that can be seen."""
+    return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
+
+
 def _table(given: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """The entries of a table whose values are of these kinds."""
+    """The entries of a table whose values are of these kinds: short texts, or numbers of seconds."""
     if not isinstance(given, dict):
         return {}
-    entries = {str(key)[:40]: value for key, value in given.items() if isinstance(value, kinds) and len(str(value)) <= 100}
+    entries = {
+        _line(key)[:40]: _line(value) if isinstance(value, str) else value for key, value in given.items() if _is(value, kinds)
+    }
     return dict(list(entries.items())[:_LONGEST_TABLE])
+
+
+def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return False
+    return len(value) <= _LONGEST_TEXT if isinstance(value, str) else 0 <= value < _MOST_SECONDS

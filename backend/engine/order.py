@@ -41,24 +41,24 @@ class Room:
     address: str = ""
     without_key: int | None = None
 
-    def check(self, waiting: Sequence[Waiting], owner: str) -> None:
-        """Raises: QueueFull if there is no room for one more of this owner."""
+    def check(self, waiting: Sequence[Waiting], owner: str, more: int = 1) -> None:
+        """Raises: QueueFull if there is no room for so many more of this owner."""
         own = sum(entry.owner == owner for entry in waiting)
         near = sum(entry.address == self.address for entry in waiting) if self.address else 0
-        if own >= self.of_owner:
-            fix = "wait for one of them, or take one out of the queue"
-            raise QueueFull(f"you have {own} videos in line and", f"may have {self.of_owner}", fix)
-        if near >= self.of_address:
-            raise QueueFull(
-                f"{near} videos from your address are in line and", f"there may be {self.of_address}", "wait for one of them"
-            )
-        if len(waiting) >= self.in_all:
+        these = f"{more} more do not fit: " if more > 1 else ""
+        if own + more > self.of_owner:
+            fix = "wait for one of them, or take one out of the queue" if own else "leave some out"
+            raise QueueFull(f"{these}you have {own} videos in line and", f"may have {self.of_owner}", fix)
+        if near + more > self.of_address:
+            fix = "wait for one of them"
+            raise QueueFull(f"{these}{near} videos from your address are in line and", f"there may be {self.of_address}", fix)
+        if len(waiting) + more > self.in_all:
             fix = "try again when some of them are done"
-            raise QueueFull(f"{len(waiting)} videos are in line and", f"there may be {self.in_all} in all", fix)
+            raise QueueFull(f"{these}{len(waiting)} videos are in line and", f"there may be {self.in_all} in all", fix)
         strangers = sum(not (entry.address or has_key(entry.owner)) for entry in waiting)
-        if self.without_key is not None and not (self.address or has_key(owner)) and strangers >= self.without_key:
+        if self.without_key is not None and not (self.address or has_key(owner)) and strangers + more > self.without_key:
             fix = "try again when some of them are done, or use a program's key"
-            raise QueueFull(f"{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
+            raise QueueFull(f"{these}{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
 
 
 def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collection[str] = ()) -> list[Waiting]:

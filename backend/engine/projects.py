@@ -18,7 +18,8 @@ MOST_TAGS, LONGEST_TAG = 12, 40  # of a video, and in characters
 _SCHEMA = "CREATE TABLE IF NOT EXISTS current_projects (owner TEXT PRIMARY KEY, project TEXT NOT NULL)"
 _LISTED = """
 SELECT projects.*, (SELECT COUNT(*) FROM jobs WHERE project = projects.id AND has_video = 1 AND deleted IS NULL) AS videos
-FROM projects WHERE (? IS NULL OR owner = ?) ORDER BY archived IS NOT NULL, name COLLATE NOCASE
+FROM projects WHERE (? IS NULL OR owner = ?) AND (? IS NULL OR id = ?)
+ORDER BY owner IS NOT ?, archived IS NOT NULL, name COLLATE NOCASE LIMIT ?
 """
 
 
@@ -39,21 +40,25 @@ class Projects(Database):
     def _prepare(self) -> None:
         self._database.execute(_SCHEMA)
 
-    def of(self, owner: str | None) -> list[Project]:
-        """The owner's projects, everybody's for None, by name; those that are archived last."""
+    def of(self, owner: str | None, first: str = "") -> list[Project]:
+        """The owner's projects by name, those that are archived last; for None everybody's, those of `first` before others', and
+        as many in all as one owner may have."""
+        return self._listed(owner, first=first)
+
+    def find(self, project_id: str, owner: str | None) -> Project:
+        """The owner's project with this id. Raises: RequestError."""
+        found = self._listed(owner, project_id)
+        if not found:
+            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose one of the list")
+        return found[0]
+
+    def _listed(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
         return [
             Project(
                 id=row["id"], owner=row["owner"], name=row["name"], is_archived=row["archived"] is not None, videos=row["videos"]
             )
-            for row in self._rows(_LISTED, (owner, owner))
+            for row in self._rows(_LISTED, (owner, owner, project_id, project_id, first, MOST_PROJECTS))
         ]
-
-    def find(self, project_id: str, owner: str | None) -> Project:
-        """The owner's project with this id. Raises: RequestError."""
-        found = next((project for project in self.of(owner) if project.id == project_id), None)
-        if found is None:
-            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose one of the list")
-        return found
 
     def create(self, owner: str, name: str) -> Project:
         """A new project. Raises: RequestError for a name that is taken, or one project too many."""

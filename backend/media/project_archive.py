@@ -22,7 +22,7 @@ FORMAT = "studio project, 1"
 MANIFEST = "project.json"
 MOST_VIDEOS, MOST_FILES = 1000, 20_000
 MOST_MANIFEST_BYTES = 20_000_000
-Files = Mapping[str, zipfile.ZipInfo]
+Files = dict[str, zipfile.ZipInfo]
 _INPUT = re.compile(r"inputs/\d{4}-[a-z_]{1,20}-\d{1,2}\.[a-z0-9]{2,4}")
 _VIDEO = re.compile(r"videos/\d{4}\.mp4")
 
@@ -74,7 +74,7 @@ def _checked(archive: zipfile.ZipFile, num_bytes: int) -> Files:
     infos = archive.infolist()
     if len(infos) > MOST_FILES:
         raise _no_project(f"it has more than {MOST_FILES:,} files")
-    if sum(info.file_size for info in infos) > num_bytes:
+    if sum(info.file_size for info in infos) > num_bytes or len({info.filename for info in infos}) < len(infos):
         raise _no_project("its files overlap")
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
@@ -95,9 +95,17 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
     videos = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
     if not isinstance(videos, list) or not all(isinstance(one, dict) for one in videos):
         raise _no_project(f"its {MANIFEST} is of another kind")
+    if not _is_shallow(videos):
+        raise _no_project(f"its {MANIFEST} is too deep")
     if not 0 < len(videos) <= MOST_VIDEOS:
         raise _no_project(f"it must have 1 to {MOST_VIDEOS:,} videos")
     return manifest
+
+
+def _is_shallow(value: Any, levels: int = 20) -> bool:
+    """Whether lists and tables stand in one another at most so many times: what reads a value again must not fail at it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
 
 
 def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
@@ -124,7 +132,8 @@ def _inputs(archive: zipfile.ZipFile, found: Files, named: Any, role: str, numbe
 
 
 def _extract(archive: zipfile.ZipFile, found: Files, name: Any, kind: re.Pattern[str], path: Path) -> None:
-    info = found.get(name) if isinstance(name, str) and kind.fullmatch(name) else None
+    """Unpacks a file and takes it out of `found`: named once more, it is missing."""
+    info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
         raise _no_project("a file is missing in it")
     with archive.open(info) as source, path.open("xb") as target:

@@ -19,6 +19,7 @@ from backend.rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
 
 CHAT = "/chat/completions"
 MOST_BYTES = 1_000_000
+KEY_REFUSED = (401, 403)
 CANNOT_SEE = (400, 404, 415, 422, 500, 501)  # what servers say to a picture that their model does not take
 
 
@@ -107,6 +108,8 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
 async def _whole(response: httpx2.Response) -> str:
     """The body of an answer that went well and is JSON."""
     text = "\n".join([line async for line in _lines(response)])
+    if response.status_code in KEY_REFUSED:  # what it says may quote the key, and visitors read it
+        raise _failed("the endpoint refuses the studio's key")
     if response.status_code != httpx2.codes.OK:
         raise _failed(f"the endpoint answered {response.status_code}: {_reason(text)}")
     if _kind(response) not in ("application/json", ""):

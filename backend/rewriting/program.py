@@ -20,7 +20,7 @@ from backend.errors import StudioError, one_line
 from backend.rewriting.asked import Asked
 from backend.rewriting.helper import BY_HAND
 
-MOST_ERRORS = 20_000  # bytes of its standard error that are read
+MOST_ERRORS = 20_000  # bytes of the end of its standard error that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +50,34 @@ class Program:
             process = await asyncio.create_subprocess_exec(*self.command, **pipes, start_new_session=True)
         except OSError as error:
             raise _failed(str(error)) from None
-        errors = asyncio.ensure_future(process.stderr.read(MOST_ERRORS))
+        said = bytearray()
+        errors = asyncio.ensure_future(_keep_last(process.stderr, said))
         try:
             await _give(process, asked)
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
             if await process.wait():
-                raise _failed((await errors).decode("utf-8", "replace").strip() or f"it ended with {process.returncode}")
+                await asyncio.wait({errors}, timeout=1.0)  # what it has started may hold the pipe open
+                raise _failed(_last_line(said) or f"it ended with {process.returncode}")
         finally:
-            errors.cancel()
             with contextlib.suppress(ProcessLookupError):  # and what it has started
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.stdout.read()  # what is left in the pipe: asyncio waits for its end
+            await process.stdout.read()  # what is left in the pipe: asyncio waits for its end, and for that of the other
             await process.wait()
+            errors.cancel()
+
+
+async def _keep_last(stream: asyncio.StreamReader, said: bytearray) -> None:
+    """Reads all of a stream, so that its writer need not wait, and keeps the end."""
+    while data := await stream.read(4096):
+        said += data
+        del said[:-MOST_ERRORS]
+
+
+def _last_line(said: bytearray) -> str:
+    """Of a traceback this is the error itself."""
+    return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 async def _give(process: Process, asked: Asked) -> None:

@@ -88,9 +88,9 @@ document.addEventListener('change', event => {
 // A project from a file.
 document.addEventListener('change', async event => {
   if (event.target.id !== 'project-file' || !event.target.files.length) return;
-  const [file] = event.target.files;
+  const [file] = event.target.files, {large} = event.target.dataset;
   event.target.value = '';
-  window.studioProject(file);
+  window.studioProject(file).catch(() => say(large));
 });
 
 // The table of many videos, which the button at the prompt shows and hides; it may also come from a file.

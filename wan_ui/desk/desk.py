@@ -107,6 +107,7 @@ class Desk:
         """Queues all of these, as steps, and gives the jobs' ids; if one is refused, cancels those that were queued. Raises:
         StudioError."""
         job_ids: list[str] = []
+        self.engine.check_room(visit.owner, visit.room, len(wanted))  # before one begins
         try:
             for one in wanted:
                 job = yield from self.submitting(one, visit)

@@ -33,6 +33,7 @@ UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
 )
 PROMPTS_WRITTEN = Limit(what="prompts being written, at once", of_visitor=1, of_address=2, in_all=4)
+PROJECTS_SENT = Limit(what="projects being downloaded, at once", of_visitor=1, of_address=2, in_all=4)
 JSON_BYTES = Limit(what="bytes of JSON in a request, data URLs aside", of_visitor=1_000_000)
 BODY_BYTES = Limit(what="bytes of a request to `/v1/videos`, and of one uploaded file", of_visitor=60_000_000)
 LOG_BYTES = Limit(what="bytes that a request writes to the log", of_visitor=2_000)

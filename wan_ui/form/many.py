@@ -48,7 +48,7 @@ def build_many(texts: Texts, labels: Texts) -> Many:
 def file_html(texts: Texts) -> str:
     """The button for a CSV file."""
     return (
-        '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv" hidden>'
+        '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv">'
         f"<span>{escape(texts.many_file)}</span></label></p>"
     )
 

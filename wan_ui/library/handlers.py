@@ -107,5 +107,5 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, visit: Visit) -> str:
         result = self.desk.engine.library.result(job.id) if job else None
         owner = job.owner if job and visit.is_operator else ""
-        projects, larger = self.desk.engine.projects.of(visit.scope), offers(self.desk.engine, job, result)
-        return detail_html(job, result, visit.texts, owner, projects, offers=larger)
+        projects = self.desk.engine.projects.of(job.owner) if job else ()
+        return detail_html(job, result, visit.texts, owner, projects, offers=offers(self.desk.engine, job, result))

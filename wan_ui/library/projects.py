@@ -17,7 +17,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.projects import project_name, project_url
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import checked_upload, folder_for_parts
+from wan_ui.door.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.icons import icon
@@ -26,11 +26,24 @@ from wan_ui.words.english import Texts
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
 
-# A new drawing would close the menu.
+# A new drawing would close the menu, and lose what is typed there and how far it is scrolled.
 _ON_LOAD = """
-let isOpen = false;
+let isOpen = false, typed = '', isTyping = false, top = 0;
 element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
-watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
+element.addEventListener('scroll', event => { if (isOpen) top = event.target.scrollTop; }, true);
+element.addEventListener('input', event => { if (event.target.id === 'project-name') typed = event.target.value; });
+element.addEventListener('focusin', event => { isTyping = event.target.id === 'project-name'; });
+element.addEventListener('click', event => {
+  if (event.target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
+});
+watch('value', () => {
+  if (!isOpen) return;
+  const kept = top, name = element.querySelector('#project-name');
+  element.querySelector('details').open = true;
+  name.value = typed;
+  if (isTyping) name.focus();
+  element.querySelector('details > div').scrollTop = kept;
+});
 """
 
 
@@ -62,7 +75,8 @@ def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> st
         f'<p class="hint">{escape(texts.projects_hint)}</p><ul>{rows}</ul>'
         f'<p class="row"><input id="project-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('project:create', texts.project_create)}</p>"
-        '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip">'
+        '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip"'
+        f' data-large="{escape(texts.project_large.format(megabytes=LARGEST_BODY // 1_000_000))}">'
         f"{escape(texts.project_import)}</label></p></div></details>"
     )
 
@@ -92,7 +106,7 @@ def _row(project: Project, is_current: bool, texts: Texts) -> str:
 
 def place_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
     """The detail's fields for a video's project and tags; only projects of its owner are offered."""
-    fitting = [project for project in projects if project.owner == job.owner]
+    fitting = [one for one in projects if one.owner == job.owner and (not one.is_archived or one.id == job.project)]
     options = "".join(
         f'<option value="{escape(value)}"{" selected" if value == job.project else ""}>{escape(name)}</option>'
         for value, name in [("", texts.projects_none), *((project.id, project.name) for project in fitting)]
@@ -136,7 +150,7 @@ class ProjectHandlers:
 
     def shown(self, visit: Visit) -> Updates:
         """The menu, the filter and the line as they are now."""
-        projects = self.desk.engine.projects.of(visit.scope)
+        projects = self.desk.engine.projects.of(visit.scope, visit.owner)
         current, texts = self.desk.engine.projects.current(visit.owner), visit.texts
         return {
             self.menu: projects_html(projects, current, texts),
@@ -182,8 +196,10 @@ class ProjectHandlers:
         return ""
 
     def _imported(self, path: str, visit: Visit) -> Steps[str]:
-        """Brings a project in from an uploaded file; what is said of it. Raises: StudioError."""
+        """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
+        Raises: StudioError."""
         archive = checked_upload(path, "project")
         with folder_for_parts() as folder:
             project, count = yield from self.desk.importing(archive, folder, visit)
+        archive.unlink(missing_ok=True)
         return visit.texts.project_imported.format(name=project.name, count=count)

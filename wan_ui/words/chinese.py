@@ -360,6 +360,7 @@ CHINESE = Texts(
     project_restore="取消归档",
     project_export="导出为文件",
     project_import="导入项目",
+    project_large="文件未能上传：一个项目最大 {megabytes} MB，一小时内的上传总量也有限制。",
     project_delete="删除项目，保留其中的视频",
     project_made="项目“{name}”已建立。",
     project_imported="{name}：已导入 {count} 个视频。",

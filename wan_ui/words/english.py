@@ -383,6 +383,7 @@ class Texts:
     project_restore: str = "Bring back"
     project_export: str = "Export as a file"
     project_import: str = "Import a project"
+    project_large: str = "The file could not be sent: a project may have {megabytes} MB, and all uploads of an hour have a limit."
     project_delete: str = "Delete the project; its videos stay"
     project_made: str = "The project {name} is there."
     project_imported: str = "{name}: {count} videos have come in."

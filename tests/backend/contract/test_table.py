@@ -15,6 +15,7 @@ def made(text: str, *, is_seed_new: bool = False) -> list[GenerationRequest]:
 
 
 def test_without_columns_each_line_is_a_prompt():
+    assert [one.prompt for one in made("Prompt, a cat asks\na star")] == ["Prompt, a cat asks", "a star"]
     found = made("a red circle, moving left\n\n  a prompt with ; and \t signs \n")
     assert [one.prompt for one in found] == ["a red circle, moving left", "a prompt with ; and \t signs"]
     assert all((one.seed, one.steps) == (7, 10) for one in found)
@@ -41,6 +42,7 @@ def test_a_row_may_name_another_preset():
         ("", "is empty"),
         ("prompt,seed", "has 0 rows"),
         ("prompt,sed,steps\na,1,2", "'sed' is no setting"),
+        ("prompt,model\na,wan-tiny", "'model' is no setting"),
         ("prompt,seed,seed\na,1,2", "twice"),
         ("prompt,seed\na,one", "row 1: seed='one' must be a number"),
         ("prompt,seed\na,1\nb,2,3", "row 2 has 3 cells"),

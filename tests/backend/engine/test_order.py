@@ -95,6 +95,8 @@ def test_there_is_room_by_owner_by_address_and_in_all():
     ):
         with pytest.raises(QueueFull, match=words):
             room.check(waiting, "ann")
+    with pytest.raises(QueueFull, match="2 more do not fit: you have 1 videos in line and may have 2"):
+        room.check(line(("ann", "")), "ann", 2)
     Room(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Selection
 from backend.engine.projects import MOST_TAGS, Project
 from backend.errors import RequestError, StudioError
 from backend.media.project_archive import FORMAT, MANIFEST
+from presets import load_preset
 from tests.backend.conftest import all_events, request
+from tests.clip_files import counting_clip, run_ffmpeg
 
 
 def made(engine: Engine, prompt: str = "a red square", owner: str = "ann", **changes) -> str:
@@ -87,6 +90,15 @@ def test_names_are_checked_and_others_projects_are_none(engine):
         engine.projects.tag("any", " ".join(map(str, range(MOST_TAGS + 1))))
 
 
+def test_the_operator_sees_their_own_projects_first_however_many_strangers_make(engine, monkeypatch):
+    monkeypatch.setattr("backend.engine.projects.MOST_PROJECTS", 3)
+    mine = engine.projects.create("operator", "z last by name")
+    theirs = [engine.projects.create(f"stranger {number}", "a film") for number in range(5)]
+    assert [project.id for project in engine.projects.of(None, "operator")][0] == mine.id
+    assert len(engine.projects.of(None, "operator")) == 3, "what a page shows stays small"
+    assert engine.projects.find(theirs[4].id, None) == theirs[4]
+
+
 def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     here, there = make_engine(), make_engine(tmp_path / "elsewhere")
     film = here.projects.create("ann", "film")
@@ -115,6 +127,22 @@ def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     assert type(all_events(there, again.id)[-1]).__name__ == "Finished"
 
 
+def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tmp_path):
+    here, there = make_engine(start_worker=False), make_engine(tmp_path / "elsewhere", start_worker=False)
+    clip, music = str(counting_clip(tmp_path / "made.mp4", 20, 16, size=(96, 96))), str(tmp_path / "music.wav")
+    run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=3", music)
+    rows = [{"video": clip, "num_frames": 20, "trim": (0.5, 1)}, {"video": clip, "num_frames": 20, "trim": (0, 0.25)}]
+    film = here.projects.create("ann", "film")
+    here.projects.use("ann", film.id)
+    job = here.submit(GenerationRequest.from_preset(load_preset("wan-tiny"), shots=rows, track=music, seed=1), "ann")
+    here.export_project(here.projects.find(film.id, "ann"), tmp_path / "film.zip")
+    project, _ = imported(there, tmp_path / "film.zip", tmp_path, "bob")
+    (found,) = there.library.videos(Selection(owner="bob", project=project.id))
+    assert found.request.for_sharing() == job.request.for_sharing() and found.request.total_frames == 12
+    assert {path.name for path in found.folder.iterdir()} == {path.name for path in job.folder.iterdir()}
+    assert there.submit(found.request, "bob").state == "finished", "and is cut again"
+
+
 def hostile(archive: Path, name: str) -> None:
     """A project that an enemy has made."""
     with zipfile.ZipFile(archive) as good:
@@ -140,6 +168,19 @@ def hostile(archive: Path, name: str) -> None:
         one["request"] = "x"
     elif name == "a wrong request":
         one["request"] |= {"width": "wide"}
+    elif name == "a video twice":
+        manifest["videos"] = [one, one]
+    elif name == "a file twice":
+        files["inputs/0001-image-1.png"] = b"x"
+        one["inputs"] = {"image": ["inputs/0001-image-1.png"] * 2}
+    elif name == "a wrong storyboard":
+        one["request"] |= {"shots": [{"prompt": "x"}] * 2, "preset": "nothing"}
+    elif name == "too many shots":
+        one["request"] |= {"shots": [{"prompt": "x"}] * 50_000}
+    elif name == "a long story":
+        one["request"] |= {"cues": [{"frame": 0, "prompt": "x" * 40_000}] * 10}
+    elif name == "deep":
+        one["tags"] = json.loads("[" * 900 + "]" * 900)
     elif name == "another format":
         manifest["format"] = f"{FORMAT}0"
     with zipfile.ZipFile(archive, "w", kind) as bad:
@@ -154,7 +195,8 @@ def hostile(archive: Path, name: str) -> None:
 
 NAMES = (
     *("no video", "compressed", "climbs out", "a file of the server", "an input of the server", "no list", "empty"),
-    *("no request", "a wrong request", "another format", "no zip", "cut"),
+    *("deep", "a long story", "a wrong storyboard", "too many shots"),
+    *("no request", "a wrong request", "another format", "no zip", "cut", "a video twice", "a file twice"),
 )
 
 
@@ -195,3 +237,27 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
     project, _ = imported(engine, archive, tmp_path)
     (job,) = engine.library.videos(Selection(project=project.id))
     assert (job.request.image, job.request.sound, job.tags, job.is_starred) == (None, None, (), False)
+
+
+def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
+    """Numbers that are none and characters that cannot be seen or sent would break the library, the operator's too."""
+    film = engine.projects.create("ann", "film")
+    engine.projects.use("ann", film.id)
+    made(engine)
+    archive = tmp_path / "film.zip"
+    engine.export_project(engine.projects.find(film.id, "ann"), archive)
+    with zipfile.ZipFile(archive) as good:
+        manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
+    manifest["name"] = "\ud800 night\u202e film\x00"
+    manifest["videos"][0] |= {"notes": ["a \ud800 note"], "versions": {"jax\ud800": "\u202e1.0"}}
+    manifest["videos"][0]["request"]["preset"] = "a model of elsewhere"
+    numbers = {"total": float("inf"), "denoise": float("nan"), "load": -1, "encode": 10**90, "decode": True, "save": 1.5}
+    manifest["videos"][0]["seconds"] = numbers
+    with zipfile.ZipFile(archive, "w") as bad:
+        bad.writestr("videos/0001.mp4", video)
+        bad.writestr(MANIFEST, json.dumps(manifest))
+    project, _ = imported(engine, archive, tmp_path)
+    (job,) = engine.library.videos(Selection(project=project.id))
+    result = engine.library.result(job.id)
+    assert project.name == "night film" and job.request.total_frames == job.request.num_frames
+    assert (result.notes, result.versions, result.seconds) == (("a note",), {"jax": "1.0"}, {"save": 1.5})

@@ -153,6 +153,7 @@ def hanging(handler: BaseHTTPRequestHandler, body: dict) -> None:
             lambda handler, body: send(handler, '{"error": {"message": "no such\\nmodel"}}', status=404),
             "answered 404: no such model",
         ),
+        (lambda handler, body: send(handler, '{"error": "wrong key: ...x7Qz"}', status=401), "refuses the studio's key; write"),
         (lambda handler, body: send(handler, "[1, 2"), "is no JSON"),
         (lambda handler, body: send(handler, "[" * 100_000), "is no JSON"),
         (lambda handler, body: send(handler, '{"choices": [3]}'), "wrote nothing"),

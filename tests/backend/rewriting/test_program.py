@@ -46,6 +46,7 @@ def test_it_is_shown_as_it_is_written():
     [
         (program("import sys; sys.exit('no model here')"), "no model here"),
         (program("import os; os._exit(3)"), "it ended with 3"),
+        (program("raise ValueError('no such model')"), "rewritten: ValueError: no such model;"),
         (program("print()"), "wrote nothing"),
         (program("while True: print('x' * 1000)"), "does not stop talking"),
         (Program(command=("/no/such/program",)), "No such file"),
@@ -74,6 +75,13 @@ def _is_alive(process: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_one_that_says_much_beside_its_answer_is_heard_out():
+    code = "import sys; sys.stderr.write('loading weights\\n' * 100_000); print('a grey cat')"
+    assert all_suggestions(program(code), asked(), silence=20)[-1] == "a grey cat"
+    with pytest.raises(StudioError, match="did not answer within 0.5 s"):
+        all_suggestions(program("import sys\nwhile True: sys.stderr.write('loading weights\\n')"), asked(), silence=0.5)
 
 
 def test_a_command_line_is_read_as_a_shell_reads_it():

@@ -41,6 +41,7 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page.locator('[data-act="many:queue"]').click()
     page.locator("#message .message.shown[data-bad=true]").wait_for()
     until(page, "document.querySelector('.queue').dataset.count === '0'")
+    assert page.locator(".queue li", has_text="one of too many").count() == 0, "none was begun and stopped"
 
 
 def test_a_strangers_table_names_no_file_and_no_other_model(studio):

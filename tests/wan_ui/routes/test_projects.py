@@ -1,0 +1,77 @@
+"""Projects past the page, through a running studio: how much of the disk a stranger may take with them."""
+
+import json
+import re
+import socket
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.wan_ui.visitor import Visitor
+from wan_ui.door.limits import PROJECTS_SENT
+
+ANN = "studio_visitor=" + "a" * 43
+
+
+@pytest.fixture(scope="module")
+def studio(own_studio):
+    return own_studio
+
+
+def act(visitor: Visitor, what: str, **given: str) -> str:
+    """What the projects' handler answers."""
+    named = (each["api_name"] for each in visitor.config["dependencies"] if each["targets"][0][1] == "act_project")
+    return json.dumps(visitor.call(next(named), {}, {"what": what, **given}))
+
+
+@pytest.fixture(scope="module")
+def project(url) -> str:
+    """A project of ann's with one video."""
+    ann = Visitor(url, ANN)
+    answer = act(ann, "create", job="Film")
+    body = {"model": "wan-tiny", "prompt": "x", "steps": 2}
+    video = httpx.post(f"{url}v1/videos", json=body, headers={"cookie": ANN}, timeout=60).json()
+    while video["status"] in ("queued", "in_progress"):
+        time.sleep(0.1)
+        video = httpx.get(f"{url}v1/videos/{video['id']}", headers={"cookie": ANN}).json()
+    return re.search(r'project:rename\\" data-value=\\"([0-9a-f]+)', answer)[1]
+
+
+def stalled(url: str, address: str, large: Path) -> socket.socket:
+    """A connection that asks for this and reads little of the answer, which has come to its body."""
+    waiting = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+    waiting.sendall(f"GET /{address} HTTP/1.1\r\nHost: localhost\r\nCookie: {ANN}\r\n\r\n".encode())
+    assert waiting.recv(12) == b"HTTP/1.1 200" and large.stat().st_size > 10_000_000
+    return waiting
+
+
+def parts(data_dir: Path) -> list[Path]:
+    return list(data_dir.glob("tmp/*/.part-*"))
+
+
+def test_a_caller_who_does_not_read_keeps_one_copy_of_a_project_and_leaves_none(url, project, data_dir):
+    (video,) = data_dir.glob("runs/*/video.mp4")
+    video.write_bytes(video.read_bytes() + bytes(50_000_000))  # more than the system keeps on its way
+    address = f"studio/project/{project}.zip"
+    with stalled(url, address, video):
+        answers = [httpx.get(f"{url}{address}", headers={"cookie": ANN}).status_code for _ in range(PROJECTS_SENT.of_visitor + 1)]
+        assert answers == [429] * len(answers) and len(parts(data_dir)) == 1
+    ends = time.monotonic() + 20
+    while parts(data_dir) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert parts(data_dir) == []
+    assert httpx.get(f"{url}{address}", headers={"cookie": ANN}).status_code == 200 and parts(data_dir) == []
+
+
+def test_one_upload_comes_in_once(url, project, data_dir, tmp_path):
+    ann = Visitor(url, ANN)
+    (video,) = (path for path in data_dir.glob("runs/*/video.mp4"))
+    video.write_bytes(video.read_bytes().rstrip(b"\0"))
+    (tmp_path / "film.zip").write_bytes(httpx.get(f"{url}studio/project/{project}.zip", headers={"cookie": ANN}).content)
+    upload = ann.upload(tmp_path / "film.zip")
+    assert "Film 2: 1 videos have come in." in act(ann, "import", value=upload)
+    assert "must be an uploaded file" in act(ann, "import", value=upload)
+    assert len(list(data_dir.glob("runs/*/video.mp4"))) == 2
