@@ -35,7 +35,7 @@ def test_json_is_one_value_on_standard_output(keys):
     made = json.loads(keys("create", "shop", "--limit", "3", "--json")[1])
     assert (made["name"], made["limit"]) == ("shop", 3) and made["key"].startswith("studio-")
     [listed] = json.loads(keys("list", "--json")[1])
-    assert listed.keys() == {"name", "created", "last_used", "limit"} and listed["last_used"] is None
+    assert listed.keys() == {"name", "created", "last_used", "limit", "notifies"} and listed["last_used"] is None
 
 
 def test_the_list_says_when_a_key_was_used(keys, tmp_path):

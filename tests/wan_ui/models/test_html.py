@@ -73,7 +73,7 @@ def test_a_card_says_its_state_and_offers_what_can_be_done(given, state, offered
 def test_a_card_says_disk_memory_slice_and_licence():
     html = models_html([row()], visit())
     assert "40.0 GB of weights, on all devices together" in html
-    assert "v6e:2x2 for wan2.1-t2v-14b-720p: 21.2 GiB a chip, 5.7 s a step (predicted)" in html
+    assert "v6e:2x2 for wan2.1-t2v-14b-720p: 23.6 GiB a chip, 5.4 s a step (predicted)" in html
     assert "as on its page on the Hub" in html and "devices not known yet" in html
     tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_i2v")
     html = models_html([tencent], visit())

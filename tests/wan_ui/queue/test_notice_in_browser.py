@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wan_ui.steps import generate, ready, until
+from tests.wan_ui.steps import generate, ready, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -27,6 +27,7 @@ def make_one_that_takes_long(page, prompt: str) -> None:
 
 def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit):
     page = visit()
+    rest(page)
     page.add_init_script(PERMISSION)
     page.clock.install()
     page.reload()
