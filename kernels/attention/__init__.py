@@ -3,6 +3,7 @@
 from kernels.attention.api import TpuOptions, attention, of_layer, target_platform, withdraw
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
 from kernels.attention.counts import KeyCounts
+from kernels.attention.joined import joined
 
 __all__ = [
     "BlockSizes",
@@ -10,6 +11,7 @@ __all__ = [
     "TpuOptions",
     "attention",
     "bundles_a_tile",
+    "joined",
     "of_layer",
     "predicted_bundles",
     "target_platform",

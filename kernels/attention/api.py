@@ -65,6 +65,7 @@ class _Call:
     window: Window | None
     num_keys: int
     tpu: TpuOptions
+    gives_sums: bool = False
 
 
 def attention(
@@ -80,7 +81,8 @@ def attention(
     counts: KeyCounts | None = None,
     layer: jax.Array | None = None,
     tpu: TpuOptions | None = None,
-) -> jax.Array:
+    gives_sums: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
@@ -88,11 +90,13 @@ def attention(
     no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite. With `counts`, known only
     when the program runs, so are a sample's keys from its own count on. With a `layer`, a scalar, `key` and `value` are
     [layers, B, S_kv, H, D], and those of that layer are attended to: the TPU's kernel reads them where they lie.
+    If it `gives_sums`, there is a second result, the log-sums [B, S_q, H] float32: log of the sum of exp(scale * Q K^T) over the
+    keys, by which attentions to several lots of keys are joined (`joined`). They go without bias, window and counts.
     Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
-    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[-3], tpu=tpu or TpuOptions())
+    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[-3], tpu=tpu or TpuOptions(), gives_sums=gives_sums)
     arrays = (query, key, value, bias, counts, layer)
     if implementation is not None:
         return _run(implementation, call, *arrays)
@@ -166,6 +170,10 @@ def _refuse(
     counts: KeyCounts | None,
 ) -> None:
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
+    if call.gives_sums and (bias is not None or call.window is not None or counts is not None):
+        raise NotImplementedError("log-sums are given without bias, window and counts only")
+    if call.gives_sums and implementation == "cudnn":
+        raise NotImplementedError("cudnn attention gives no log-sums; use implementation='blocked'")
     if implementation == "pallas_tpu":
         pallas_tpu.refuse(query, key, value, bias)
         if counts is not None and (bias is not None or call.window is not None):
@@ -201,6 +209,10 @@ def _run(
     key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
         return _run_cudnn(call, query, key, value, counts)
+    if call.gives_sums:
+        attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
+        attend = attend if implementation == "blocked" else reference_attention
+        return attend(query, key, value, scale=call.scale, gives_sums=True)
     masks = {"scale": call.scale, "window": call.window, "counts": None if counts is None else counts.values}
     if implementation == "blocked":
         return blocked_attention(query, key, value, block_q=BLOCK_Q, block_kv=BLOCK_KV, **masks)
@@ -252,7 +264,8 @@ def _run_tpu(
         scale=call.scale,
         window=call.window,
         layout=options.layout,
-        smooth_keys=options.smooth_keys,
+        smooth_keys=options.smooth_keys and not call.gives_sums,
+        gives_sums=call.gives_sums,
         num_keys=call.num_keys,
         counts=counts,
         bounds=options.bounds,

@@ -25,10 +25,11 @@ def blocked_attention(
     block_kv: int,
     window: tuple[int, int] | None = None,
     counts: jax.Array | None = None,
-) -> jax.Array:
+    gives_sums: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
 
-    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many.
+    If it `gives_sums`, the log-sums [B, S_q, H] float32 come too. With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many.
 
     With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
     the window are computed too.
@@ -41,8 +42,9 @@ def blocked_attention(
     one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv, window=window)
     if counts is not None:
         flat.append(jnp.repeat(counts, heads))
-    attended = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
-    return jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
+    attended, log_sums = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
+    attended = jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
+    return (attended, jnp.moveaxis(log_sums.reshape(batch, heads, length_q), 1, 2)) if gives_sums else attended
 
 
 def _even_block(length: int, most: int) -> int:
@@ -60,16 +62,16 @@ def _one_head(
     block_q: int,
     block_kv: int,
     window: tuple[int, int] | None,
-) -> jax.Array:
-    """[S_q, D] from [S_q, D], [S_kv, D], [S_kv, D], of which `count` keys are seen, None for all."""
+) -> tuple[jax.Array, jax.Array]:
+    """[S_q, D] and the log-sums [S_q] from [S_q, D], [S_kv, D], [S_kv, D], of which `count` keys are seen, None for all."""
     length_q, length_kv = query.shape[0], key.shape[0]
     query_blocks = (_split(query, block_q), _indices(length_q, block_q))
     key_indices = _indices(length_kv, block_kv)
     columns = _split(key, block_kv).transpose(0, 2, 1)  # once: XLA's CPU product in bfloat16 is slow with rows for columns
     seen = length_kv if count is None else count
     kv_blocks = (columns, _split(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
-    attended = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
-    return attended.reshape(-1, query.shape[1])[:length_q]
+    attended, log_sums = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
+    return attended.reshape(-1, query.shape[1])[:length_q], log_sums.reshape(-1)[:length_q]
 
 
 def _split(array: jax.Array, block: int) -> jax.Array:
@@ -86,7 +88,7 @@ def _indices(length: int, block: int) -> jax.Array:
 
 def _one_query_block(
     query: jax.Array, query_indices: jax.Array, kv_blocks: tuple[jax.Array, ...], window: tuple[int, int] | None
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     rows, width = query.shape
     start = (jnp.full((rows, 1), MASKED), jnp.zeros((rows, 1)), jnp.zeros((rows, width)))
 
@@ -104,5 +106,6 @@ def _one_query_block(
         products = jnp.dot(weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
         return (new_maximum, total, attended * shrink + products), None
 
-    (_, total, attended), _ = jax.lax.scan(accumulate, start, kv_blocks)
-    return attended / total if window is None else jnp.where(total > 0, attended / total, 0)
+    (maximum, total, attended), _ = jax.lax.scan(accumulate, start, kv_blocks)
+    attended = attended / total if window is None else jnp.where(total > 0, attended / total, 0)
+    return attended, (maximum + jnp.log(total))[:, 0]

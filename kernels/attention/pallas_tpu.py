@@ -43,7 +43,8 @@ class Problem:
 
     `window` is (keys visible before, after the query's own index) or None. `layout` is how the kernel addresses its arrays:
     "heads" as [B, H, S, D], "columns" as [B, S, H * D]. `least_kv` is None if all samples see `length_kv` keys; else each sees a
-    number of its own between the two. With `has_layers` keys and values are those of several layers, [layers, B, S, H * D].
+    number of its own between the two. With `has_layers` keys and values are those of several layers, [layers, B, S, H * D]. With
+    `gives_sums` the kernel also writes the queries' log-sums, [B, H, 1, S].
     """
 
     batch: int
@@ -58,6 +59,7 @@ class Problem:
     sizes: BlockSizes
     least_kv: int | None = None
     has_layers: bool = False
+    gives_sums: bool = False
 
     @property
     def blocks_q(self) -> int:
@@ -126,9 +128,10 @@ def tpu_attention(
     bounds: HeadBounds | None = None,
     tests_bounds: bool = True,
     layer: jax.Array | None = None,
+    gives_sums: bool = False,
     vmem_limit_bytes: int | None = None,
     interpret: bool | pltpu.InterpretParams = False,
-) -> jax.Array:
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] bfloat16; a query that sees no key yields 0.
 
     `query` [B, S_q, H, D], `key`, `value` [B, S_kv, H, D], all bfloat16, D a multiple of 128; `bias`, one number a key,
@@ -138,8 +141,11 @@ def tpu_attention(
     them: the query scaled, the keys' mean subtracted; then `scale` and `smooth_keys` are not used. Without
     `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms. With a `layer`, keys and
     values are those of several layers, [layers, B, S_kv, H, D], and that one's are read where they lie; see `reads_layers`.
+    If it `gives_sums`, the log-sums come too, [B, S_q, H] float32: the logarithm of the sum of exp over a query's keys. They are
+    those of the keys as they are given here: keys whose mean was subtracted have others.
     Raises: NotImplementedError for anything else.
     """
+    assert not (gives_sums and smooth_keys and bounds is None and tests_bounds), "the mean would be missing from the log-sums"
     refuse(query, key, value, bias)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api cuts the layer out"
     if layout == "heads":
@@ -164,6 +170,7 @@ def tpu_attention(
         has_bias=bias is not None,
         least_kv=None if counts is None else counts.least,
         has_layers=layer is not None,
+        gives_sums=gives_sums,
     )
     assert counts is None or (bias is None and window is None), "api refuses these"
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
@@ -176,24 +183,26 @@ def tpu_attention(
         interpret=interpret,
     )
     if not tests_bounds:
-        attended = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
-        return _as_given(attended, query, layout)
+        written = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
+        return _as_given(written, query, layout)
     safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # If no head is safe, this still runs one, whose result is not used.
-    attended = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
+    written = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
 
-    def replace_unsafe(attended: jax.Array) -> jax.Array:
+    def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         online = call(problem(is_online=True, sizes=online_sizes), _heads_first(~safe), unsafe_count)
-        return jnp.where(_per_head(safe, query, layout), attended, online)
+        kept = [_per_head(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if gives_sums else [])]
+        return tuple(jnp.where(*arrays) for arrays in zip(kept, written, online, strict=True))
 
-    attended = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda attended: attended, attended)
-    return _as_given(attended, query, layout)
+    written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)
+    return _as_given(written, query, layout)
 
 
-def _as_given(attended: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
-    """[B, S_q, H, D] from what the kernel writes."""
-    return jnp.swapaxes(attended, 1, 2) if layout == "heads" else attended.reshape(query.shape)
+def _as_given(written: tuple[jax.Array, ...], query: jax.Array, layout: Layout) -> jax.Array | tuple[jax.Array, jax.Array]:
+    """[B, S_q, H, D] from what the kernel writes, and the log-sums [B, S_q, H], if it wrote them: those have the base 2 there."""
+    attended = jnp.swapaxes(written[0], 1, 2) if layout == "heads" else written[0].reshape(query.shape)
+    return (attended, jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E) if len(written) > 1 else attended
 
 
 def _per_head(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
@@ -286,9 +295,9 @@ def attend_heads(
     interpret: bool | pltpu.InterpretParams,
     counts: jax.Array | None = None,
     layer: jax.Array | None = None,
-) -> jax.Array:
+) -> tuple[jax.Array, ...]:
     """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
-    undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open; `layer` is the one that is
+    undefined. Gives what `Problem.layout` says, and with `gives_sums` the log-sums to the base 2 after it. `counts` [B] are the keys that each sample sees, if the problem leaves them open; `layer` is the one that is
     attended to, if it has several."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
@@ -302,23 +311,36 @@ def attend_heads(
         num_scalar_prefetch=len(prefetched),
         grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
         in_specs=_input_specs(problem),
-        out_specs=_query_spec(problem),
+        out_specs=[_query_spec(problem), *([_sums_spec(problem)] if problem.gives_sums else [])],
         scratch_shapes=scratch,
     )
-    return pl.pallas_call(
+    shapes = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)]
+    if problem.gives_sums:
+        shapes.append(jax.ShapeDtypeStruct((problem.batch, problem.heads, 1, problem.length_q), jnp.float32))
+    written = pl.pallas_call(
         functools.partial(_kernel, problem=problem, inputs=len(arrays)),
         grid_spec=grid_spec,
-        out_shape=jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype),
+        out_shape=shapes,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
         ),
         interpret=interpret,
         name="attention_online" if problem.is_online else "attention_constant_maximum",
     )(*prefetched, *arrays)
+    return tuple(written)
 
 
 def _query_spec(problem: Problem) -> pl.BlockSpec:
     return problem.spec(problem.sizes.block_q, lambda block_q, step: block_q)
+
+
+def _sums_spec(problem: Problem) -> pl.BlockSpec:
+    """The log-sums of one head's query block, of [B, H, 1, S]."""
+
+    def index(block_q, entry, step, order, *others):
+        return jax.lax.div(order[entry], problem.heads), jax.lax.rem(order[entry], problem.heads), 0, block_q
+
+    return pl.BlockSpec((None, None, 1, problem.sizes.block_q), index)
 
 
 def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
@@ -344,7 +366,8 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
     """
     counts_ref, refs = (None, refs) if problem.least_kv is None else (refs[0], refs[1:])
     refs = refs[1:] if problem.has_layers else refs  # the layer's number, which only the blocks' places depend on
-    output_ref, value_t_ref, *sum_refs = refs[inputs:]
+    output_ref, *refs_after = refs[inputs:]
+    log_sums_ref, (value_t_ref, *sum_refs) = (refs_after[0], refs_after[1:]) if problem.gives_sums else (None, refs_after)
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
     block_q, step = pl.program_id(0), pl.program_id(2)
     first, last = problem.kv_range(block_q)
@@ -365,6 +388,8 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
     @pl.when(step == problem.steps_kv - 1)
     def _():
         _write(output_ref, *sum_refs[:2], problem)
+        if log_sums_ref is not None:
+            _write_sums(log_sums_ref, *sum_refs[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -494,3 +519,9 @@ def _write(output_ref, attended_ref, total_ref, problem: Problem) -> None:
         return carry
 
     jax.lax.fori_loop(0, problem.sizes.block_q // chunk, write_chunk, None)
+
+
+def _write_sums(log_sums_ref, total_ref, maximum_ref=None) -> None:
+    """The logarithms to the base 2 of the sums [1, block_q]; those of the online form lie that much above its maximum."""
+    log_sums = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
+    log_sums_ref[...] = log_sums if maximum_ref is None else log_sums + maximum_ref[...]

@@ -1,0 +1,121 @@
+"""Attentions to two lots of keys, joined by their log-sums, against one attention with a mask over all keys."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from kernels.attention import TpuOptions, attention, joined
+from kernels.attention.block_sizes import BlockSizes
+from kernels.attention.pallas_tpu import tpu_attention
+from kernels.attention.reference import reference_attention
+
+FRAMES, PLACES = 3, 40
+SCALE = math.log(2) / 8  # log2(e) * scale is 2 ** -3, so that folding it into the query rounds nothing
+SIZES = BlockSizes(128, 128, 128, 128)
+
+
+def arrays_of(norm=1.0, dtype=jnp.float32, heads=2):
+    """Tokens of a picture and of `FRAMES` frames, their keys and values, and those of a clip with as many frames."""
+    keys = jax.random.split(jax.random.key(3), 5)
+    lengths = [(FRAMES + 1) * PLACES] * 3 + [FRAMES * PLACES] * 2
+    norms = (norm, norm, 1.0, norm, 1.0)
+    return [
+        (size * jax.random.normal(key, (1, length, heads, 128))).astype(dtype)
+        for key, length, size in zip(keys, lengths, norms, strict=True)
+    ]
+
+
+def masked(query, key, value, clip_key, clip_value):
+    """One attention to all keys, of the clip's only to those of the frame that is as far on; the picture's tokens to none."""
+    frame = jnp.arange(query.shape[1]) // PLACES
+    hidden = frame[:, None] != jnp.arange(clip_key.shape[1]) // PLACES + 1
+    bias = jnp.concatenate([jnp.zeros((len(frame), key.shape[1])), jnp.where(hidden, -jnp.inf, 0.0)], axis=1)
+    keys, values = (jnp.concatenate(pair, axis=1) for pair in ((key, clip_key), (value, clip_value)))
+    return reference_attention(query, keys, values, bias[None, None], scale=SCALE)
+
+
+def by_frames(array):
+    return array.reshape(FRAMES, PLACES, *array.shape[2:])
+
+
+def in_two(attend, query, key, value, clip_key, clip_value):
+    """The same as two attentions: `attend` gives what is attended to and the log-sums."""
+    whole = attend(query, key, value)
+    beside = attend(by_frames(query[:, PLACES:]), by_frames(clip_key), by_frames(clip_value))
+    attended, log_sums = (array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside)
+    before = ((0, 0), (PLACES, 0), (0, 0))
+    return joined(whole, (jnp.pad(attended, (*before, (0, 0))), jnp.pad(log_sums, before, constant_values=-jnp.inf)))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blocked"])
+@pytest.mark.parametrize("norm", [1.0, 2.0])
+def test_two_joined_attentions_are_the_masked_one(implementation, norm):
+    arrays = arrays_of(norm)
+
+    def attend(*arrays):
+        return attention(*arrays, scale=SCALE, implementation=implementation, gives_sums=True)
+
+    np.testing.assert_allclose(in_two(attend, *arrays), masked(*arrays), atol=1e-5)
+
+
+@pytest.mark.parametrize("norm, is_online", [(1.0, False), (6.0, True)])
+@pytest.mark.parametrize("layout", ["columns", "heads"])
+def test_the_tpu_kernel_gives_the_same(norm, is_online, layout):
+    """Its log-sums are float32's; what it attends to is rounded to bfloat16 four times: weights and result, twice."""
+    arrays = arrays_of(norm, jnp.bfloat16, heads=1)
+    wide = [array.astype(jnp.float32) for array in arrays]
+
+    def attend(query, key, value):
+        made = tpu_attention(
+            query,
+            key,
+            value,
+            scale=SCALE,
+            sizes=SIZES,
+            online_sizes=SIZES,
+            layout=layout,
+            smooth_keys=False,
+            tests_bounds=not is_online,
+            gives_sums=True,
+            interpret=pltpu.InterpretParams(),
+        )
+        _, exact = reference_attention(
+            *(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, gives_sums=True
+        )
+        np.testing.assert_allclose(made[1], exact, atol=1e-5, rtol=1e-6)
+        return made
+
+    largest = float(jnp.abs(arrays[2]).max())
+    np.testing.assert_allclose(in_two(attend, *arrays).astype(jnp.float32), masked(*wide), atol=2**-6 * largest)
+
+
+def test_heads_of_both_forms_have_their_own_log_sums():
+    small, large = arrays_of(1.0, jnp.bfloat16, heads=1), arrays_of(40.0, jnp.bfloat16, heads=1)
+    query, key, value = (jnp.concatenate(pair, axis=2) for pair in list(zip(small, large, strict=True))[:3])
+    options = TpuOptions(layout="columns", sizes=SIZES, online_sizes=SIZES)
+    _, ours = tpu_attention(
+        query,
+        key,
+        value,
+        scale=SCALE,
+        sizes=options.sizes,
+        online_sizes=options.online_sizes,
+        layout=options.layout,
+        smooth_keys=False,
+        gives_sums=True,
+        interpret=pltpu.InterpretParams(),
+    )
+    _, exact = reference_attention(*(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, gives_sums=True)
+    np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_what_has_no_log_sums_says_so():
+    query, key, value = arrays_of()[:3]
+    with pytest.raises(NotImplementedError, match="log-sums are given without"):
+        attention(query, key, value, window_size=3, gives_sums=True)
+    with pytest.raises(NotImplementedError, match="cudnn attention gives no log-sums"):
+        attention(query, key, value, implementation="cudnn", gives_sums=True)
