@@ -24,7 +24,7 @@ SERIES = (
     "ltx-2.0",
     "hunyuanvideo-1.5",
 )  # in the order of lists, then others
-KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace")  # the order within a series, by the word in the name
+KINDS = ("t2v", "ti2v", "i2v", "flf2v", "vace", "animate")  # the order within a series, by the word in the name
 VARIANTS = ("draft", "fast", "turbo", "distilled")  # of a preset, by the end of the name
 
 LEAST_STEPS = 14  # of a preset for MagCache: distilled ones have at most 12
@@ -124,7 +124,9 @@ class Preset(BaseModel):
     trained on the most, may be denoised in context windows of so many, and one of more than `windows_above` is; None for a model
     without windows. Those of a `live` preset grow by blocks of `frame_step` frames, the
     first one shorter: where a block begins the prompt may change, and which of the `actions` is done, or which together if it
-    `combines_actions`. A model that does not read the prompt (`reads_prompt`) needs none: it only names the video.
+    `combines_actions`. A model that does not read the prompt (`reads_prompt`) needs none: it only names the video;
+    one that `needs_prompt` not makes videos without, too. Driven videos are made in segments of `segment_frames` frames, each of
+    which begins with the last frame of the one before; `drive_prompt` is what the driving clip is said to be.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -169,6 +171,9 @@ class Preset(BaseModel):
     actions: tuple[str, ...] = ()
     combines_actions: bool = False  # "forward+left" is one action too
     reads_prompt: bool = True
+    needs_prompt: bool = True
+    segment_frames: PositiveInt | None = None
+    drive_prompt: str = ""
     makes_sound: bool = False  # its videos have a sound of their own
     latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None  # of its latents, for progressive resolution
     refines: bool = False  # its videos are made at half their size, and enlarged and refined by the last steps
@@ -218,6 +223,10 @@ class Preset(BaseModel):
             raise ValueError("continues without video")
         if self.windows_above and not self.trained_frames:
             raise ValueError("windows_above without trained_frames")
+        if (self.segment_frames is None) != ("drive" not in self.takes):
+            raise ValueError("a driven video is made in segments, and no other")
+        if self.segment_frames and (self.segment_frames - 1) % self.vae_scale_temporal:
+            raise ValueError("segment_frames must be whole latent frames")
         if self.nag and not self.takes_nag:
             raise ValueError("nag without takes_nag")
         if self.steps > self.max_steps or self.fps > self.max_fps:
@@ -257,7 +266,7 @@ class Preset(BaseModel):
     @property
     def takes_cfg_zero(self) -> bool:
         """Whether its guidance is the plain one, from one branch with the prompt and one without."""
-        return max(self.guidance) > 1 and not self.makes_sound and not self.live
+        return max(self.guidance) > 1 and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def takes_progressive(self) -> bool:
@@ -267,7 +276,7 @@ class Preset(BaseModel):
     @property
     def takes_mag_cache(self) -> bool:
         """Whether its steps are as many and as plain as MagCache needs them."""
-        return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live
+        return self.steps >= LEAST_STEPS and not self.makes_sound and not self.live and not self.segment_frames
 
     @property
     def inputs(self) -> dict[str, Need]:

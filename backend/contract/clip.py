@@ -26,7 +26,8 @@ class Part:
     """`num_frames` frames of a clip, `fps` a second, of `size` (width, height), the first one as the clip is at `start` (seconds;
     None: so that they are the clip's last ones). `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`).
 
-    In the video they are the frames from number `first` on; `corner` (left, top) is where their box of pixels begins there.
+    In the video they are the frames from number `first` on; `corner` (left, top) is where their box of pixels begins there. A
+    frame that `is_whole` has black bars in place of a crop.
     """
 
     start: float | None
@@ -36,11 +37,13 @@ class Part:
     focus: tuple[float, float] = (0.5, 0.5)
     first: int = 0
     corner: tuple[int, int] = (0, 0)
+    is_whole: bool = False
 
     @classmethod
     def of(cls, request: VideoSettings, role: str = "video") -> Self:
         """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
-        margins, it and its mask are so much smaller; a control clip is by its own setting. A finished video is taken whole."""
+        margins, it and its mask are so much smaller; a control clip is by its own setting. A finished video is taken whole, and
+        of a driving clip whole frames."""
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
@@ -55,6 +58,7 @@ class Part:
             focus=request.image_focus,
             first=request.num_frames - num_frames if request.extend == "before" else 0,
             corner=(left, top),
+            is_whole=role == "drive",
         )
 
     def within(self, seconds: float) -> Self:
@@ -121,7 +125,7 @@ def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 def check_clip(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
     left to `contract.control`."""
-    others = {"trim"} if request.control else set()
+    others = {"trim"} if request.control or request.drive else set()
     given = next((name for name in only_with("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:

@@ -12,6 +12,7 @@ from backend.contract.cfg_zero import check_cfg_zero
 from backend.contract.clip import STRENGTH, check_clip, part_of_clip
 from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
 from backend.contract.cues import check_cues
+from backend.contract.drive import check_drive
 from backend.contract.film import check_film, check_times, total_frames
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
@@ -64,7 +65,7 @@ class GenerationRequest(VideoSettings):
         elif values.get("video"):
             usual = {} if values.get("make") == "sound" else {"strength": STRENGTH}
             values = usual | values | part_of_clip(values, given)
-        elif values.get("control"):
+        elif values.get("control") or values.get("drive"):
             values |= part_of_clip(values, given)
         if "shots" in given:
             values |= read_shots(given["shots"], preset, values["fps"])
@@ -130,13 +131,14 @@ def check(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     check_text("prompt", request.prompt, preset)
-    if not request.prompt.strip() and preset.reads_prompt and not request.shots:
+    if not request.prompt.strip() and preset.reads_prompt and preset.needs_prompt and not request.shots:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     check_text("negative_prompt", request.negative_prompt, preset)
     check_control(request, preset)
     if not is_controlled(preset):
         check_clip(request, preset)
     check_sound(request, preset)
+    check_drive(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
@@ -192,7 +194,7 @@ def _check_bounds(request: GenerationRequest) -> None:
     _check_shot_bounds(request)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
-    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "upscaler")]
+    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "drive_prompt", "upscaler")]
     said = [("cues", cue.prompt or "") for cue in request.cues] + [("shots", shot.prompt) for shot in request.shots]
     for name, text in (*texts, *said):
         if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):

@@ -20,7 +20,7 @@ ControlKind = Literal["as-is", "edges", "grey"]
 Extend = Literal["after", "before"]
 Focus = Annotated[float, Field(ge=0, le=1)]
 Made = Literal["video", "sound"]
-Subject = Literal["core", "picture", "clip", "control", "sound", "live", "story", "finished"]
+Subject = Literal["core", "picture", "clip", "control", "sound", "drive", "live", "story", "finished"]
 Media = Literal["picture", "video", "either", "sound"]
 
 
@@ -154,6 +154,9 @@ class VideoSettings(BaseModel):
     Models that make a sound take one too: the picture follows the `sound` from its moment `sound_start` (seconds) on, and the
     video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
 
+    In a driven video the figure in the `image` moves as the one in the clip `drive` does, of which `trim` names the part; the
+    clip is described by `drive_prompt`, if that is not empty, in place of the preset's words.
+
     A finished video is made `upscale` times larger by the model `upscaler`, 0 for no such step: the file's sides are so many
     times `width` and `height`. With a `finished_video` nothing else is done: that file, which these settings have made, or any
     clip of this size, length and rate, is made larger.
@@ -283,6 +286,12 @@ class VideoSettings(BaseModel):
     make: Made = _row(
         "video", part="sound", stage="encode",
         help="what is made: a video, or the sound of --video, whose pictures stay as they are (video)")
+    drive: str | None = _row(
+        None, part="drive", media="video", stage="encode", for_programs=False,
+        help="a clip whose movements the figure in --image makes; of presets that animate")
+    drive_prompt: str = _row(
+        "", part="drive", stage="encode", label="drive_prompt", needs="segment_frames",
+        help="what that clip shows (the preset's own words)")
     action: str | None = _row(None, part="live", for_programs=False)
     cues: tuple[Cue, ...] = _row((), part="live")
     is_open: bool = _row(False, part="live", for_programs=False)
@@ -364,7 +373,7 @@ class VideoSettings(BaseModel):
     @property
     def has_original(self) -> bool:
         """Whether it is made from a clip, with which it can be compared."""
-        return bool(self.video or self.control)
+        return bool(self.video or self.control or self.drive)
 
     @property
     def is_from_pictures(self) -> bool:
@@ -380,6 +389,11 @@ class VideoSettings(BaseModel):
     def window_frames(self) -> int | None:
         """Pixel frames of a context window; None if the video is denoised in one piece."""
         return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
+
+    @property
+    def segment_frames(self) -> int | None:
+        """Pixel frames of each segment of a driven video; None if it is none."""
+        return find_preset(self.preset).segment_frames if self.drive else None
 
     @property
     def uses_step_cache(self) -> bool:

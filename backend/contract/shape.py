@@ -58,7 +58,7 @@ class Shape:
             task=request.task,
             width=request.width,
             height=request.height,
-            num_frames=request.num_frames,
+            num_frames=_segment_of(request) or request.num_frames,
             is_guided=request.is_guided,
             is_cached=request.step_cache > 0 and not window,
             window=window,
@@ -92,6 +92,14 @@ def _window_of(request: GenerationRequest) -> int:
     """0 also for a preset that no longer exists."""
     try:
         return request.window_frames or 0
+    except RequestError:
+        return 0
+
+
+def _segment_of(request: GenerationRequest) -> int:
+    """The frames of a driven video's segments, which all run the same programs; else 0."""
+    try:
+        return request.segment_frames or 0
     except RequestError:
         return 0
 

@@ -36,8 +36,8 @@ def check_windows(preset: Preset, wanted: bool | None) -> None:
 
 
 def step_geometry(request: VideoSettings) -> Geometry:
-    """The shape of what a step's program sees: a window, or the whole video."""
-    geometry, length = request.geometry(), request.window_frames
+    """The shape of what a step's program sees: a window or a segment, or the whole video."""
+    geometry, length = request.geometry(), request.segment_frames or request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
 
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
+from backend.contract.drive import segments_of
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.shape import UPSCALER, Shape
 from backend.contract.two_sizes import first_size, is_small
@@ -143,5 +144,8 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
         return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
 
     floors = sum(floor(is_small(request, step)) for step in range(request.num_steps))
-    calls = -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames)) * mean_calls(request)
+    chunks = (
+        segments_of(request) if request.drive else -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames))
+    )
+    calls = chunks * mean_calls(request)
     return kind.over_floor * floors * calls

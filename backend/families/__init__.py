@@ -9,10 +9,11 @@ from backend.families.family import Family, Kind, refusal
 from backend.families.hunyuan.family import HUNYUAN
 from backend.families.ltx.family import LTX
 from backend.families.wan.family import WAN
+from backend.families.wan_animate.family import WAN_ANIMATE
 from backend.families.wan_vace.family import WAN_VACE
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, HUNYUAN, LTX)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, HUNYUAN, LTX)
 """A family whose files look like another's comes after that."""
 
 

@@ -109,6 +109,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "pixels a token": _pair(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
         "enlarging latents": (kind.enlarges, preset.refines, kind.enlarges or not preset.refines),
         "sound": _pair(kind.sound_rate is not None, preset.makes_sound),
+        "driving clips": _pair("drive" in kind.takes, "drive" in preset.takes),
         "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
         "version": (kind.name, preset.series, preset.series not in kind.other_series),
     }

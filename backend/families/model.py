@@ -16,6 +16,7 @@ from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.families.family import Configs, Kind
+from backend.media.driving import Segmented
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effect
@@ -32,9 +33,9 @@ Weights = Mapping[str, Any]
 Conditions = Mapping[str, np.ndarray]
 """All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
 
-Inputs = Mapping[str, Sequence[Image.Image | np.ndarray]]
-"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], sounds as float32
-[2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip after which the video goes on."""
+Inputs = Mapping[str, Sequence[Image.Image | np.ndarray | Segmented]]
+"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], one that drives
+segment by segment, sounds as float32 [2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip after which the video goes on."""
 
 VIDEO, SOUND = "video", "sound"
 """The names of a model's streams: every model makes the one, and those whose `Kind` has a `sound_rate` the other too."""
@@ -188,6 +189,10 @@ class Model(Protocol):
         `decode_stride` latent frames of the video, `carry` is None for the first piece."""
 
     decode_stride: int
+
+    segment: int | None
+    """How many latent frames of the video are decoded by themselves, as those after them are; the first pixel frame of each such
+    segment but the first is left out, because the one before ended with it. None for a video that is decoded in one go."""
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
         """Work: pixels [1, 3, F, H, W] in [-1, 1] of the first `preview_stride` latent frames, whose first picture is shown while

@@ -97,7 +97,8 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
 
 
 def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
-    """The part's frames, each uint8 [height, width, 3], one at a time and all of them: cropped to the size's aspect, upright.
+    """The part's frames, each uint8 [height, width, 3], one at a time and all of them: cropped to the size's aspect, or whole
+    with black bars, and upright.
 
     Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
     """
@@ -146,14 +147,31 @@ def thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> l
 
 
 def _brought_to(facts: ClipFacts, part: Part) -> str:
-    """ffmpeg's filters: the rate, then the smallest size that covers the wanted one, then the crop. Turning comes before them."""
+    """ffmpeg's filters: the rate, then the smallest size that covers the wanted one and a crop, or the largest that it holds and
+    bars. Turning comes before them."""
+    rate = f"fps=fps={part.fps}:start_time=0:round=near"
+    wide, high, cut = _framed(facts, part) if part.is_whole else _cropped(facts, part)
+    size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
+    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
+
+
+def _cropped(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
+    """Width and height that cover the part's size, and the filter that cuts it out."""
     width, height = part.size
     scale = max(width / facts.width, height / facts.height)
     wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
     left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
-    rate = f"fps=fps={part.fps}:start_time=0:round=near"
-    size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,crop={width}:{height}:{left}:{top}"
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
+    return wide, high, f"crop={width}:{height}:{left}:{top}"
+
+
+def _framed(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
+    """Width and height that fit into the part's size, and the filter that puts black around them, as diffusers'
+    `WanAnimate2VideoProcessor` does."""
+    width, height = part.size
+    is_wide = width * facts.height < facts.width * height
+    wide = width if is_wide else max(1, facts.width * height // facts.height)
+    high = max(1, facts.height * width // facts.width) if is_wide else height
+    return wide, high, f"pad={width}:{height}:{(width - wide) // 2}:{(height - high) // 2}"
 
 
 def _pictures(path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False) -> list[Image.Image]:

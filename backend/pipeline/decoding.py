@@ -35,10 +35,15 @@ AUDIBLE_SECONDS = 0.05  # a silence at the end that is worth a note
 
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: Carry = None) -> Work:
     """Work: the frames [1, 3, F, height, width] of the piece of the video's latents that begins with latent frame `first`, and
-    the carry after it, which the next piece uses up."""
+    the carry after it, which the next piece uses up. The first piece of a segment begins anew."""
     cut = functools.partial(_cut, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))
-    return (yield from run.model.decode(run.weights, run.request, piece, carry))
+    return (yield from run.model.decode(run.weights, run.request, piece, None if _begins_again(run, first) else carry))
+
+
+def _begins_again(run: Run | Described, first: int) -> bool:
+    """Whether a segment of the video begins with this latent frame, whose pixels the one before ended with."""
+    return first > 0 and run.model.segment is not None and first % run.model.segment == 0
 
 
 def decode_preview(run: Run | Described, latents: Any) -> Work:
@@ -66,7 +71,8 @@ def decode_pieces(run: Run, latents: np.ndarray, first: int = 0, carry: Carry = 
     """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, carry = do(decode_piece(run, latents, begin, carry))
-        yield whole(frames), carry
+        frames = whole(frames)
+        yield frames[:, :, 1:] if _begins_again(run, begin) else frames, carry
 
 
 class _Decoding:
@@ -106,7 +112,8 @@ class _Decoding:
                     if piece is None:
                         return
                     frames, self._carry = piece
-                    self.pieces.append(with_kept(self._kept, to_bytes(frames), self.num_frames))
+                    left = run.request.num_frames - self.num_frames
+                    self.pieces.append(with_kept(self._kept, to_bytes(frames)[:left], self.num_frames))
                     self._latent_frames += stride
                 yield
 

@@ -291,5 +291,6 @@ def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> Vide
         latents = finished_latents(run, conditions, denoised, clean=True)
         kept, pieces = run.kept_pixels, []
         for frames in decode_frames(run, latents[VIDEO]):
-            pieces.append(with_kept(kept, to_bytes(frames), sum(map(len, pieces))))
+            count = sum(map(len, pieces))
+            pieces.append(with_kept(kept, to_bytes(frames)[: run.request.num_frames - count], count))
     return write_result(run, pieces, latents)

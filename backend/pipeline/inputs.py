@@ -14,6 +14,7 @@ from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.model import Inputs
 from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
+from backend.media.driving import BlankClip, DrivingClip
 from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
@@ -25,10 +26,13 @@ _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
     """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, and compressed if the request
     says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. A clip after
-    which the video goes on may bring its sound. What is `opened` already stays as it is."""
+    which the video goes on may bring its sound; one that drives is read as it is needed. What is `opened` already stays as it
+    is."""
     size = (request.width, request.height)
 
-    def open_one(one: Setting, path: str) -> Image.Image | np.ndarray:
+    def open_one(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
+        if one.name == "drive":
+            return DrivingClip(path=path, part=Part.of(request, one.name))
         if one.media == "either":
             return read_mask(path, Part.of(request, one.name))
         if one.media == "sound":
@@ -60,7 +64,9 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
     """Black and silent inputs of the right sizes for each input that the request names, or for those of these roles; the files
     need not exist."""
 
-    def blank(one: Setting) -> Image.Image | np.ndarray:
+    def blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
+        if one.name == "drive":
+            return BlankClip(size=(request.width, request.height))
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
         if one.media == "sound":

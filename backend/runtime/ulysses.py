@@ -39,7 +39,7 @@ def self_attention(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _OwnHeads:
+class OwnHeads:
     """One chip's heads of all tokens, [B, S, W]: of all queries if `group` chips are all of sp, else of this group's."""
 
     query: jax.Array
@@ -49,7 +49,7 @@ class _OwnHeads:
     group: int
 
 
-def _own_heads(
+def own_heads(
     projected,
     norms,
     tables,
@@ -59,7 +59,7 @@ def _own_heads(
     use_pallas: bool,
     centres_keys: bool = True,
     head_width: int | None = None,
-) -> _OwnHeads:
+) -> OwnHeads:
     """`group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
@@ -78,7 +78,7 @@ def _own_heads(
     key, value = (of_all_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
-    return _OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
+    return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
 
 
 def _local_attention(
@@ -86,7 +86,7 @@ def _local_attention(
 ) -> jax.Array:
     """One chip's part."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
+    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
     return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
 
@@ -162,7 +162,7 @@ def _local_ring_attention(
 ) -> tuple[jax.Array, KeyRing]:
     """One chip's part. Keys are not centred: the ring holds those of other blocks, with other means."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = _own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
 
     def written(kept: jax.Array, array: jax.Array) -> jax.Array:

@@ -29,7 +29,8 @@ def blocked_attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
 
-    If it `gives_sums`, the log-sums [B, S_q, H] float32 come too. With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many.
+    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many. If it `gives_sums`, the
+    log-sums [B, S_q, H] float32 come too.
 
     With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
     the window are computed too.

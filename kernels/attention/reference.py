@@ -21,7 +21,8 @@ def reference_attention(
 
     `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
     (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; with `counts` [B] the queries of a
-    sample see its first keys only, that many. If it `gives_sums`, the log-sums [B, S_q, H] float32 come too. All scores are in memory at once: B * H * S_q * S_kv * 4 bytes.
+    sample see its first keys only, that many. If it `gives_sums`, the log-sums [B, S_q, H] float32 come too. All scores
+    are in memory at once: B * H * S_q * S_kv * 4 bytes.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     if bias is not None:

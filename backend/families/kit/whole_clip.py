@@ -64,6 +64,7 @@ class WholeClipModel:
     added, [B, S, D]: where there is such a carry, the step reuses it. None without one."""
 
     decode_stride = preview_stride = 1
+    segment: int | None = None
     _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
     _text_tokens: int  # that the transformer sees of a prompt
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`

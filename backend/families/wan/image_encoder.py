@@ -29,6 +29,11 @@ class ImageEncoder(Encoder):
         self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
 
     @property
+    def size(self) -> int:
+        """Pixels on each side of what it sees."""
+        return self._size
+
+    @property
     def num_tokens(self) -> int:
         """Tokens per picture: one for the whole picture, one for each patch."""
         return (self._size // self._patch) ** 2 + 1

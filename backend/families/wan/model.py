@@ -98,15 +98,28 @@ class WanModel(WholeClipModel):
         inputs = request.inputs()
         return [*inputs.get("image", ()), *inputs.get("last_image", ())]
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; the module `conditions` lists the results."""
+    def _texts(self, request: GenerationRequest) -> dict[str, str]:
+        """What is encoded of the request, by the names of the embeddings: the prompt, and the negative prompt if it is read."""
+        return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
+
+    def _prompts(self, request: GenerationRequest) -> list[str]:
+        return list(self._texts(request).values())
+
+    def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
+        """Work: the embeddings, and their bias if their padding is shortened."""
         programs, tokens = self._programs(request.is_guided), self._tokens(request)
         with on_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
             padded = yield OnHost(padded_embeddings, (embeddings,))
-        conditions = dict(zip(EMBEDDINGS, padded, strict=False))
+        conditions = dict(zip(self._texts(request), padded, strict=True))
         if tokens.bias is not None:
             conditions["text_bias"] = tokens.bias
+        return conditions
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; the module `conditions` lists the results."""
+        programs = self._programs(request.is_guided)
+        conditions = yield from self._encode_texts(weights, request)
         pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)

@@ -13,12 +13,14 @@ from backend.families.kit.parts import renamed, width_of
 
 PREFIX = "model."  # in a file of Self-Forcing's code, which saves the wrapper around the network
 HEAD_WIDTH = 128  # of every published Wan; no tensor tells
-ORIGINAL_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
+LAYER_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
     (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
     (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
     (r"^((?:vace_)?blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
     (r"^(vace_blocks\.\d+)\.proj_in$", r"\1.before_proj"), (r"^(vace_blocks\.\d+)\.proj_out$", r"\1.after_proj"),
+)  # fmt: skip
+OUTER_NAMES = (  # the same of what lies outside the layers
     (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
     (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
     (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
@@ -46,7 +48,7 @@ KNOWN = {  # channels of a token, layers, channels of the input, whether a pictu
 
 def original_name(stem: str) -> str:
     """A module's name in Wan's own files, from diffusers'."""
-    return renamed(stem, ORIGINAL_NAMES)
+    return renamed(stem, (*LAYER_NAMES, *OUTER_NAMES))
 
 
 def file_names(names: Iterable[str]) -> Callable[[str], str]:

@@ -48,10 +48,12 @@ class TextEncoder(Tokenized):
         config: Mapping[str, Any],
         tokenizer: PreTrainedTokenizerBase | None,
         lengths: tuple[int, ...] = LENGTHS,
+        is_cleaned: bool = True,
     ) -> None:
+        """With a tokenizer whose prompts are `is_cleaned` first, or taken as they are."""
         with torch.device("meta"):
             self._model = UMT5EncoderModel(UMT5Config(**settings_of(config))).eval()
-        self._tokenizer, self._lengths = tokenizer, lengths
+        self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """The prompts' tokens, padded to the smallest compiled length that holds them all; without a tokenizer their shapes at
@@ -59,7 +61,8 @@ class TextEncoder(Tokenized):
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
             return TextTokens(ids=ids, mask=ids, bias=None)
-        tokens = [self._tokenizer(clean_prompt(prompt))["input_ids"] for prompt in prompts]
+        read = [clean_prompt(prompt) if self._is_cleaned else prompt for prompt in prompts]
+        tokens = [self._tokenizer(prompt)["input_ids"] for prompt in read]
         notes = cut_notes([len(ids) for ids in tokens], TEXT_TOKENS)
         tokens = [[*ids[: TEXT_TOKENS - 1], ids[-1]] if len(ids) > TEXT_TOKENS else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)

@@ -222,7 +222,7 @@ class Denoiser(StackedTransformer):
 
     def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: _Time, context: Context) -> jax.Array:
         """The tokens [B, S, D] after all layers, from those before the first."""
-        return run_layers(self._layer_runner(time, context), (hidden,), _layers(weights, context.text))
+        return run_layers(self._layer_runner(time, context), (hidden,), self._layers(weights, context.text))
 
     def cached_velocity(
         self,
@@ -235,7 +235,7 @@ class Denoiser(StackedTransformer):
     ) -> tuple[jax.Array, StepCache]:
         """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
         hidden, time = self._begin(weights, latents, timestep, context)
-        run_layer, layers = self._layer_runner(time, context), _layers(weights, context.text)
+        run_layer, layers = self._layer_runner(time, context), self._layers(weights, context.text)
         num_tokens = context.positions.num_tokens
         hidden, cache = self._reuse_or_run(cache, threshold, num_tokens, run_layer, (hidden,), layers)
         return self._finish(weights, hidden, time, context.positions, latents.shape), cache
@@ -243,6 +243,10 @@ class Denoiser(StackedTransformer):
     def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
         text = context.text
         return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
+
+    def _layers(self, weights: StackedWeights, text: TextContext) -> tuple:
+        """The layers' weights, and their keys and values of text and pictures."""
+        return weights.stacks[BLOCKS], text.key, text.value, text.image
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
@@ -307,11 +311,6 @@ class Denoiser(StackedTransformer):
         hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
         patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         return patches.astype(jnp.float32)
-
-
-def _layers(weights: StackedWeights, text: TextContext) -> tuple:
-    """The layers' weights, and their keys and values of text and pictures."""
-    return weights.stacks[BLOCKS], text.key, text.value, text.image
 
 
 def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:

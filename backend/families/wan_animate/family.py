@@ -1,0 +1,94 @@
+"""Recognises Wan 2.2 Animate-2 from its configurations alone. Reads no file.
+
+Its transformer takes a noisy latent, a mask and a picture's latents, as Wan's image-to-video models do, and the keys and values
+that it has made of a driving clip before. Videos are made in segments, whose length the checkpoint's model_index.json may say.
+Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names `WanAnimate2Pipeline`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.chips import StepFlops
+from backend.contract.geometry import latent_frames
+from backend.contract.settings import VideoSettings
+from backend.contract.windows import step_geometry
+from backend.errors import ModelError
+from backend.families.family import Configs
+from backend.families.kit.face import Face
+from backend.families.kit.parts import channels_refusal, check_classes, check_parts
+from backend.families.wan.family import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, flops_of, scales
+from backend.families.wan_animate.names import as_wan, own_name, wan_config
+from presets import Preset
+
+PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
+TRANSFORMER = "WanAnimate2Transformer3DModel"
+SEGMENT, SEGMENT_FRAMES = (
+    "segment_frame_length",
+    81,
+)  # the entry's name as diffusers' pipelines name the argument, and its usual value
+NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
+SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnimateKind(WanKind):
+    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the picture's."""
+
+    segment_frames: int
+
+
+class WanAnimateFamily(WanFamily):
+    """Animate-2. See `backend.families.family.Family`."""
+
+    name = "wan-animate"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.families.wan_animate.model:AnimateModel"
+    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> AnimateKind:
+        check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
+        check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
+        transformer, (_, mask) = configs["transformer"], scales(configs)
+        if transformer["in_dim"] != 2 * configs["vae"]["z_dim"] + mask:
+            raise channels_refusal(as_wan(configs), configs["vae"]["z_dim"], SUPPORTED)
+        sees_pictures = transformer.get("use_img_emb", True)
+        if sees_pictures and "image_encoder" not in configs:
+            raise ModelError(
+                "model_index.json names no image_encoder:",
+                "this transformer attends to what one sees of pictures",
+                "give a whole checkpoint of Animate-2",
+            )
+        frames = index.get(SEGMENT, SEGMENT_FRAMES)
+        return AnimateKind(
+            name="wan2.2-animate",
+            tasks=("i2v",),
+            takes={"image": "must", "drive": "must"},
+            conditioning="channels",
+            has_image_encoder=sees_pictures,
+            scales=scales(configs),
+            chunk=latent_frames(frames, mask) + 1,
+            segment_frames=frames,
+        )
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """None: its transformer lies in the checkpoint's folder."""
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """As Wan's, by Animate-2's own names."""
+        if part != "transformer":
+            return super().distinctive_shapes(configs, part)
+        return {own_name(name): shape for name, shape in super().distinctive_shapes(as_wan(configs), part).items()}
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Of one segment: the picture's and the video's tokens see each other, and the video's a frame of the clip."""
+        geometry = step_geometry(request)
+        frame = geometry.num_tokens // geometry.num_latent_frames
+        tokens = geometry.num_tokens + frame
+        return flops_of(wan_config(configs["transformer"]), tokens, tokens + frame, branches)
+
+
+WAN_ANIMATE = WanAnimateFamily()

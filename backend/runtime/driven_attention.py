@@ -1,0 +1,178 @@
+"""Attention of a video's tokens to themselves and to those of a clip beside it, frame by frame, spread over chips.
+
+A latent frame of the video sees all of the video, and of the clip the frame of its own moment alone. That is one dense attention
+and one that is dense within each frame; they are joined by their log-sums (`kernels.attention.joined`), so no mask is made. The
+clip's keys and values are made once and kept as `ClipKeys`. Tokens are exchanged for heads as in `backend.runtime.ulysses`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from backend.runtime.mesh import Layout, placed
+from backend.runtime.ulysses import own_heads, to_tokens
+from kernels.attention import joined
+from kernels.qkv import HeadBounds
+
+KEPT = P(None, "sp", None, None, "tp")  # where the keys of all layers lie
+KEPT_BOUNDS = P(None, "sp", None, "tp")
+LEADING = 1  # latent frames of the video that lie before the clip's first moment: the picture's
+AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
+"""(query, keys, values, bounds, layer) -> attended [B, S, W] and log-sums [B, S, H]; keys and values are [B, S_kv, W], or those
+of all layers with a `layer`."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipKeys:
+    """Keys, turned to their places, and values of a clip's tokens in every layer, each [layers, chips, F, T, W]: of each chip on sp
+    those of the heads that it attends with, T tokens a latent frame. `largest` [layers, chips, 2, heads] float32 are the largest
+    Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU's kernel; None elsewhere. What one layer
+    made has no first axis."""
+
+    key: jax.Array
+    value: jax.Array
+    largest: jax.Array | None
+
+
+def place_keys(layout: Layout, shapes: ClipKeys) -> ClipKeys:
+    """Where those of all layers lie."""
+    return ClipKeys(
+        key=placed(shapes.key, layout.sharding(KEPT)),
+        value=placed(shapes.value, layout.sharding(KEPT)),
+        largest=placed(shapes.largest, layout.sharding(KEPT_BOUNDS)),
+    )
+
+
+def clip_attention(
+    layout: Layout,
+    attend: Callable,
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+    num_frames: int,
+    num_tokens: int,
+) -> tuple[jax.Array, ClipKeys]:
+    """As `ulysses.self_attention`, of a clip's tokens to themselves, of which the first `num_tokens` are no padding; and this
+    layer's keys and values. Every chip on dp has the same clip."""
+    local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    largest = P(*KEPT_BOUNDS[1:]) if layout.uses_tpu_passes(projected[0].dtype) else None
+    kept = ClipKeys(key=P(*KEPT[1:]), value=P(*KEPT[1:]), largest=largest)
+    return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), (flat, kept))(projected, norms, tables)
+
+
+def _local_clip(
+    projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, num_frames: int, num_tokens: int
+) -> tuple[jax.Array, ClipKeys]:
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    attended = to_tokens(attend(own.query, own.key, own.value, own.bounds), own.group, layout.size("sp"), use_pallas=use_pallas)
+
+    def by_frames(array: jax.Array) -> jax.Array:
+        return array[:1, :num_tokens].reshape(1, num_frames, num_tokens // num_frames, array.shape[2])
+
+    largest = None if own.bounds is None else jnp.stack([own.bounds.key[:1], own.bounds.value[:1]], axis=1)
+    return attended, ClipKeys(key=by_frames(own.key), value=by_frames(own.value), largest=largest)
+
+
+def driven_attention(
+    layout: Layout,
+    attend: AttendWithSums,
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, jax.Array],
+    tables: tuple[jax.Array, jax.Array],
+    eps: float,
+    keys: ClipKeys,
+    layer: jax.Array,
+) -> jax.Array:
+    """As `ulysses.self_attention`, of a video's tokens to themselves and to the `keys` of this `layer`: its latent frame f, counted
+    from 0, sees the clip's frame f - 1, and the first one none."""
+    local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
+    flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
+    kept = ClipKeys(key=KEPT, value=KEPT, largest=None if keys.largest is None else KEPT_BOUNDS)
+    specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, kept, P())
+    return layout.on_each_chip(local, specs, flat)(projected, norms, tables, keys, layer)
+
+
+def _local_driven(
+    projected, norms, tables, keys: ClipKeys, layer: jax.Array, *, layout: Layout, attend: AttendWithSums, eps: float
+) -> jax.Array:
+    """Keys are not centred: the two attentions would be moved by different means."""
+    use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
+    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    whole = attend(own.query, own.key, own.value, own.bounds, None)
+    groups = sp // own.group
+    first = 0 if groups == 1 else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
+    beside = [
+        _to_clip(own.query[row : row + 1], _of_row(own.bounds, row), keys, layer, attend, first) for row in range(len(own.query))
+    ]
+    heads = whole[1].shape[2]
+    parts = [(a.reshape(*a.shape[:2], heads, -1), s) for a, s in (whole, tuple(map(jnp.concatenate, zip(*beside, strict=True))))]
+    attended = joined(*parts).reshape(whole[0].shape)
+    return to_tokens(attended, own.group, sp, use_pallas=use_pallas)
+
+
+def _of_row(bounds: HeadBounds | None, row: int) -> HeadBounds | None:
+    return bounds and jax.tree.map(lambda norms: norms[row : row + 1], bounds)
+
+
+def _to_clip(
+    query: jax.Array,
+    bounds: HeadBounds | None,
+    keys: ClipKeys,
+    layer: jax.Array,
+    attend: AttendWithSums,
+    first: jax.Array | int,
+) -> tuple[jax.Array, jax.Array]:
+    """What queries [1, S, W], of which the first has the number `first` in the video, see of the clip, and the log-sums [1, S, H];
+    -inf for the picture's and the padding's, which see nothing."""
+    _, _, frames, tokens, _ = keys.key.shape
+    length, width = query.shape[1:]
+    if isinstance(first, int):  # these are all of the video's tokens: each frame's lie together
+        own = query[0, LEADING * tokens : (LEADING + frames) * tokens].reshape(frames, tokens, width)
+        attended, sums = _by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
+        before, after = LEADING * tokens, length - (LEADING + frames) * tokens
+        around = ((0, 0), (before, after), (0, 0))
+        return jnp.pad(attended, around), jnp.pad(sums, around, constant_values=-jnp.inf)
+    count, start, offset = -(-length // tokens) + 1, first // tokens, first % tokens
+    room = jnp.zeros((1, count * tokens, width), query.dtype)
+    own = jax.lax.dynamic_update_slice(room, query, (0, offset, 0)).reshape(count, tokens, width)
+    places = jnp.clip(start - LEADING + jnp.arange(count), 0, frames - 1)
+    key, value = (jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)[0, places] for array in (keys.key, keys.value))
+    largest = None if keys.largest is None else jax.lax.dynamic_index_in_dim(keys.largest, layer)
+    made = _by_frames(own, bounds, key[None], value[None], largest, jnp.int32(0), attend)
+    attended, sums = (jax.lax.dynamic_slice_in_dim(array, offset, length, axis=1) for array in made)
+    frame = (first + jnp.arange(length)) // tokens - LEADING
+    sees = ((frame >= 0) & (frame < frames))[None, :, None]
+    return attended, jnp.where(sees, sums, -jnp.inf)
+
+
+def _by_frames(
+    query: jax.Array,
+    bounds: HeadBounds | None,
+    key: jax.Array,
+    value: jax.Array,
+    largest: jax.Array | None,
+    layer: jax.Array,
+    attend: AttendWithSums,
+) -> tuple[jax.Array, jax.Array]:
+    """Each frame's queries [F, T, W] to its own keys of [layers, F, T, W], as [1, F * T, ...]."""
+    if bounds is not None:
+        here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
+        frames = len(query)
+        bounds = HeadBounds(
+            query=_for_each(bounds.query[0], frames), key=_for_each(here[0], frames), value=_for_each(here[1], frames)
+        )
+    attended, sums = attend(query, key, value, bounds, layer)
+    return tuple(array.reshape(1, math.prod(array.shape[:2]), array.shape[2]) for array in (attended, sums))
+
+
+def _for_each(norms: jax.Array, frames: int) -> jax.Array:
+    return jnp.broadcast_to(norms, (frames, *norms.shape))
