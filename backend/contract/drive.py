@@ -44,9 +44,7 @@ def check_drive(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a driving clip that the preset does not take, or what does not go with one."""
     if request.drive is None:
         if request.drive_prompt:
-            raise RequestError(
-                "drive_prompt was given", "but no clip that drives, to which it belongs", "give drive, or leave it out"
-            )
+            raise RequestError("drive_prompt was given", "but no drive, to which it belongs", "give drive too, or leave this out")
         return
     check_text("drive_prompt", request.drive_prompt, preset)
     if request.step_cache > 0:

@@ -109,10 +109,11 @@ class GenerationRequest(VideoSettings):
 
 
 def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
-    """A request for the preset's first example, for compiling ahead: its pictures are named, but need not exist."""
+    """A request for the preset's first example, for compiling ahead: its pictures and clips are named, but need not exist."""
     image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
     last_image = "/last_image.png" if image and preset.needs_last_image else None
-    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | overrides
+    needed = {role: f"/{role}.mp4" for role, need in preset.takes.items() if need == "must"}
+    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | needed | overrides
     return GenerationRequest.from_preset(preset, **given)
 
 

@@ -144,8 +144,6 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
         return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
 
     floors = sum(floor(is_small(request, step)) for step in range(request.num_steps))
-    chunks = (
-        segments_of(request) if request.drive else -(-geometry.num_latent_frames // (kind.chunk or geometry.num_latent_frames))
-    )
-    calls = chunks * mean_calls(request)
-    return kind.over_floor * floors * calls
+    length = geometry.num_latent_frames
+    chunks = segments_of(request) if request.drive else -(-length // (kind.chunk or length))
+    return kind.over_floor * floors * chunks * mean_calls(request)

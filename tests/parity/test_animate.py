@@ -56,7 +56,7 @@ class Driven:
 
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory, caches_in_a_folder_of_their_own):
-    folder = tiny_animate.write_checkpoint(tmp_path_factory.mktemp("animate"))
+    folder = tiny_animate.write_checkpoint(tiny_animate.make_parts("wan2.2-animate"), tmp_path_factory.mktemp("animate"))
     place, presets = tmp_path_factory.mktemp("files"), {}
     files = {"image": str(place / "figure.png"), "drive": str(place / "clip.mp4")}
     rows, columns = np.mgrid[:64, :64]

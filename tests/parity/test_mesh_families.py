@@ -12,7 +12,7 @@ import pytest
 
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip
-from tests.parity import tiny_hunyuan, tiny_ltx
+from tests.parity import tiny_animate, tiny_hunyuan, tiny_ltx
 from tests.parity.tiny_checkpoints import make_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: seven kinds compiled for eight devices
@@ -38,6 +38,8 @@ CASES = {
     "hunyuanvideo-1.5-t2v, MagCache": {"mag_cache": 0.2, "mag_ratios": [1.0, 1.0, 0.97, 0.98], "steps": 6},
     "wan2.2-t2v, MagCache": {"mag_cache": 0.2, "mag_ratios": [1.0, 1.0, 0.97, 0.98], "guidance_interval": [0.0, 0.7], "steps": 8},
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
+    "wan2.2-animate": {"image": "first", "drive": "clip", "num_frames": 22, "fps": 24, "guidance_interval": [0.0, 0.7]},
+    "wan2.2-animate-fast": {"image": "first", "drive": "clip", "num_frames": 17, "fps": 24},
     "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
     "ltx-2.0, going on": {"video": "clip", "extend": "after", "overlap": 9, "num_frames": 17, "guidance_interval": [0.0, 0.5]},
     "ltx-2.5": {
@@ -77,6 +79,7 @@ COPIES = {"wan2.2-i2v": 5, "wan2.2-vace": 8}  # matrices of a layer that are gat
 OTHER_MESHES = {  # a second stack that is cut over tp too; steps that change the mesh where tp lies within it
     "wan2.2-vace": {"dp": 1, "sp": 1, "tp": 2},
     "wan2.2-ti2v": {"dp": 2, "sp": 2, "tp": 2},
+    "wan2.2-animate": {"dp": 2, "sp": 2, "tp": 2},
     "ltx-2.3": {"dp": 2, "sp": 2, "tp": 2},
     "ltx-2.3, with a control clip": {"dp": 1, "sp": 2, "tp": 2},
 }
@@ -95,7 +98,7 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
 def test_eight_devices_equal_one(case, pictures, tmp_path):
     family = case.partition(",")[0]
     place = tmp_path / "model"
-    maker = next((maker for maker in (tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
+    maker = next((maker for maker in (tiny_animate, tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
     folder = make_checkpoint(family, place) if maker is None else maker.write_checkpoint(maker.make_parts(family), place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
     paths["clip"] = str(counting_clip(tmp_path / "clip.mp4", 25, 24, (64, 64), sound=True))

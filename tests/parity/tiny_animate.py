@@ -37,16 +37,20 @@ class UniPC(UniPCMultistepScheduler):
         return super().step(*arguments, **options)
 
 
-def write_checkpoint(folder: Path, seed: int = 3) -> Path:
-    """The checkpoint in this folder."""
-    torch.manual_seed(seed)
-    parts: dict[str, Any] = {
+def make_parts(kind: str) -> dict[str, Any]:
+    """The checkpoint's parts, the same for both kinds."""
+    torch.manual_seed(3)
+    return {
         "vae": _vae(VAE_21),
         "text_encoder": UMT5EncoderModel.from_pretrained(DEMO / "text_encoder"),
         "tokenizer": AutoTokenizer.from_pretrained(DEMO / "tokenizer"),
         "image_encoder": CLIPVisionModel(_clip()),
         "transformer": _transformer(),
     }
+
+
+def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
+    """The checkpoint in this folder."""
     for name, part in parts.items():
         part.save_pretrained(folder / name)
     index: dict[str, Any] = {name: [type(part).__module__.partition(".")[0], type(part).__name__] for name, part in parts.items()}
