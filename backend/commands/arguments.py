@@ -15,6 +15,7 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import INPUTS, SETTINGS
 from backend.contract.worker import AXES, Hosts, WorkerOptions
 from backend.errors import OutputError, RequestError
+from backend.media.driving import from_files
 from backend.settings import hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets
@@ -50,7 +51,8 @@ def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any
     values["keyframes"] = [path for _, path in keyframes]
     values |= {one.name: _absolute(values[one.name]) for one in INPUTS if one.help}
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
-    return values | {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
+    values |= {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
+    return values | from_files(preset, values)
 
 
 def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:

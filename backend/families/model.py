@@ -35,7 +35,8 @@ Conditions = Mapping[str, np.ndarray]
 
 Inputs = Mapping[str, Sequence[Image.Image | np.ndarray | Segmented]]
 """The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], one that drives
-segment by segment, sounds as float32 [2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip after which the video goes on."""
+segment by segment, sounds as float32 [2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip
+after which the video goes on."""
 
 VIDEO, SOUND = "video", "sound"
 """The names of a model's streams: every model makes the one, and those whose `Kind` has a `sound_rate` the other too."""

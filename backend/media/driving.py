@@ -6,14 +6,16 @@ Source: diffusers modular_pipelines/wan_animate_2, `WanAnimate2ProcessVideosInpu
 
 import collections
 import dataclasses
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
-from backend.contract.clip import Part
-from backend.contract.drive import OVERLAP
-from backend.media.clips import read_clip
+from backend.contract.clip import Part, clip_frames
+from backend.contract.drive import OVERLAP, driven_size
+from backend.media.clips import read_clip, read_clip_facts
+from backend.media.pictures import load_checked_image
+from presets import Preset
 
 
 class Segmented(Protocol):
@@ -63,3 +65,17 @@ class BlankClip:
         width, height = self.size
         for _ in range(count):
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))
+
+
+def from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
+    """What a request for a driven video leaves open that its files say: `num_frames` from the whole clip, `width` and `height`
+    from the picture. `given` are the request's settings by name, None where there is none. Raises: ClipError, ImageError."""
+    found: dict[str, int] = {}
+    if preset.segment_frames is None or not given.get("drive"):
+        return found
+    if given.get("num_frames") is None and given.get("trim") is None:
+        seconds = read_clip_facts(given["drive"]).seconds
+        found["num_frames"] = clip_frames(seconds, given.get("fps") or preset.fps)
+    if given.get("image") and given.get("width") is None and given.get("height") is None:
+        found["width"], found["height"] = driven_size(preset, load_checked_image(given["image"]).size)
+    return found

@@ -52,10 +52,10 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
 
 def original(request: GenerationRequest) -> Iterator[Frame]:
     """The frames, uint8 [height, width, 3], of what a video is made from, to be compared with it: its clip where that lies in the
-    video, and grey where nothing was. Raises: ClipError, while it is read."""
+    video, and grey where nothing was; or the clip that it follows. Raises: ClipError, while it is read."""
     if request.video is None:
-        part = dataclasses.replace(Part.of(request, "control"), size=(request.width, request.height))
-        yield from read_clip(request.control, part)
+        role, path = ("control", request.control) if request.control else ("drive", request.drive)
+        yield from read_clip(path, dataclasses.replace(Part.of(request, role), size=(request.width, request.height)))
         return
     part = Part.of(request)
     clip = read_clip(request.video, part)

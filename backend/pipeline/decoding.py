@@ -202,10 +202,11 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         if sound is not None:
             put_sound(path, sound.part(0, seconds), size)
             return True
-        has_own = request.video is not None and request.extend is None and request.keeps_sound
-        if not has_own or not read_clip_facts(request.video).has_sound:
+        clip = request.drive or request.video
+        has_own = clip is not None and request.extend is None and request.keeps_sound
+        if not has_own or not read_clip_facts(clip).has_sound:
             return False
-        add_sound(path, request.video, Part.of(request).start, seconds, size)
+        add_sound(path, clip, Part.of(request).start, seconds, size)
         return True
     except StudioError as error:
         run.notes.append(f"The video has no sound: {error.cause}")

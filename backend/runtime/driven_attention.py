@@ -30,10 +30,10 @@ of all layers with a `layer`."""
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipKeys:
-    """Keys, turned to their places, and values of a clip's tokens in every layer, each [layers, chips, F, T, W]: of each chip on sp
-    those of the heads that it attends with, T tokens a latent frame. `largest` [layers, chips, 2, heads] float32 are the largest
-    Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU's kernel; None elsewhere. What one layer
-    made has no first axis."""
+    """Keys, turned to their places, and values of a clip's tokens in every layer, each [layers, chips, F, T, W]: of each chip
+    on sp those of the heads that it attends with, T tokens a latent frame. `largest` [layers, chips, 2, heads] float32 are the
+    largest Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU's kernel; None elsewhere. What
+    one layer made has no first axis."""
 
     key: jax.Array
     value: jax.Array
@@ -92,8 +92,8 @@ def driven_attention(
     keys: ClipKeys,
     layer: jax.Array,
 ) -> jax.Array:
-    """As `ulysses.self_attention`, of a video's tokens to themselves and to the `keys` of this `layer`: its latent frame f, counted
-    from 0, sees the clip's frame f - 1, and the first one none."""
+    """As `ulysses.self_attention`, of a video's tokens to themselves and to the `keys` of this `layer`: its latent frame f,
+    counted from 0, sees the clip's frame f - 1, and the first one none."""
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     kept = ClipKeys(key=KEPT, value=KEPT, largest=None if keys.largest is None else KEPT_BOUNDS)
@@ -131,8 +131,8 @@ def _to_clip(
     attend: AttendWithSums,
     first: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array]:
-    """What queries [1, S, W], of which the first has the number `first` in the video, see of the clip, and the log-sums [1, S, H];
-    -inf for the picture's and the padding's, which see nothing."""
+    """What queries [1, S, W], of which the first has the number `first` in the video, see of the clip, and the log-sums [1, S,
+    H]; -inf for the picture's and the padding's, which see nothing."""
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
     if isinstance(first, int):  # these are all of the video's tokens: each frame's lie together

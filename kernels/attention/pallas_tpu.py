@@ -298,7 +298,8 @@ def attend_heads(
 ) -> tuple[jax.Array, ...]:
     """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
     undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open; `layer` is the one that is
-    attended to, if it has several. The result is as `Problem.layout` says; after it, with `gives_sums`, log-sums to the base 2."""
+    attended to, if it has several. The result is as `Problem.layout` says; after it, with `gives_sums`, log-sums to the base
+    2."""
     sizes, width = problem.sizes, problem.width
     sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
     scratch = [

@@ -21,8 +21,9 @@ from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, short
-from presets import list_presets
+from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.driven import described
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
 from wan_ui.door.uploads import Sent, uploaded_path
@@ -30,7 +31,7 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 
 FILES = {
-    **dict.fromkeys(("video", "control", "mask", "sound", "track"), (dict, "a file")),
+    **dict.fromkeys(("video", "control", "mask", "sound", "track", "drive"), (dict, "a file")),
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
 }
@@ -74,6 +75,8 @@ def _generate_with(desk: Desk) -> Callable:
                 video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
                 for models that make sound: sound (an uploaded file, which the picture follows) with sound_start (seconds), make
                 ("sound" for that of the video alone, whose pictures stay), keeps_sound (false for none);
+                for presets that animate: drive (a clip as an uploaded file, whose movements the figure in the image makes), with
+                trim and drive_prompt;
                 for presets of VACE and LTX-2: keyframes (a list of {"frame": 0, "image": a file});
                 control (a clip as an uploaded file), control_kind ("as-is", "edges", "grey"), control_scale, and for LTX-2
                 control_downscale (1, or 2 for a LoRA that was trained with clips of half the size);
@@ -87,8 +90,8 @@ def _generate_with(desk: Desk) -> Callable:
             settings, again = _without_again(settings)
             wanted = Wanted.of(prompt, preset, image, *without_files(settings))
             visit = desk.visit(request)
-            described = await asyncio.to_thread(wanted.to_request, desk.names(visit)[0])
-            job = await desk.submitted(described, visit, again)
+            preset_named, values = await asyncio.to_thread(wanted.values, desk.names(visit)[0])
+            job = await desk.submitted(await described(desk, visit, preset_named, values), visit, again)
             result = await _wait(desk.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
@@ -145,12 +148,17 @@ class Wanted:
 
     def to_request(self, usual: str = "") -> GenerationRequest:
         """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
+        preset, values = self.values(usual)
+        return GenerationRequest.from_preset(preset, **values)
+
+    def values(self, usual: str = "") -> tuple[Preset, dict[str, Any]]:
+        """The preset and the request's settings. Raises: RequestError."""
         unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
             rule = f"may have {', '.join(sorted(FOR_PROGRAMS))}"
             raise RequestError(f"settings has {unknown[0]!r} and", rule, "correct its name or leave it out")
         preset = find_preset(self.preset or usual or list_presets()[0].name)
-        return GenerationRequest.from_preset(preset, prompt=self.prompt, **self._paths(), **self.settings)
+        return preset, {"prompt": self.prompt, **self._paths(), **self.settings}
 
     def _paths(self) -> dict[str, Any]:
         """The uploaded files' paths by the request's fields. Raises: ImageError, ClipError, SoundError, RequestError."""

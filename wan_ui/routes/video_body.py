@@ -27,7 +27,7 @@ from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
-PICTURE, CLIP, SOUND, CONTROL = FILES = ("input_reference", "video", "sound", "control")
+PICTURE, CLIP, SOUND, CONTROL, DRIVE = FILES = ("input_reference", "video", "sound", "control", "drive")
 _LONG = 10_000  # characters: shorter data URLs stay where they are
 _MOST_DATA = 8
 _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
@@ -39,13 +39,13 @@ _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|f
 _ADDRESSES = {
     PICTURE: ("image_url", "image/png"),
     SOUND: ("audio_url", "audio/wav"),
-    **dict.fromkeys((CLIP, CONTROL), ("video_url", "video/mp4")),
+    **dict.fromkeys((CLIP, CONTROL, DRIVE), ("video_url", "video/mp4")),
 }
-_NAMED = f"{PICTURE}, {CLIP}, {SOUND} or {CONTROL}"
+_NAMED = f"{PICTURE}, {CLIP}, {SOUND}, {CONTROL} or {DRIVE}"
 _WRONG = {
     PICTURE: (ImageError, "the picture"),
     SOUND: (SoundError, "the sound"),
-    **dict.fromkeys((CLIP, CONTROL), (ClipError, "the clip")),
+    **dict.fromkeys((CLIP, CONTROL, DRIVE), (ClipError, "the clip")),
 }
 
 
@@ -53,16 +53,17 @@ class BodyTooLarge(RequestError):
     """The body has more bytes than are taken."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sent:
     """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture, the clip, the
-    sound and the control clip, if any, as files."""
+    sound, the control clip and the one that drives, if any, as files."""
 
     fields: dict[str, Any]
     picture: Path | None
     clip: Path | None = None
     sound: Path | None = None
     control: Path | None = None
+    drive: Path | None = None
 
 
 class BodyReader:
@@ -92,7 +93,7 @@ class BodyReader:
             fields, files = await _from_form(request, body) if is_form else (await asyncio.to_thread(_from_json, body), {})
             try:
                 kept = [await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in FILES]
-                return Sent(fields=fields, picture=kept[0], clip=kept[1], sound=kept[2], control=kept[3])
+                return Sent(fields, *kept)
             finally:
                 for file in files.values():
                     await file.close()

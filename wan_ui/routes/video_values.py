@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.contract.geometry import is_frame_count, nearest_frame_counts
 from backend.contract.numbers import check_size
-from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.request import find_preset
 from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.cleaning import Limits
 from backend.engine.job import Job
@@ -37,17 +37,18 @@ class UnknownModel(RequestError):
     """No preset has the name that was given as `model`."""
 
 
-def to_request(sent: Sent, usual: str) -> GenerationRequest:
-    """The request for a video; `usual` is the preset if no model is named. Raises: RequestError."""
+def values_of(sent: Sent, usual: str) -> tuple[Preset, dict[str, Any]]:
+    """The preset and the settings of the video that is asked for; `usual` is the preset if no model is named. Raises:
+    RequestError."""
     settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
     if unknown := sorted(settings.keys() - FOR_PROGRAMS):
         known = ", ".join([*FIELDS, *sorted(FOR_PROGRAMS)])
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
-    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control}
+    files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control, "drive": sent.drive}
     given = {name: str(path) for name, path in files.items() if path}
-    return GenerationRequest.from_preset(preset, prompt=_text(sent.fields, "prompt"), **given, **settings)
+    return preset, {"prompt": _text(sent.fields, "prompt"), **given, **settings}
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -28,6 +28,7 @@ from backend.engine.job import Job
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.driven import described
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
 from wan_ui.desk.opening import unless_gone
@@ -37,7 +38,7 @@ from wan_ui.door.rules import V1, VIDEOS
 from wan_ui.door.uploads import folder_for_parts
 from wan_ui.parts.notes import sentence
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
-from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, to_request, video_object
+from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
 
 USUAL_PAGE, MOST_ON_PAGE = 20, 100
 STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at the end of a step
@@ -96,7 +97,8 @@ class Videos:
         """Queues a video."""
         with folder_for_parts() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            wanted = await asyncio.to_thread(to_request, sent, self._desk.names(visit)[0])
+            preset, values = await asyncio.to_thread(values_of, sent, self._desk.names(visit)[0])
+            wanted = await described(self._desk, visit, preset, values)
             job = await unless_gone(request, self._desk.submitted(wanted, visit))
             return JSONResponse(await asyncio.to_thread(self._object, job))
 

@@ -14,8 +14,8 @@ from kernels.qkv import HeadBounds
 
 
 class DrivenAttention(KernelAttention):
-    """A processor for `WanAttention`. diffusers' block has no way through for the clip: whoever calls a block puts `num_frames` of
-    the clip here before, and takes `made` from here after; or puts all layers' `keys` here, and the `layer`."""
+    """A processor for `WanAttention`. diffusers' block has no way through for the clip: whoever calls a block puts `num_frames`
+    of the clip here before, and takes `made` from here after; or puts all layers' `keys` here, and the `layer`."""
 
     num_frames: int | None = None
     made: ClipKeys

@@ -34,7 +34,8 @@ SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnimateKind(WanKind):
-    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the picture's."""
+    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the
+    picture's."""
 
     segment_frames: int
 

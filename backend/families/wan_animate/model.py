@@ -59,8 +59,8 @@ class DrivenPrograms(Programs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenLane(WholeClipLane):
-    """What all steps share, of all segments: with the driving clip's text and places, and the conditions of which each segment takes
-    its part."""
+    """What all steps share, of all segments: with the driving clip's text and places, and the conditions of which each segment
+    takes its part."""
 
     clip_text: TextContext
     clip_positions: Positions
@@ -229,8 +229,8 @@ class AnimateModel(WanModel):
         return Segment(condition=ImageChannels(values=channels), clip=keys)
 
     def _last_frame(self, programs: Programs, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: the last pixel frame [1, 3, 1, height, width] of a segment's latents, which begin with the picture's; None without
-        latents."""
+        """Work: the last pixel frame [1, 3, 1, height, width] of a segment's latents, which begin with the picture's; None
+        without latents."""
         if latents is None:
             return None
         pixels, caches = None, None
@@ -245,8 +245,8 @@ class AnimateModel(WanModel):
     def _channels(
         self, programs: Programs, vae: Any, request: GenerationRequest, picture: Any, carried: Any
     ) -> Generator[Effect, Any, Any]:
-        """Work: the channels [1, 4 + C, 1 + F, H, W] float32 beside a segment's noisy latents: the picture's, then those of a clip
-        that begins with the `carried` frame and is grey after it, with a mask that says which of them are given."""
+        """Work: the channels [1, 4 + C, 1 + F, H, W] float32 beside a segment's noisy latents: the picture's, then those of a
+        clip that begins with the `carried` frame and is grey after it, with a mask that says which of them are given."""
         geometry, dtype = step_geometry(request), self.dtype
         grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
         first = grey if carried is None else (yield OnHost(lambda xp, frame: frame.astype(dtype), (carried,)))

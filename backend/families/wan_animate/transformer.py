@@ -30,7 +30,8 @@ THETA = 10_000.0  # of the rotary embedding; source: diffusers, `rope_params`
 CLIP_TIMESTEP = 1.0
 LEFT_OUT = 9  # the layer that the branch without the prompt leaves out, counted from 0
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
-"""Where the clip's first token lies, in tokens from the video's first; -1 for as many as the clip itself has. diffusers' defaults."""
+"""Where the clip's first token lies, in tokens from the video's first; -1 for as many as the clip itself has. diffusers'
+defaults."""
 
 
 @jax.tree_util.register_dataclass

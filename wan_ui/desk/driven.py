@@ -1,0 +1,24 @@
+"""The request for a video of a program or of the page, with what its files say: a driven video is as long as its clip, and as
+wide as its picture. Files of strangers are opened in the cage."""
+
+import asyncio
+from typing import Any
+
+from backend.contract.request import GenerationRequest
+from backend.media.cage import LONG_SECONDS, Opening
+from backend.media.driving import from_files
+from presets import Preset
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.opening import visitor
+from wan_ui.desk.visit import Visit
+
+_OPENED = ("drive", "image", "num_frames", "trim", "width", "height", "fps")
+
+
+async def described(desk: Desk, visit: Visit, preset: Preset, values: dict[str, Any]) -> GenerationRequest:
+    """The request of these settings, by their names. Raises: StudioError."""
+    if preset.segment_frames is not None and values.get("drive"):
+        known = {name: values.get(name) for name in _OPENED}
+        opening = Opening(work=from_files, arguments=(preset, known), seconds=LONG_SECONDS)
+        values = values | await desk.engine.cage.opened(opening, visitor(visit))
+    return await asyncio.to_thread(lambda: GenerationRequest.from_preset(preset, **values))
