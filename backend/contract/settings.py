@@ -290,8 +290,7 @@ class VideoSettings(BaseModel):
         None, part="drive", media="video", stage="encode", for_programs=False,
         help="a clip whose movements the figure in --image makes; of presets that animate")
     drive_prompt: str = _row(
-        "", part="drive", stage="encode", label="drive_prompt", needs="segment_frames",
-        help="what that clip shows (the preset's own words)")
+        "", part="drive", stage="encode", help="what that clip shows (the preset's own words)")
     action: str | None = _row(None, part="live", for_programs=False)
     cues: tuple[Cue, ...] = _row((), part="live")
     is_open: bool = _row(False, part="live", for_programs=False)

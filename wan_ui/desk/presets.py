@@ -31,8 +31,8 @@ class PresetChoices:
 
 
 def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
-    """All presets for this task, divided into those that can run here and the others."""
-    presets = [preset for preset in list_presets() if task in preset.tasks]
+    """All presets for this task, divided into those that can run here and the others; those that a clip drives are Edit's."""
+    presets = [preset for preset in list_presets() if task in preset.tasks and preset.segment_frames is None]
     available = tuple(preset for preset in presets if can_run(preset))
     return PresetChoices(available=available, elsewhere=tuple(preset for preset in presets if preset not in available))
 

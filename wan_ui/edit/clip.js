@@ -41,7 +41,7 @@ const clip = (() => {
     edit.chooseSize();
     ways.proposeMargins();
     brush.clear();
-    part(0, edit.limits().num_frames);
+    part(0, edit.usualLength());
     ways.choose(ways.current());
     edit.estimateLarger();
   };

@@ -16,19 +16,26 @@ const edit = (() => {
     [find('#edit-guidance').value, find('#edit-guidance-low').value] = [own.guidance[0], own.guidance.at(-1)];
     find('#edit-guidance-low').closest('label').hidden = own.guidance.length < 2;
     find('#edit-negative').value = own.negative_prompt;
-    find('#edit-size').replaceChildren(...own.sizes.map(sizeOption));
+    find('#edit-drive-prompt').value = own.drive_prompt;
+    const asPicture = own.ways.includes('animate') ? [new Option(words().as_picture, '')] : [];
+    find('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();
-    if (clip.frames === usual) clip.frames = own.num_frames;  // nobody has asked for another length
-    usual = own.num_frames;
+    if (clip.frames === usual) clip.frames = usualLength();  // nobody has asked for another length
+    usual = usualLength();
     ways.showLengths();
     ways.proposeMargins();
     ways.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  // The size whose shape is nearest to the clip's.
+  // As long as the clip where a clip drives the video, else the model's own length.
+  const usualLength = () => {
+    const own = limits(), isWhole = own.ways.includes('animate') && clip.facts;
+    return isWhole ? Math.min(own.max_frames, Math.floor(clip.facts.seconds * own.fps)) : own.num_frames;
+  };
+  // The size whose shape is nearest to the clip's; of a figure's video that of its picture.
   const chooseSize = () => {
     const own = limits();
-    if (!own || !clip.facts) return;
+    if (!own || !clip.facts || own.ways.includes('animate')) return;
     const shape = ([width, height]) => Math.abs(Math.log(width / height * clip.facts.height / clip.facts.width));
     const best = own.sizes.reduce((found, size) => shape(size) < shape(found) - 1e-6 ? size : found);
     find('#edit-size').value = best.join('x');
@@ -52,7 +59,7 @@ const edit = (() => {
 
   const asked = mask => {
     const number = id => find(id).value === '' ? null : Number(find(id).value), own = limits();
-    const [width, height] = find('#edit-size').value.split('x').map(Number);
+    const chosen = find('#edit-size').value, [width, height] = chosen ? chosen.split('x').map(Number) : [null, null];
     const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
     return {
       preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
@@ -126,14 +133,14 @@ const edit = (() => {
     const strength = given.strength ?? find('#edit-strength').defaultValue;
     for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength],
       ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
-      ['size', own]]) find(`#edit-${id}`).value = value;
+      ['drive-prompt', given.drive_prompt || limits().drive_prompt], ['size', own]]) find(`#edit-${id}`).value = value;
     if (!find('#edit-size').value) chooseSize();  // another model, which does not offer it
     showStrength();
     ways.restore(given);
     if (given.clip) clip.part(given.start, Math.round((given.end - given.start) * limits().fps));
   };
 
-  return {choosePreset, chooseSize, estimate, estimateLarger, limits, open};
+  return {choosePreset, chooseSize, estimate, estimateLarger, limits, open, usualLength};
 })();
 watch('value', edit.open);
 edit.open();

@@ -115,11 +115,14 @@ class EditHandlers(Panel):
         """
         request = job.request
         files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
-        clip = (yield from _described((files.get("video") or files["control"])[0])) if request.has_original else None
+        original = next((files[role][0] for role in ("video", "control", "drive") if role in files), None)
+        clip = None if original is None else (yield from _described(original))
         filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
             "time": time.monotonic(),
         }  # new each time
+        if request.drive:
+            filled["figure"] = _known(files["image"][0])
         if "keyframes" in find_preset(request.preset).inputs:
             filled["references"] = [_known(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
@@ -165,7 +168,8 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
     """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
     shown = ("control_kind", "control_scale", "control_downscale", "margins", "extend", "overlap", "keeps_pixels")
-    own = (*(shown if request.strength is None else ()), "keeps_sound")
+    way = ("drive_prompt",) if request.drive else () if request.strength is not None else shown
+    own = (*way, "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
     given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
     loras = {"loras": lora_lines(given)} if request.control else {}

@@ -13,7 +13,7 @@ from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, scales_of, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, menu, references, scale
+from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, drive_prompt, menu, references, scale
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -26,7 +26,7 @@ _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
     """The presets that make something of clips and can be used."""
-    return [preset for preset in list_presets() if "video" in preset.inputs and can_run(preset)]
+    return [preset for preset in list_presets() if {"video", "drive"} & preset.inputs.keys() and can_run(preset)]
 
 
 def edit_html(
@@ -106,7 +106,7 @@ def _asked(presets: Sequence[Preset], texts: Texts) -> str:
         f"<label>{escape(texts.guidance)}{_number('edit-guidance', 0, 30, 0.1)}</label>"
         f"<label>{escape(texts.guidance_low)}{_number('edit-guidance-low', 0, 30, 0.1)}</label>"
         f'<label class="wide">{escape(texts.negative_prompt)}<textarea id="edit-negative" rows="2" maxlength="{LONGEST_TEXT}">'
-        f"</textarea></label></div></details></div>"
+        f"</textarea></label>{drive_prompt(texts)}</div></details></div>"
     )
 
 
@@ -125,6 +125,7 @@ def _option(preset: Preset, texts: Texts) -> str:
         "scaled": ways_of(preset) if is_controlled(preset) else ["follow"],
         "scales": scales_of(preset),
         "beside": sees_beside(preset),
+        "drive_prompt": preset.drive_prompt,
         "inputs": list(preset.inputs),
     }
     return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'

@@ -1,7 +1,7 @@
-// Pictures beside the clip: key frames, each at a frame of the video, and reference pictures. Each is sent when it is added,
+// Pictures beside the clip: key frames, each at a frame of the video, reference pictures, and the figure that moves. Each is sent when it is added,
 // and the server says whether it can be used.
 const pictures = (() => {
-  const state = {keys: [], references: [], chosen: null};
+  const state = {keys: [], references: [], figure: null, chosen: null};
 
   // A picture's path on the server and its address here; null if it cannot be used.
   const takePicture = async file => {
@@ -17,6 +17,11 @@ const pictures = (() => {
       if (one) state.references.push(one);
       show();
     }
+  };
+  const setFigure = async file => {
+    const one = await takePicture(file);
+    if (one) state.figure = one;
+    show();
   };
   // At this frame on, or at the free one that is nearest to it; spread over the video if there is no place asked for.
   const addKeys = async (files, frame = null) => {
@@ -76,7 +81,7 @@ const pictures = (() => {
     return button;
   };
   const show = () => {
-    const track = find('.track'), tiles = find('.tiles');
+    const track = find('.track');
     if (!track) return;
     if (!state.keys.includes(state.chosen)) state.chosen = state.keys[0] ?? null;
     for (const old of track.querySelectorAll('.key')) if (!state.keys.includes(old.studioKey)) old.remove();
@@ -90,17 +95,23 @@ const pictures = (() => {
     find('.track .empty').hidden = state.keys.length > 0;
     find('.keys output').textContent = state.chosen ? keyWords(state.chosen) : '';
     find('#edit-key-remove').hidden = !state.chosen;
-    for (const old of tiles.querySelectorAll('.tile:not(.add)')) old.remove();
-    state.references.forEach((one, place) => {
+    showTiles('.references', state.references, Number(find('.references').dataset.most));
+    showTiles('.figure', state.figure ? [state.figure] : [], 1);
+    ways.showMake();
+    edit.estimate();
+  };
+  // The pictures of one row, each of which is a button that removes it.
+  const showTiles = (row, pictures, most) => {
+    const add = find(`${row} .tile.add`);
+    for (const old of element.querySelectorAll(`${row} .tile:not(.add)`)) old.remove();
+    pictures.forEach((one, place) => {
       const button = thumb(one, 'tile');
       button.title = `${words().remove}: ${one.name}`;
       button.setAttribute('aria-label', button.title);
       button.dataset.place = place;
-      tiles.insertBefore(button, tiles.querySelector('.add'));
+      add.before(button);
     });
-    find('.tile.add').hidden = state.references.length >= Number(find('.references').dataset.most);
-    ways.showMake();
-    edit.estimate();
+    add.hidden = pictures.length >= most;
   };
   const keyWords = ({frame}) => fill(words().key, {frame, last: lastFrame(), at: (frame / edit.limits().fps).toFixed(2)});
   const removeKey = () => {
@@ -150,7 +161,8 @@ const pictures = (() => {
   });
   element.addEventListener('click', event => {
     const tile = event.target.closest?.('.tile:not(.add)');
-    if (tile) { state.references.splice(Number(tile.dataset.place), 1); show(); }
+    if (tile?.closest('.figure')) { state.figure = null; show(); }
+    else if (tile) { state.references.splice(Number(tile.dataset.place), 1); show(); }
     if (event.target.id === 'edit-key-remove') removeKey();
   });
   element.addEventListener('change', event => {
@@ -159,6 +171,7 @@ const pictures = (() => {
     const chosen = [...files];
     if (id === 'edit-keys' || id === 'edit-keys-first') { addKeys(chosen); event.target.value = ''; }
     if (id === 'edit-references') { addReferences(chosen); event.target.value = ''; }
+    if (id === 'edit-figure') { setFigure(chosen[0]); event.target.value = ''; }
   });
   // Files that are dropped here are for here, and not for the page.
   element.addEventListener('dragover', event => {
@@ -174,14 +187,15 @@ const pictures = (() => {
     event.preventDefault();
     delete place.dataset.over;
     const files = [...event.dataTransfer.files];
-    if (place.matches('.tiles')) addReferences(files);
+    if (place.closest('.figure')) setFigure(files[0]);
+    else if (place.matches('.tiles')) addReferences(files);
     else addKeys(files, frameAt(event.clientX));
   });
 
   // An earlier video's pictures.
-  const restore = (keys, references) => Object.assign(state, {keys, references});
+  const restore = (keys, references, figure) => Object.assign(state, {keys, references, figure});
 
-  const keys = () => state.keys, references = () => state.references;
-  return {addKeys, addReferences, keepWithin, keys, lastFrame, references, restore, show};
+  const keys = () => state.keys, references = () => state.references, figure = () => state.figure;
+  return {addKeys, addReferences, figure, keepWithin, keys, lastFrame, references, restore, setFigure, show};
 })();
 

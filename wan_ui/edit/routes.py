@@ -17,7 +17,9 @@ from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Opening
 from backend.media.finished import larger_values
+from presets import Preset
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.driven import described
 from wan_ui.desk.opening import unless_gone, visitor
 from wan_ui.desk.upscaling import chosen
 from wan_ui.desk.visit import Visit
@@ -58,7 +60,7 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
     @answers_json
     async def make(request: Request) -> dict[str, Any]:
         visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        wanted = _larger(desk, visit, given) if _is_larger(given) else asyncio.to_thread(to_request, given)
+        wanted = _larger(desk, visit, given) if _is_larger(given) else _described(desk, visit, given)
         job = await unless_gone(request, _queued(desk, visit, await wanted))
         return {"job": job.id}
 
@@ -89,7 +91,7 @@ def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
     if _is_larger(given):
         return _estimated_larger(desk, visit, given)
     prompt = given.get("prompt")
-    stands_in = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
+    stands_in: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
         stands_in["mask"] = given.get("clip")  # no file is opened for an estimate
     try:
@@ -123,15 +125,21 @@ def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
     return estimate_html(desk.engine.estimate(wanted), True, visit.texts)
 
 
+async def _described(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
+    """The request for a video made of the clip. Raises: StudioError."""
+    return await described(desk, visit, *await asyncio.to_thread(_settings_of, given))
+
+
 def to_request(given: dict[str, Any]) -> GenerationRequest:
-    """The request in what the page sent, which may be anything. Raises: StudioError."""
+    """The request in what the page sent, which may be anything; no file is opened. Raises: StudioError."""
+    preset, settings = _settings_of(given)
+    return GenerationRequest.from_preset(preset, **settings)
+
+
+def _settings_of(given: dict[str, Any]) -> tuple[Preset, dict[str, Any]]:
+    """The model and the request's settings in what the page sent. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     wanted = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
-    return GenerationRequest.from_preset(
-        preset,
-        prompt=given.get("prompt") if isinstance(given.get("prompt"), str) else "",
-        width=given.get("width"),
-        height=given.get("height"),
-        **wanted,
-        **fields_of(given, preset),
-    )
+    prompt = given.get("prompt") if isinstance(given.get("prompt"), str) else ""
+    sides = {name: given.get(name) for name in ("width", "height")}
+    return preset, {"prompt": prompt, **sides, **wanted, **fields_of(given, preset)}

@@ -16,7 +16,7 @@ const ways = (() => {
     find(`[name="edit-way"][value="${way}"]`).checked = true;
     find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
     find('.edit').dataset.way = way;
-    find('#edit-prompt').placeholder = way === 'sound' ? words().placeholder_sound : words().placeholder;
+    find('#edit-prompt').placeholder = words()[`placeholder_${way}`] ?? words().placeholder;
     for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
     for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
     showScale(way);
@@ -29,7 +29,7 @@ const ways = (() => {
     showFrame();
     pictures.show();
     const before = clip.start;
-    if (clip.facts) clip.part(startOf(way), clip.frames || edit.limits().num_frames);
+    if (clip.facts) clip.part(startOf(way), clip.frames || edit.usualLength());
     if (way !== 'extend') moved = null;
     else if (clip.start !== before) moved = clip.start;
     brush.play(false);
@@ -81,7 +81,7 @@ const ways = (() => {
   };
 
   // Margins: the clip keeps its whole picture in the video's size, and is made smaller where that leaves nothing new.
-  const size = () => find('#edit-size').value.split('x').map(Number);
+  const size = () => (find('#edit-size').value || edit.limits().sizes[0].join('x')).split('x').map(Number);
   const margins = () => SIDES.map(side => Math.max(0, Math.trunc(Number(find(`#edit-${side}`).value) || 0)));
   const proposeMargins = () => {
     if (!clip.facts) return;
@@ -122,6 +122,7 @@ const ways = (() => {
       paint: () => ({...part, ...shared, ...keeps, ...heard, mask}),
       widen: () => ({...part, ...shared, ...keeps, ...heard, margins: margins()}),
       sound: () => ({...part}),
+      animate: () => ({...part, ...heard, figure: pictures.figure()?.path, drive_prompt: find('#edit-drive-prompt').value}),
       extend: () => ({
         ...part, ...shared, num_frames: pictures.lastFrame() + 1, end: clip.end(),
         extend: find('#edit-where').value, overlap: number('#edit-overlap'),
@@ -129,7 +130,10 @@ const ways = (() => {
       keys: () => ({...shared, num_frames: pictures.lastFrame() + 1, keyframes}),
     }[way]()};
   };
-  const isWhole = () => current() === 'keys' ? pictures.keys().length + references().length > 0 : !!clip.facts && clip.fits;
+  const isWhole = () => {
+    if (current() === 'keys') return pictures.keys().length + references().length > 0;
+    return !!clip.facts && clip.fits && (current() !== 'animate' || !!pictures.figure());
+  };
   const showMake = () => { find('#edit-make').disabled = !isWhole(); };
 
   element.addEventListener('change', event => {
@@ -154,6 +158,7 @@ const ways = (() => {
   const take = file => {
     const way = current(), isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
     if (way === 'keys') return pictures.addKeys([file]);
+    if (way === 'animate' && isPicture) return pictures.setFigure(file);
     return isPicture && edit.limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.take(file);
   };
   // An earlier video's settings.
@@ -174,7 +179,8 @@ const ways = (() => {
     find('#edit-keeps').checked = given.keeps_pixels ?? true;
     find('#edit-keeps-sound').checked = given.keeps_sound ?? true;
     if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });
-    pictures.restore((given.keyframes ?? []).map(known), (given.references ?? []).map(known));
+    const figure = given.figure ? known(given.figure) : null;
+    pictures.restore((given.keyframes ?? []).map(known), (given.references ?? []).map(known), figure);
     showFrame();
     pictures.keepWithin();
     if (given.mask) brush.show(given.mask, addressOf(given.mask.path));

@@ -2,7 +2,7 @@
 
 A model that makes clips anew by their strength has that way; one with control blocks has all others but that of making a sound,
 which belongs to models that make one; some of these follow a clip and have key frames too. Any model whose videos can begin with
-frames of a clip has that of going on.
+frames of a clip has that of going on. A model that a clip drives has the way of a figure in a picture, and no other.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,21 @@ from presets import Preset
 from wan_ui.door.uploads import checked_upload
 from wan_ui.form.loras import read_loras
 
-Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound"]
+Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
 WAYS: tuple[Way, ...] = get_args(Way)
-WITH_CLIPS_SOUND: tuple[Way, ...] = ("anew", "paint", "widen")  # whose videos have the clip's sound, if they keep it
+WITH_CLIPS_SOUND: tuple[Way, ...] = ("anew", "paint", "widen", "animate")  # whose videos have the clip's sound, if they keep it
 _FAR = 1e6  # seconds, frames, pixels
 
 
 def ways_of(preset: Preset) -> tuple[Way, ...]:
     """What this model can make of a clip, or without one of pictures."""
+    if preset.segment_frames is not None:
+        return ("animate",)
     if preset.makes_sound:
         more = ("follow", sees_beside(preset)), ("extend", bool(extends(preset))), ("keys", "keyframes" in preset.inputs)
         return ("sound", *(way for way, can in more if can))
     if is_controlled(preset):
-        return tuple(way for way in WAYS if way not in ("anew", "sound"))
+        return tuple(way for way in WAYS if way not in ("anew", "sound", "animate"))
     return ("anew", "extend") if extends(preset) else ("anew",)
 
 
@@ -42,6 +44,8 @@ def way_of(request: GenerationRequest) -> Way:
     """The way whose settings the request has."""
     if request.make == "sound":
         return "sound"
+    if request.drive:
+        return "animate"
     if request.strength is not None:
         return "anew"
     given = (("extend", request.extend), ("widen", request.margins), ("paint", request.mask), ("follow", request.control))
@@ -50,7 +54,13 @@ def way_of(request: GenerationRequest) -> Way:
 
 def not_shown(request: GenerationRequest) -> list[str]:
     """What the request is made from that its way does not show, as a request of a program may have it."""
-    shown = {"follow": {"control"}, "paint": {"video", "mask"}, "keys": {"keyframes"}}.get(way_of(request), {"video"})
+    ways = {
+        "follow": {"control"},
+        "paint": {"video", "mask"},
+        "keys": {"keyframes"},
+        "animate": {"drive", "image"},
+    }
+    shown = ways.get(way_of(request), {"video"})
     rest = [role for role in request.inputs() if role not in shown | {"references", "finished_video"}]
     return [*rest, *(["margins"] if request.margins and way_of(request) != "widen" else [])]
 
@@ -125,6 +135,15 @@ def _sound(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     return {**_part(given, preset), "video": _upload(given, "clip"), "make": "sound"}
 
 
+def _animate(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    words = given.get("drive_prompt")
+    if words is not None and not isinstance(words, str):
+        raise RequestError("drive_prompt", "must be a text", "write it again")
+    own = "" if words is None or words.strip() == preset.drive_prompt else words
+    files = {"drive": _upload(given, "clip"), "image": str(checked_upload(given.get("figure")))}
+    return {**_part(given, preset), **files, "drive_prompt": own}
+
+
 def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
@@ -141,7 +160,16 @@ def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     }
 
 
-_FIELDS = {"anew": _anew, "follow": _follow, "paint": _paint, "widen": _widen, "extend": _extend, "keys": _keys, "sound": _sound}
+_FIELDS = {
+    "anew": _anew,
+    "follow": _follow,
+    "paint": _paint,
+    "widen": _widen,
+    "extend": _extend,
+    "keys": _keys,
+    "sound": _sound,
+    "animate": _animate,
+}
 
 
 def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:

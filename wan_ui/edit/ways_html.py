@@ -50,7 +50,24 @@ def below_clip(texts: Texts) -> str:
 
 def below_timeline(texts: Texts) -> str:
     """What each way asks beside the clip."""
-    return f"{_follow(texts)}{_track(texts)}{_extend(texts)}"
+    return f"{_figure(texts)}{_follow(texts)}{_track(texts)}{_extend(texts)}"
+
+
+def _figure(texts: Texts) -> str:
+    """The picture of the figure that moves as the clip's does."""
+    return (
+        f'<div class="figure" data-of="animate"><p class="title">{escape(texts.edit_figure)}</p><div class="tiles takes-files">'
+        f'<label class="tile add" title="{escape(texts.edit_add_figure)}"><input type="file" id="edit-figure"'
+        f' accept="{_PICTURES}">+</label></div></div>'
+    )
+
+
+def drive_prompt(texts: Texts) -> str:
+    """What the clip that drives is said to show."""
+    return (
+        f'<label class="wide" data-of="animate">{escape(texts.edit_drive_prompt)}<textarea id="edit-drive-prompt" rows="2"'
+        f' maxlength="{LONGEST_TEXT}"></textarea></label>'
+    )
 
 
 def _brush(texts: Texts) -> str:
