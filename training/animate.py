@@ -25,7 +25,7 @@ from training.train_transformer import TransformerTraining, train_transformer
 from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
 
-SECONDS = 3000.0
+SECONDS = 3300.0
 BUCKETS = (
     Bucket(width=96, height=96, num_frames=SEGMENT, share=0.88, batch=32, clips=1024),
     Bucket(width=128, height=96, num_frames=SEGMENT, share=0.06, batch=24, clips=96),
@@ -33,7 +33,7 @@ BUCKETS = (
 )
 LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 FLOAT32_PARTS = ("time_embedding", "time_projection", "modulation", "norm")  # the class's `_keep_in_fp32_modules`
-OPTIONS = TransformerTraining(learning_rate=1e-3, text_dropout=0.5)
+OPTIONS = TransformerTraining(learning_rate=1.5e-3, text_dropout=0.5, compiled=True)  # 0.72 s a step in place of 0.83, measured
 
 logger = logging.getLogger(__name__)
 

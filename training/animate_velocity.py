@@ -31,9 +31,9 @@ def predict_animated(
 ) -> torch.Tensor:
     """Velocity [B, C, 1 + F, H, W] of the picture's frame and a segment's.
 
-    `latents` [B, C, 1 + F, H, W]; `condition` [B, 4 + C, 1 + F, H, W], mask first; `driving` [B, C, F, H, W]; `timestep` [B], 0 to
-    1000; `text` [B, L, D] and what is added to the cross-attention's logits [B, 1, 1, L]; `driving_text` the same for the driving
-    clip, [1, L, D] and [1, 1, 1, L]; `run_block` is `run_animated_block` or that function compiled.
+    `latents` [B, C, 1 + F, H, W]; `condition` [B, 4 + C, 1 + F, H, W], mask first; `driving` [B, C, F, H, W]; `timestep` [B], 0
+    to 1000; `text` [B, L, D] and what is added to the cross-attention's logits [B, 1, 1, L]; `driving_text` the same for the
+    driving clip, [1, L, D] and [1, 1, 1, L]; `run_block` is `run_animated_block` or that function compiled.
     """
     batch, channels, num_frames, height, width = latents.shape
     down, across = (side // patch for side, patch in zip((height, width), transformer.config.patch_size[1:], strict=True))
@@ -57,7 +57,8 @@ def predict_animated(
 def run_animated_block(
     block, hidden, text, text_bias, driving_text, driving_bias, modulation, cosine, sine, seen, dtype
 ) -> torch.Tensor:
-    """Tokens [B, S, D] after one block; `modulation` [B, 2 F - 1, 6, D]; `cosine` and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
+    """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's; `modulation` [B, 2 F - 1, 6, D]; `cosine`
+    and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.modulation[None] + modulation).unbind(2)
     attention, normal = block.self_attn, _modulate(hidden, shift, scale)
     query, key = (

@@ -1,8 +1,8 @@
 """wan-tiny-animate's world: a picture of one of wan-tiny's scenes, a driving clip of another one, and the video that is right.
 
-What is right: the picture's shape, in its colour and on its background, has its centre where the driving shape has its own in each
-frame, and grows and shrinks as that does: its radius is the picture's times the driving shape's, divided by the driving shape's in
-the clip's first frame, and never outside wan-tiny's own sizes. Where the picture has its shape does not matter.
+What is right: the picture's shape, in its colour and on its background, has its centre where the driving shape has its own in
+each frame, and grows and shrinks as that does: its radius is the picture's times the driving shape's, divided by the driving
+shape's in the clip's first frame, and never outside wan-tiny's own sizes. Where the picture has its shape does not matter.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SLIPS = (0.015, 0.04)  # how far a carried frame is off, standard deviations: th
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A picture and a driving clip, and the segment of the video that is to be made. The picture is its scene's frame at `moment`
-    in [0, 1]; `num_frames` are the driving clip's. `slip` is how far the carried frame is off, as a segment that is made is: x and
-    y in sides, and the radius's factor. With `has_bars` the driving clip has another form, between black bars."""
+    """A picture and a driving clip, and the segment of the video that is to be made. The picture is its scene's frame at
+    `moment` in [0, 1]; `num_frames` are the driving clip's. `slip` is how far the carried frame is off, as a segment that is made
+    is: x and y in sides, and the radius's factor. With `has_bars` the driving clip has another form, between black bars."""
 
     picture: Scene
     driving: Scene
@@ -87,7 +87,9 @@ def picture_of(pair: Pair, size: Bucket) -> torch.Tensor:
 def picture_place(pair: Pair, size: Bucket) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Centre x, centre y and radius in pixels of the picture's shape, each [1]."""
     moments = 101
-    return tuple(value[round(pair.moment * (moments - 1))][None] for value in path(pair.picture, moments, size.width, size.height))
+    return tuple(
+        value[round(pair.moment * (moments - 1))][None] for value in path(pair.picture, moments, size.width, size.height)
+    )
 
 
 def inner_size(pair: Pair, size: Bucket) -> tuple[int, int]:
