@@ -1,4 +1,4 @@
-"""Makes wan-tiny-animate: wan-tiny's transformer, in Wan-Animate-2's class, learns to move a picture's shape as a driving clip's.
+"""Makes wan-tiny-animate: wan-tiny's transformer, in Wan-Animate-2's class, learns to move a picture's shape as a clip's.
 
 `python -m training --model wan-tiny-animate`. wan-tiny's other parts stay as they are.
 """
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class AnimateCache(LatentCache[Pair]):
-    """`latents` [N, C + (4 + C) + C, 1 + F, H, W]: clean, the picture's first; the condition; the driving clip's after zeros."""
+    """`latents` [N, C + 4 + C + C, 1 + F, H, W]: clean, the picture's first; the condition; the driving clip's after zeros."""
 
     def _encode_new(self, clips: int) -> tuple[torch.Tensor, list[Pair]]:
         pairs = [self._world.sample(self._rng) for _ in range(clips)]

@@ -52,8 +52,8 @@ class AnimateNetworks(WanNetworks):
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> AnimateNetworks:
         """The networks of a checkpoint or of a parts folder, in float32."""
-        transformer = WanAnimate2Transformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32).to(device)
-        return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer)
+        transformer = WanAnimate2Transformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32)
+        return cls(WanText.load(folder / "text_encoder", tokenizer_folder, device), transformer.to(device))
 
     def compile(self) -> None:
         """See `Networks`."""

@@ -1,7 +1,7 @@
 """wan-tiny-animate's forward pass as training runs it: the numbers of both passes of `WanAnimate2Transformer3DModel` in one.
 
-The class reads the driving clip first and keeps every layer's keys and values, then makes a step with them. The driving tokens do
-not see the others, so here both stand in one sequence, and a mask says who sees whom: it can be learned through, and is faster.
+The class reads the driving clip first and keeps every layer's keys and values, then makes a step with them. The driving tokens
+do not see the others, so here both stand in one sequence, and a mask says who sees whom: gradients reach the driving clip too.
 `tests/training` compares it with the class. Matrix products run in `dtype`, everything else in float32.
 """
 
@@ -57,8 +57,8 @@ def predict_animated(
 def run_animated_block(
     block, hidden, text, text_bias, driving_text, driving_bias, modulation, cosine, sine, seen, dtype
 ) -> torch.Tensor:
-    """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's; `modulation` [B, 2 F - 1, 6, D]; `cosine`
-    and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
+    """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's. `modulation` [B, 2 F - 1, 6, D];
+    `cosine` and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.modulation[None] + modulation).unbind(2)
     attention, normal = block.self_attn, _modulate(hidden, shift, scale)
     query, key = (

@@ -28,8 +28,8 @@ SLIPS = (0.015, 0.04)  # how far a carried frame is off, standard deviations: th
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
     """A picture and a driving clip, and the segment of the video that is to be made. The picture is its scene's frame at
-    `moment` in [0, 1]; `num_frames` are the driving clip's. `slip` is how far the carried frame is off, as a segment that is made
-    is: x and y in sides, and the radius's factor. With `has_bars` the driving clip has another form, between black bars."""
+    `moment` in [0, 1]; `num_frames` are the driving clip's. `slip` is how far the carried frame is off, as the model's own is:
+    x and y in sides, and the radius's factor. With `has_bars` the driving clip has another form, between black bars."""
 
     picture: Scene
     driving: Scene

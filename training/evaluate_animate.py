@@ -6,8 +6,8 @@ Colour, shape and motion of each video are a triple that training has not seen, 
 and background than the picture's. Half of the prompts are empty; the others describe the picture's scene, whose motion is drawn
 anew. The detector reads the video and the right one, which is drawn. `follows`: in at least 90 % of the frames the two shapes'
 centres are no more than a sixteenth of the side apart, and the same motion is read in both: a direction, still, growing or
-shrinking. `near` is the share of such frames, `distance` the mean one in pixels, `size` the median ratio of the radii, the larger
-through the smaller. The bars: follows 0.85, shape and colour 0.9, background 0.95.
+shrinking. `near` is the share of such frames, `distance` the mean one in pixels, `size` the median ratio of the radii, the
+larger through the smaller. The bars: follows 0.85, shape and colour 0.9, background 0.95.
 """
 
 from __future__ import annotations

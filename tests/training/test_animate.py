@@ -1,4 +1,4 @@
-"""wan-tiny-animate's world, its forward pass and its sampler beside diffusers' own, what is written of it, and how it is scored."""
+"""wan-tiny-animate's world, its forward pass and sampler beside diffusers' own, what is written of it, and how it is scored."""
 
 import dataclasses
 import json
