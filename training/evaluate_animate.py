@@ -18,6 +18,7 @@ import json
 import logging
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ NEAR_SHARE = 0.9  # of the frames
 logger = logging.getLogger(__name__)
 
 
-def held_out_pair(number: int, num_frames: int, rng: random.Random) -> Pair:
+def held_out_pair(number: int, num_frames: int, rng: random.Random, has_bars: bool = False) -> Pair:
     """A pair whose video has the held-out triple of this number."""
     triples = sorted(held_out_triples())
     colour, shape, motion = triples[number % len(triples)]
@@ -46,22 +47,24 @@ def held_out_pair(number: int, num_frames: int, rng: random.Random) -> Pair:
     driving = sample_scene(rng, (_another(colour, COLOURS, rng), _another(shape, SHAPES, rng), motion))
     while driving.background == picture.background:
         driving = sample_scene(rng, driving.triple)
-    return Pair(picture=picture, driving=driving, moment=rng.random(), num_frames=num_frames)
+    return Pair(picture=picture, driving=driving, moment=rng.random(), num_frames=num_frames, has_bars=has_bars)
 
 
 def _another(given: str, all_of_them, rng: random.Random) -> str:
     return rng.choice([one for one in all_of_them if one != given])
 
 
-def make_video(sampler: AnimateSampler, pair: Pair, prompt: str, seed: int, settings: AnimateSettings) -> torch.Tensor:
+def make_video(
+    sampler: AnimateSampler, pair: Pair, prompt: str, seed: int, settings: AnimateSettings, size: Bucket = SIZE
+) -> torch.Tensor:
     """The model's video for a pair, uint8 [F, H, W, 3]."""
-    clip = driving_clip(pair, SIZE)[None, :, : pair.num_frames]
-    return sampler.sample(picture_of(pair, SIZE)[None], clip, [prompt], [seed], settings)[0]
+    clip = driving_clip(pair, size)[None, :, : pair.num_frames]
+    return sampler.sample(picture_of(pair, size)[None], clip, [prompt], [seed], settings)[0]
 
 
-def score(video: torch.Tensor, pair: Pair) -> dict[str, Any]:
+def score(video: torch.Tensor, pair: Pair, size: Bucket = SIZE) -> dict[str, Any]:
     """One video's scores by name; `distance` is the mean one of the centres in pixels, None where nothing is seen."""
-    truth = ((whole_video(pair, SIZE)[:, : pair.num_frames].permute(1, 2, 3, 0) + 1) * 127.5).round().clamp(0, 255).byte()
+    truth = ((whole_video(pair, size)[:, : pair.num_frames].permute(1, 2, 3, 0) + 1) * 127.5).round().clamp(0, 255).byte()
     seen, right = detect(video), detect(truth)
     found: dict[str, Any] = {
         name: getattr(seen, name) == getattr(pair.picture, name) for name in ("shape", "colour", "background")
@@ -69,27 +72,28 @@ def score(video: torch.Tensor, pair: Pair) -> dict[str, Any]:
     if seen.colour is None:
         return found | {"follows": False, "near": 0.0, "motion": False, "distance": None, "size": None}
     ours, theirs = positions(video), positions(truth)
-    apart = (ours[:, :2] - theirs[:, :2]).norm(dim=1)
-    near = float((apart <= NEAR).float().mean())
+    apart = ((ours[:, :2] - theirs[:, :2]) * torch.tensor([size.width, size.height])).norm(dim=1)
+    near = float((apart <= NEAR * min(size.width, size.height)).float().mean())
     ratio = (ours[:, 2] / theirs[:, 2]).clamp(min=1e-3)
     return found | {
         "follows": near >= NEAR_SHARE and seen.motion == right.motion,
         "near": near,
         "motion": seen.motion == right.motion,
-        "distance": float(apart.mean()) * SIZE.width,
+        "distance": float(apart.mean()),
         "size": float(torch.maximum(ratio, 1 / ratio).median()),
     }
 
 
-def evaluate(sampler: AnimateSampler, videos: int, num_frames: int, seed: int, settings: AnimateSettings) -> dict[str, float]:
-    """Means of the scores of so many videos."""
+def evaluate(
+    sampler: AnimateSampler, pairs: Iterable[Pair], seed: int, settings: AnimateSettings, size: Bucket = SIZE
+) -> dict[str, float]:
+    """Means of the scores of the pairs' videos."""
     rng, scores = random.Random(seed), []
-    for number in range(videos):
-        pair = held_out_pair(number, num_frames, rng)
+    for number, pair in enumerate(pairs):
         prompt = describe(pair.picture, rng) if number % 2 else ""
-        scores.append(score(make_video(sampler, pair, prompt, seed + number, settings), pair))
+        scores.append(score(make_video(sampler, pair, prompt, seed + number, settings, size), pair, size))
         if number % 20 == 19:
-            logger.info("%d of %d", number + 1, videos)
+            logger.info("%d videos", number + 1)
     return {name: _mean([one[name] for one in scores if one[name] is not None]) for name in scores[0]}
 
 
@@ -101,7 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("models/wan-tiny-animate"))
     parser.add_argument("--videos", type=int, default=200, help="of one segment")
-    parser.add_argument("--long-videos", type=int, default=50, help="of three segments")
+    parser.add_argument("--long-videos", type=int, default=50, help="of three segments, and of clips between bars")
+    parser.add_argument("--width", type=int, default=SIZE.width)
+    parser.add_argument("--height", type=int, default=SIZE.height)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--steps", type=int, default=AnimateSettings.steps)
     parser.add_argument("--flow-shift", type=float, default=AnimateSettings.flow_shift)
@@ -110,13 +116,18 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = AnimateSettings(steps=given.steps, flow_shift=given.flow_shift, solver=given.solver)
-    sampler = AnimateSampler.load(given.model)
-    lengths = {"one segment": (given.videos, SEGMENT), "three segments": (given.long_videos, LONG)}
-    scores = {
-        name: {"videos": videos, "frames": frames} | evaluate(sampler, videos, frames, given.seed, settings)
-        for name, (videos, frames) in lengths.items()
-        if videos
+    sampler, size = AnimateSampler.load(given.model), dataclasses.replace(SIZE, width=given.width, height=given.height)
+    kinds = {
+        "one segment": (given.videos, SEGMENT, False),
+        "three segments": (given.long_videos, LONG, False),
+        "between bars": (given.long_videos, SEGMENT, True),
     }
+    scores = {}
+    for name, (videos, frames, has_bars) in kinds.items():
+        rng = random.Random(given.seed)
+        pairs = [held_out_pair(number, frames, rng, has_bars) for number in range(videos)]
+        if pairs:
+            scores[name] = {"videos": videos, "frames": frames} | evaluate(sampler, pairs, given.seed, settings, size)
     text = json.dumps({"seed": given.seed, **dataclasses.asdict(settings), "scores": scores}, indent=2)
     sys.stdout.write(text + "\n")
     if given.json:
