@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from training.animate import SECONDS as ANIMATE_SECONDS
+from training.animate import make_animate
 from training.fast_vae import speed_up
 from training.latents import LatentCache, scenes_of_world
 from training.live import SECONDS as LIVE_SECONDS
@@ -27,8 +29,11 @@ from training.train_vae import REFINING_RATE, refine_decoder, train_vae
 from training.vace import SECONDS as VACE_SECONDS
 from training.vace import make_vace
 
-LIVE, VACE = "wan-live-tiny", "wan-tiny-vace"
-ON_WAN_TINY = {LIVE: (make_live, LIVE_SECONDS), VACE: (make_vace, VACE_SECONDS)}  # learn beside wan-tiny's own parts
+ON_WAN_TINY = {  # learn beside wan-tiny's own parts
+    "wan-live-tiny": (make_live, LIVE_SECONDS),
+    "wan-tiny-vace": (make_vace, VACE_SECONDS),
+    "wan-tiny-animate": (make_animate, ANIMATE_SECONDS),
+}
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,131 @@
+"""wan-tiny-animate's forward pass as training runs it: the numbers of both passes of `WanAnimate2Transformer3DModel` in one.
+
+The class reads the driving clip first and keeps every layer's keys and values, then makes a step with them. The driving tokens
+do not see the others, so here both stand in one sequence, and a mask says who sees whom: gradients reach the driving clip too.
+`tests/training` compares it with the class. Matrix products run in `dtype`, everything else in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from diffusers import WanAnimate2Transformer3DModel
+
+from training.velocity import _cross_attention, _heads, _linear, _modulate, _per_frame, _rms_norm, _rotate
+
+DRIVING_TIMESTEP = 1.0  # the class's own
+
+
+def predict_animated(
+    transformer: WanAnimate2Transformer3DModel,
+    latents: torch.Tensor,
+    condition: torch.Tensor,
+    driving: torch.Tensor,
+    timestep: torch.Tensor,
+    text: tuple[torch.Tensor, torch.Tensor],
+    driving_text: tuple[torch.Tensor, torch.Tensor],
+    dtype: torch.dtype = torch.bfloat16,
+    run_block: Callable | None = None,
+) -> torch.Tensor:
+    """Velocity [B, C, 1 + F, H, W] of the picture's frame and a segment's.
+
+    `latents` [B, C, 1 + F, H, W]; `condition` [B, 4 + C, 1 + F, H, W], mask first; `driving` [B, C, F, H, W]; `timestep` [B], 0
+    to 1000; `text` [B, L, D] and what is added to the cross-attention's logits [B, 1, 1, L]; `driving_text` the same for the
+    driving clip, [1, L, D] and [1, 1, 1, L]; `run_block` is `run_animated_block` or that function compiled.
+    """
+    batch, channels, num_frames, height, width = latents.shape
+    down, across = (side // patch for side, patch in zip((height, width), transformer.config.patch_size[1:], strict=True))
+    known = torch.cat([torch.ones_like(driving[:, :4]), driving], 1)
+    parts = ((latents, condition), (driving, known))
+    hidden = torch.cat([transformer.patch_embedding(torch.cat(part, 1)).flatten(2).transpose(1, 2) for part in parts], 1)
+    time, modulation = _embed_time(transformer, timestep, num_frames, dtype)
+    texts = [(_embed_text(transformer, embeddings, dtype), bias) for embeddings, bias in (text, driving_text)]
+    cosine, sine = rotations(transformer, num_frames, down, across)
+    seen = who_sees_whom(num_frames, down * across).to(latents.device)
+    run_block = run_block or run_animated_block
+    for block in transformer.blocks:
+        hidden = run_block(block, hidden, *texts[0], *texts[1], modulation, cosine, sine, seen, dtype)
+    hidden = hidden[:, : num_frames * down * across]
+    shift, scale = (transformer.head.modulation[None] + time[:, :num_frames, None]).unbind(2)
+    patches = _linear(transformer.head.head, _modulate(hidden, shift, scale), dtype).float()
+    patches = patches.reshape(batch, num_frames, down, across, 1, height // down, width // across, channels)
+    return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(latents.shape)
+
+
+def run_animated_block(
+    block, hidden, text, text_bias, driving_text, driving_bias, modulation, cosine, sine, seen, dtype
+) -> torch.Tensor:
+    """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's. `modulation` [B, 2 F - 1, 6, D];
+    `cosine` and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
+    shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.modulation[None] + modulation).unbind(2)
+    attention, normal = block.self_attn, _modulate(hidden, shift, scale)
+    query, key = (
+        _rotate(_heads(_rms_norm(norm, _linear(project, normal, dtype)), attention.heads), cosine, sine)
+        for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
+    )
+    value = _heads(_linear(attention.to_v, normal, dtype), attention.heads)
+    attended = F.scaled_dot_product_attention(query.to(dtype), key.to(dtype), value.to(dtype), attn_mask=seen)
+    attended = _linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
+    hidden = hidden + _per_frame(attended, gate)
+    normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm3.weight, block.norm3.bias, block.norm3.eps)
+    frames = modulation.shape[1]
+    made, driving = normal.split([hidden.shape[1] * count // frames for count in ((frames + 1) // 2, frames // 2)], 1)
+    told = [
+        _cross_attention(block.cross_attn, made, text, text_bias, dtype),
+        _cross_attention(block.cross_attn, driving, driving_text, driving_bias, dtype),
+    ]
+    hidden = hidden + torch.cat(told, 1)
+    inner = F.gelu(_linear(block.ffn[0], _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + _per_frame(_linear(block.ffn[2], inner, dtype).float(), gate_ff)
+
+
+def who_sees_whom(num_frames: int, tokens: int) -> torch.Tensor:
+    """[S, S], true where a row's token sees a column's: those of the video all of theirs and, in frame f, the driving clip's of
+    frame f - 1; the driving clip's all of their own."""
+    made = torch.ones(num_frames, num_frames, dtype=torch.bool)
+    driving = made[1:, 1:]
+    beside = torch.eye(num_frames, dtype=torch.bool)[:, 1:]
+    frames = torch.cat([torch.cat([made, beside], 1), torch.cat([torch.zeros_like(beside.T), driving], 1)])
+    return frames.repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
+
+
+def rotations(transformer: WanAnimate2Transformer3DModel, num_frames: int, down: int, across: int) -> tuple[torch.Tensor, ...]:
+    """Cosine and sine [1, S, 1, D / heads] of all tokens, the driving clip's after the video's."""
+    config, device = transformer.config, transformer.patch_embedding.weight.device
+    given = (config.refer_offset_t, config.refer_offset_h, config.refer_offset_w)
+    grid = (num_frames - 1, down, across)
+    offsets = tuple(side if offset < 0 else offset for offset, side in zip(given, grid, strict=True))
+    parts = [
+        _angles(transformer._rope_freqs((0, 0, 0), device), num_frames, down, across),
+        _angles(transformer._rope_freqs(offsets, device), *grid),
+    ]
+    turns = torch.cat(parts).repeat_interleave(2, 1)[None, :, None]
+    return turns.real.float(), turns.imag.float()
+
+
+def _angles(table: torch.Tensor, frames: int, down: int, across: int) -> torch.Tensor:
+    half = table.shape[1]
+    over_time, over_rows, over_columns = table.split([half - 2 * (half // 3), half // 3, half // 3], 1)
+    shape = (frames, down, across, -1)
+    axes = (
+        over_time[:frames, None, None].expand(shape),
+        over_rows[None, :down, None].expand(shape),
+        over_columns[None, None, :across].expand(shape),
+    )
+    return torch.cat(axes, -1).flatten(0, 2)
+
+
+def _embed_time(transformer, timestep: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time embedding [B, 2 F - 1, D] and modulation [B, 2 F - 1, 6, D]: the video's frames, then the driving clip's."""
+    both = torch.stack([timestep, torch.full_like(timestep, DRIVING_TIMESTEP)], 1)
+    time = transformer.time_embedding(transformer.timesteps_proj(both.flatten()))
+    modulation = _linear(transformer.time_projection[1], F.silu(time), dtype).float().unflatten(1, (6, -1))
+    counts = torch.tensor([num_frames, num_frames - 1], device=timestep.device)
+    return tuple(value.unflatten(0, both.shape).repeat_interleave(counts, 1) for value in (time, modulation))
+
+
+def _embed_text(transformer, text: torch.Tensor, dtype) -> torch.Tensor:
+    first, _, second = transformer.text_embedding
+    return _linear(second, F.gelu(_linear(first, text, dtype), approximate="tanh"), dtype)
