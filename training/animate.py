@@ -100,7 +100,8 @@ def assemble_animate(parts: Path, base: Path, target: Path) -> None:
         link.symlink_to(os.path.relpath(base / part, target))
     shutil.copytree(base / "scheduler", target / "scheduler", dirs_exist_ok=True)
     index = {
-        "_class_name": "WanAnimate2ModularPipeline",
+        "_class_name": "WanAnimate2Pipeline",
+        "segment_frame_length": SEGMENT,
         "transformer": ["diffusers", "WanAnimate2Transformer3DModel"],
         "vae": ["diffusers", "AutoencoderKLWan"],
         "text_encoder": ["transformers", "UMT5EncoderModel"],

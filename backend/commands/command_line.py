@@ -121,7 +121,7 @@ def _add_rewriter(serve: argparse.ArgumentParser) -> None:
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
     generate = commands.add_parser("generate", help="make one video, then end")
-    add_settings(generate, "encode", "denoise", required=("preset", "prompt"))
+    add_settings(generate, "encode", "denoise", required=("preset",))
     _add_result(generate)
     _add_hosts(generate)
     _add_common(generate)
