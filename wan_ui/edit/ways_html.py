@@ -44,13 +44,13 @@ def canvas(texts: Texts) -> str:
 
 
 def below_clip(texts: Texts) -> str:
-    """The brush, or the margins."""
-    return f"{_brush(texts)}{_margins(texts)}{_keeps(texts)}{_keeps_sound(texts)}"
+    """The brush, the margins, or the figure."""
+    return f"{_figure(texts)}{_brush(texts)}{_margins(texts)}{_keeps(texts)}{_keeps_sound(texts)}"
 
 
 def below_timeline(texts: Texts) -> str:
     """What each way asks beside the clip."""
-    return f"{_figure(texts)}{_follow(texts)}{_track(texts)}{_extend(texts)}"
+    return f"{_follow(texts)}{_track(texts)}{_extend(texts)}"
 
 
 def _figure(texts: Texts) -> str:

@@ -16,6 +16,7 @@ from wan_ui.desk.upscaling import Offer, upscale_menu
 from wan_ui.library.projects import place_html
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
+from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, rate_words, value_words
 from wan_ui.stage.html import go_on_button, sound_download
@@ -49,7 +50,8 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
 
 def _card(job: Job, shelf: Shelf, texts: Texts) -> str:
     request, one, is_chosen, sounds = job.request, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
-    label = f"{request.prompt}{texts.between}{texts.with_sound}" if sounds else request.prompt
+    named = name_of(request, texts)
+    label = f"{named}{texts.between}{texts.with_sound}" if sounds else named
     ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""
     if job.deleted:
         buttons = icon_button("queue:restore", "again", texts.restore, **one)
@@ -64,7 +66,7 @@ def _card(job: Job, shelf: Shelf, texts: Texts) -> str:
         f' data-starred="{"true" if job.is_starred else "false"}" data-act="choose:choose" aria-label="{escape(label)}">'
         f'<div class="tile" style="--ratio: {ratio}"><img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
         f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video>{mark}</div>'
-        f'<p>{escape(request.prompt)}</p><span class="buttons">{buttons}</span></li>'
+        f'<p>{escape(named)}</p><span class="buttons">{buttons}</span></li>'
     )
 
 
@@ -85,7 +87,7 @@ def detail_html(
     that the visitor may see."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
-    label = escape(texts.video_label.format(prompt=job.request.prompt))
+    label = escape(texts.video_label.format(prompt=name_of(job.request, texts)))
     created = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
     rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
@@ -94,7 +96,7 @@ def detail_html(
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
-        f'<p class="prompt">{escape(job.request.prompt)}</p>{_detail_actions(job, result, texts, bool(owner), offers)}'
+        f'<p class="prompt">{escape(name_of(job.request, texts))}</p>{_detail_actions(job, result, texts, bool(owner), offers)}'
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"{place_html(job, projects, texts)}<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
         f"<h3>{escape(texts.shot_seconds)}</h3><dl>{pairs_html(seconds)}</dl>{arithmetic}"

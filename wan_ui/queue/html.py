@@ -10,6 +10,7 @@ from backend.engine.estimate import Estimate
 from backend.engine.job import Job
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
+from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds
 from wan_ui.words.english import Texts
 
@@ -84,14 +85,14 @@ def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
 
 def _item(entry: Entry, texts: Texts) -> str:
     job, request = entry.job, entry.job.request
-    label = escape(texts.queue_show.format(prompt=request.prompt))
+    label = escape(texts.queue_show.format(prompt=name_of(request, texts)))
     facts = texts.queue_steps.format(steps=request.num_steps, seed=request.seed)
     percent = round(entry.view.fraction * 100)
     bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
     return (
         f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
         f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" aria-label="{label}">'
-        f'{_thumb(entry)}<span class="words"><b>{escape(request.prompt)}</b>'
+        f'{_thumb(entry)}<span class="words"><b>{escape(name_of(request, texts))}</b>'
         f"<small>{escape(_state(entry, texts) or facts)}</small>"
         f"{bar}</span></button>{_buttons(entry, texts)}</li>"
     )

@@ -23,6 +23,7 @@ from wan_ui.desk.sound import sound_url
 from wan_ui.desk.upscaling import Offer, upscale_menu
 from wan_ui.parts.buttons import icon_button, play_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
+from wan_ui.parts.naming import name_of
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
 from wan_ui.parts.values import NO_PICTURE, pairs_html
@@ -67,7 +68,7 @@ def _picture(view: StageView, job: Job | None, texts: Texts) -> str:
 def _video(view: StageView, job: Job | None, texts: Texts) -> str:
     if not job or not view.result:
         return "<video muted loop playsinline hidden></video>"
-    label = escape(texts.video_label.format(prompt=job.request.prompt))
+    label = escape(texts.video_label.format(prompt=name_of(job.request, texts)))
     source = media_url(job, view.result.path)
     return f'<video muted loop playsinline autoplay tabindex="0" aria-label="{label}" src="{source}"></video>'
 
@@ -105,7 +106,7 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
 def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
     headline, detail, numbers = progress_words(view, texts)
     if job and view.phase == "finished":
-        detail = job.request.prompt
+        detail = name_of(job.request, texts)
     percent = round(view.fraction * 100)
     is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
     return (

@@ -190,6 +190,7 @@ CHINESE = Texts(
     edit_placeholder_sound="要听到什么？",
     edit_placeholder_animate="人物和场景，可不填",
     edit_as_picture="与图片相同",
+    animated="角色动画",
     edit_drive_prompt="片段里是什么",
     edit_figure="要动起来的人物",
     edit_add_figure="选择一张人物图片",

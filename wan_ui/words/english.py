@@ -206,6 +206,7 @@ class Texts:
     edit_placeholder_sound: str = "What should be heard?"
     edit_placeholder_animate: str = "The figure and the scene, if you like"
     edit_as_picture: str = "As the picture"
+    animated: str = "An animated figure"
     edit_drive_prompt: str = "What the clip shows"
     edit_figure: str = "The figure that moves"
     edit_add_figure: str = "Choose a picture of the figure"
