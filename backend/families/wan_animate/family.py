@@ -33,7 +33,7 @@ SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AnimateKind(WanKind):
+class SegmentKind(WanKind):
     """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the
     picture's."""
 
@@ -50,7 +50,7 @@ class WanAnimateFamily(WanFamily):
     body = "backend.families.wan_animate.model:AnimateModel"
     of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
 
-    def _kind(self, index: Mapping[str, Any], configs: Configs) -> AnimateKind:
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], scales(configs)
@@ -64,7 +64,7 @@ class WanAnimateFamily(WanFamily):
                 "give a whole checkpoint of Animate-2",
             )
         frames = index.get(SEGMENT, SEGMENT_FRAMES)
-        return AnimateKind(
+        return SegmentKind(
             name="wan2.2-animate",
             tasks=("i2v",),
             takes={"image": "must", "drive": "must"},
