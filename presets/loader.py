@@ -111,23 +111,23 @@ class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
     Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
-    first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval` are
-    the shares of the steps between which guidance runs; `first_guidance` is what guidance is worth trying on the first steps of a
-    model that needs none, None if that is not offered; `nag` how strongly the negative prompt acts without guidance, 0 for not at
-    all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `latent_spectrum` is A and b of
-    its latents' power, A * w ** -b at w cycles a picture, where noise has 1. `draft_of` is the preset that
-    finishes what this one shows quickly. `series` are models that belong together, such as all of one version.
-    `licence` is said before the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations
-    in `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
-    as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have
-    `frame_step` * n + `first_frames` pixel frames, n >= 0. A video of more frames than `trained_frames`, of which the model was
-    trained on the most, may be denoised in context windows of so many, and one of more than `windows_above` is; None for a model
-    without windows. Those of a `live` preset grow by blocks of `frame_step` frames, the
-    first one shorter: where a block begins the prompt may change, and which of the `actions` is done, or which together if it
-    `combines_actions`. A model that does not read the prompt (`reads_prompt`) needs none: it only names the video;
-    one that `needs_prompt` not makes videos without, too. Driven videos are made in segments of `segment_frames` frames, each of
-    which begins with the last frame of the one before; `drive_prompt` is what the driving clip is said to be.
-    """
+    first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval`
+    are the shares of the steps between which guidance runs; `first_guidance` is what guidance is worth trying on the first
+    steps of a model that needs none, None if that is not offered; `nag` how strongly the negative prompt acts without guidance,
+    0 for not at all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `latent_spectrum` is A
+    and b of its latents' power, A * w ** -b at w cycles a picture, where noise has 1. `draft_of` is the preset that finishes
+    what this one shows quickly. `series` are models that belong together, such as all of one version. `licence` is said before
+    the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations in
+    `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
+    as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have `frame_step` * n +
+    `first_frames` pixel frames, n >= 0. A video of more frames than `trained_frames`, of which the model was trained on the
+    most, may be denoised in context windows of so many, and one of more than `windows_above` is; None for a model without
+    windows. Those of a `live` preset grow by blocks of `frame_step` frames, the first one shorter: where a block begins the
+    prompt may change, and which of the `actions` is done, or which together if it `combines_actions`. A model that does not
+    read the prompt (`reads_prompt`) needs none: it only names the video; one that `needs_prompt` not makes videos without, too.
+    Driven videos are made in segments of `segment_frames` frames, each of which begins with the last frame of the one before;
+    `drive_prompt` is what the driving clip is said to be, `face_side` how many pixels wide and high faces are seen by models
+    that see them apart. """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -173,6 +173,7 @@ class Preset(BaseModel):
     reads_prompt: bool = True
     needs_prompt: bool = True
     segment_frames: PositiveInt | None = None
+    face_side: PositiveInt | None = None
     drive_prompt: str = ""
     makes_sound: bool = False  # its videos have a sound of their own
     latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None  # of its latents, for progressive resolution
@@ -225,6 +226,8 @@ class Preset(BaseModel):
             raise ValueError("windows_above without trained_frames")
         if (self.segment_frames is None) != ("drive" not in self.takes):
             raise ValueError("a driven video is made in segments, and no other")
+        if (self.face_side is None) != ("face" not in self.takes):
+            raise ValueError("a clip of faces needs face_side, and no other does")
         if self.segment_frames and (self.segment_frames - 1) % self.vae_scale_temporal:
             raise ValueError("segment_frames must be whole latent frames")
         if self.nag and not self.takes_nag:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.numbers import check_whole
-from backend.contract.settings import VideoSettings, only_with
+from backend.contract.settings import VideoSettings, find_preset, only_with
 from backend.errors import RequestError
 from presets import Preset
 
@@ -46,6 +46,9 @@ class Part:
         of a driving clip whole frames."""
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
+        if role == "face":
+            side = find_preset(request.preset).face_side or request.width
+            return cls(start=_start_of(request, role), num_frames=request.num_frames, fps=request.fps, size=(side, side))
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
         smaller = request.control_downscale if role == "control" else 1
@@ -58,7 +61,7 @@ class Part:
             focus=request.image_focus,
             first=request.num_frames - num_frames if request.extend == "before" else 0,
             corner=(left, top),
-            is_whole=role == "drive",
+            is_whole=role == "drive" and request.face is None,
         )
 
     def within(self, seconds: float) -> Self:

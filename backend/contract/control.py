@@ -20,7 +20,7 @@ LEAST_INNER = 16  # pixels that margins leave of each side
 
 def is_controlled(preset: Preset) -> bool:
     """Whether the preset's model has control blocks, which see a clip with a mask."""
-    return "mask" in preset.inputs
+    return "mask" in preset.inputs and preset.segment_frames is None
 
 
 def sees_beside(preset: Preset) -> bool:
@@ -54,6 +54,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
     if not is_controlled(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
+        taken |= {"keeps_pixels"} if request.drive and request.video else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
         taken |= {"control_kind", "control_scale", "control_downscale"} if sees_beside(preset) else set()
         for name, absent in only_with("control").items():

@@ -47,6 +47,12 @@ def check_drive(request: VideoSettings, preset: Preset) -> None:
             raise RequestError("drive_prompt was given", "but no drive, to which it belongs", "give drive too, or leave this out")
         return
     check_text("drive_prompt", request.drive_prompt, preset)
+    if bool(request.video) != bool(request.mask):
+        there, missing = ("video", "mask") if request.video else ("mask", "video")
+        raise RequestError(f"{missing} is missing:", f"beside {there} it says where the figure goes", "give both, or none")
+    for name in ("strength", "extend"):
+        if getattr(request, name) is not None:
+            raise RequestError(f"{name} was given", "beside drive, which says what is made", "leave it out")
     if request.step_cache > 0:
         raise RequestError(f"step_cache={request.step_cache:g}", "cannot be, in a video that is made in segments", "set it to 0")
     if request.trim is None:

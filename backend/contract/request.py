@@ -62,10 +62,12 @@ class GenerationRequest(VideoSettings):
         values = {**own, **drawn, **given}
         if is_controlled(preset) or values.get("extend"):
             values |= part_of_control(values, given, preset)
+        elif values.get("drive"):
+            values |= part_of_clip(values, given)
         elif values.get("video"):
             usual = {} if values.get("make") == "sound" else {"strength": STRENGTH}
             values = usual | values | part_of_clip(values, given)
-        elif values.get("control") or values.get("drive"):
+        elif values.get("control"):
             values |= part_of_clip(values, given)
         if "shots" in given:
             values |= read_shots(given["shots"], preset, values["fps"])
@@ -136,7 +138,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     check_text("negative_prompt", request.negative_prompt, preset)
     check_control(request, preset)
-    if not is_controlled(preset):
+    if not is_controlled(preset) and not request.drive:
         check_clip(request, preset)
     check_sound(request, preset)
     check_drive(request, preset)

@@ -155,7 +155,8 @@ class VideoSettings(BaseModel):
     video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
 
     In a driven video the figure in the `image` moves as the one in the clip `drive` does, of which `trim` names the part; the
-    clip is described by `drive_prompt`, if that is not empty, in place of the preset's words.
+    clip is described by `drive_prompt`, if that is not empty, in place of the preset's words. Where `drive` is a clip of poses, a
+    clip of the `face` belongs to it; with a `video` and its `mask` the figure takes the place that is white there.
 
     A finished video is made `upscale` times larger by the model `upscaler`, 0 for no such step: the file's sides are so many
     times `width` and `height`. With a `finished_video` nothing else is done: that file, which these settings have made, or any
@@ -289,6 +290,9 @@ class VideoSettings(BaseModel):
     drive: str | None = _row(
         None, part="drive", media="video", stage="encode", for_programs=False,
         help="a clip whose movements the figure in --image makes; of presets that animate")
+    face: str | None = _row(
+        None, part="drive", media="video", stage="encode", for_programs=False,
+        help="a clip of that figure's face alone, cut out square; of presets that take poses as --drive")
     drive_prompt: str = _row(
         "", part="drive", stage="encode", help="what that clip shows (the preset's own words)")
     action: str | None = _row(None, part="live", for_programs=False)

@@ -10,10 +10,11 @@ from backend.families.hunyuan.family import HUNYUAN
 from backend.families.ltx.family import LTX
 from backend.families.wan.family import WAN
 from backend.families.wan_animate.family import WAN_ANIMATE
+from backend.families.wan_animate.posed_family import WAN_POSED
 from backend.families.wan_vace.family import WAN_VACE
 from presets import Preset
 
-FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, HUNYUAN, LTX)
+FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, WAN_POSED, HUNYUAN, LTX)
 """A family whose files look like another's comes after that."""
 
 

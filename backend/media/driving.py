@@ -1,7 +1,8 @@
 """The clip that drives a video, segment by segment: read as it is needed, so that it may be as long as it likes.
 
 Where the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
-Source: diffusers modular_pipelines/wan_animate_2, `WanAnimate2ProcessVideosInputStep`, which does so once.
+Source: diffusers modular_pipelines/wan_animate_2, `WanAnimate2ProcessVideosInputStep`, which does so once, and
+pipelines/wan/pipeline_wan_animate.py, `pad_video_frames`.
 """
 
 import collections
@@ -21,9 +22,8 @@ from presets import Preset
 class Segmented(Protocol):
     """A clip that is gone through in segments."""
 
-    def segments(self, count: int, length: int) -> Iterator[np.ndarray]:
-        """So many segments of `length` frames, uint8 [length, height, width, 3]; each begins with the last frame of the one
-        before."""
+    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+        """See `in_segments`; frames are uint8 [height, width, 3]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,25 +33,9 @@ class DrivingClip:
     path: str
     part: Part
 
-    def segments(self, count: int, length: int) -> Iterator[np.ndarray]:
+    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
         """See `Segmented`. Two segments are in memory at most."""
-        frames, kept = self._without_end(length), []
-        for _ in range(count):
-            kept = kept[-OVERLAP:] if kept else kept
-            while len(kept) < length:
-                kept.append(next(frames))
-            yield np.stack(kept)
-
-    def _without_end(self, length: int) -> Iterator[np.ndarray]:
-        """The clip's frames, then those of its last `length` that go back and forth."""
-        last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
-        for frame in read_clip(self.path, self.part):
-            last.append(frame)
-            yield frame
-        there = list(last)
-        while True:
-            there.reverse()
-            yield from there
+        return in_segments(read_clip(self.path, self.part), count, length, repeats_end)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +44,34 @@ class BlankClip:
 
     size: tuple[int, int]
 
-    def segments(self, count: int, length: int) -> Iterator[np.ndarray]:
+    def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
         """See `Segmented`."""
         width, height = self.size
         for _ in range(count):
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))
+
+
+def in_segments(frames: Iterator[np.ndarray], count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+    """So many segments of `length` frames, stacked; each begins with the last frame of the one before. After the end the frames
+    go back, and forth again; the one where they turn is there twice if it `repeats_end`."""
+    endless, kept = _back_and_forth(frames, length, repeats_end), []
+    for _ in range(count):
+        kept = kept[-OVERLAP:] if kept else kept
+        while len(kept) < length:
+            kept.append(next(endless))
+        yield np.stack(kept)
+
+
+def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool) -> Iterator[np.ndarray]:
+    """The frames, then the last `length` of them without end."""
+    last: collections.deque[np.ndarray] = collections.deque(maxlen=length)
+    for frame in frames:
+        last.append(frame)
+        yield frame
+    there = list(last)
+    while True:
+        there.reverse()
+        yield from there if repeats_end or len(there) == 1 else there[1:]
 
 
 def from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:

@@ -202,7 +202,7 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         if sound is not None:
             put_sound(path, sound.part(0, seconds), size)
             return True
-        clip = request.drive or request.video
+        clip = request.video or request.drive
         has_own = clip is not None and request.extend is None and request.keeps_sound
         if not has_own or not read_clip_facts(clip).has_sound:
             return False

@@ -31,7 +31,7 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
-        if one.name == "drive":
+        if one.part == "drive":
             return DrivingClip(path=path, part=Part.of(request, one.name))
         if one.media == "either":
             return read_mask(path, Part.of(request, one.name))
@@ -65,8 +65,8 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
     need not exist."""
 
     def blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
-        if one.name == "drive":
-            return BlankClip(size=(request.width, request.height))
+        if one.part == "drive":
+            return BlankClip(size=Part.of(request, one.name).size)
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
         if one.media == "sound":

@@ -122,6 +122,7 @@ class Denoiser(StackedTransformer):
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
+    _text_stacks: ClassVar[tuple[str, ...]] = ()  # those whose layers see the text, if not all do
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
 
@@ -177,7 +178,7 @@ class Denoiser(StackedTransformer):
                 keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
-        of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._stacks]
+        of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
         key, value, *of_image = of_stacks[0] if len(of_stacks) == 1 else map(jnp.concatenate, zip(*of_stacks, strict=True))
         return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
 

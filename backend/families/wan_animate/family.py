@@ -34,13 +34,23 @@ SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentKind(WanKind):
-    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the
-    picture's."""
+    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the picture's.
+    Faces are seen `face_side` pixels wide and high, by a kind that sees any."""
 
     segment_frames: int
+    face_side: int | None = None
 
 
-class WanAnimateFamily(WanFamily):
+class SegmentFamily(WanFamily):
+    """What both Animates' faces share."""
+
+    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """None: its transformer lies in the checkpoint's folder."""
+
+
+class WanAnimateFamily(SegmentFamily):
     """Animate-2. See `backend.families.family.Family`."""
 
     name = "wan-animate"
@@ -48,7 +58,6 @@ class WanAnimateFamily(WanFamily):
     pipelines = PIPELINES
     transformers = (TRANSFORMER,)
     body = "backend.families.wan_animate.model:AnimateModel"
-    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
@@ -74,9 +83,6 @@ class WanAnimateFamily(WanFamily):
             chunk=latent_frames(frames, mask) + 1,
             segment_frames=frames,
         )
-
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """None: its transformer lies in the checkpoint's folder."""
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """As Wan's, by Animate-2's own names."""
