@@ -127,7 +127,7 @@ class Preset(BaseModel):
     read the prompt (`reads_prompt`) needs none: it only names the video; one that `needs_prompt` not makes videos without, too.
     Driven videos are made in segments of `segment_frames` frames, each of which begins with the last frame of the one before;
     `drive_prompt` is what the driving clip is said to be, `face_side` how many pixels wide and high faces are seen by models
-    that see them apart. """
+    that see them apart."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -102,7 +102,9 @@ class Lane(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionLengths:
-    """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys."""
+    """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys. Where
+    the tokens see a clip beside the video, frame by frame, `beside` are the queries and as many keys of a frame, and the heads
+    of all frames together."""
 
     heads: int
     head_width: int
@@ -112,6 +114,7 @@ class AttentionLengths:
     text_queries: int
     text: int
     batch: int
+    beside: tuple[int, int] | None = None
 
 
 class Model(Protocol):

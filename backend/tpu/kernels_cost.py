@@ -40,8 +40,11 @@ class KernelCost:
         if "attention_" not in instruction.text:
             moved = estimate.get("bytes_accessed") or 2 * largest_bytes(instruction.shape)
             return moved / self.chip.hbm_bytes_per_second * self.chip.clock_hz
-        if "/cond/" in instruction.text or "attention_constant" in instruction.text:
-            form = "constant" if "attention_constant" in instruction.text else "online"
+        form = "constant" if "attention_constant" in instruction.text else "online"
+        if "/cond/" in instruction.text or form == "constant":
+            frame, heads = lengths.beside or (0, 0)
+            if frame and f",{frame}," in instruction.shape.partition("]")[0]:  # [frames, tokens of a frame, width]
+                return self._attention(frame, frame, heads, form)
             return self._attention(lengths.queries, lengths.keys, lengths.heads * lengths.batch, form)
         return self._attention(lengths.text_queries, lengths.text, lengths.text_heads * lengths.batch, "online")
 

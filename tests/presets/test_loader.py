@@ -26,11 +26,26 @@ TURBO = ["wan2.2-ti2v-5b-720p-turbo"]
 VACE = ["wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p", "wan2.2-vace-fun-a14b-720p"]
 STEP_DISTILLED = ["hunyuanvideo-1.5-i2v-480p-fast"]
 LIVE = ["wan2.1-live-1.3b-480p", "causal-forcing-1.3b-480p", "longlive-1.3b-480p", "matrix-game-2.0"]
+ANIMATE = ["wan2.2-animate-2-14b", "wan2.2-animate-2-14b-fast", "wan2.2-animate-14b"]
 LTX = ["ltx-2.5-704p", "ltx-2.5-704p-fast", "ltx-2.5-1024p-fast", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.0-512p"]
 LESS = ["ltx-tiny", "ltx-2.5-1024p-fast"]  # these offer less than their model could take
 LTX_DRAFTS = ["ltx-2.5-704p-draft", "ltx-2.3-704p-draft", "ltx-2.0-512p-draft"]
-EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-vace", "wan-live-tiny"]
-NAMES = [*EMBEDDED, *FULL, *HUNYUAN, *DRAFTS, *FAST, *TURBO, *VACE, *DISTILLED, *STEP_DISTILLED, *LTX, *LTX_DRAFTS, *LIVE]
+EMBEDDED = ["wan-tiny", "hunyuan-tiny", "ltx-tiny", "wan-tiny-animate", "wan-tiny-vace", "wan-live-tiny"]
+NAMES = [
+    *EMBEDDED,
+    *FULL,
+    *HUNYUAN,
+    *DRAFTS,
+    *FAST,
+    *TURBO,
+    *VACE,
+    *ANIMATE,
+    *DISTILLED,
+    *STEP_DISTILLED,
+    *LTX,
+    *LTX_DRAFTS,
+    *LIVE,
+]
 WAN = [name for name in FULL + DRAFTS + FAST + TURBO + VACE if name.startswith("wan2")]
 OF_HUNYUAN = [name for name in NAMES if name.startswith("hunyuanvideo")]
 
@@ -102,6 +117,8 @@ def _kind_name(preset: str) -> str:
     words = preset.split("-")
     if preset in LIVE and not preset.startswith("matrix-game"):
         return "wan2.1-live"
+    if preset == "wan2.2-animate-14b":
+        return "wan2.2-animate-poses"
     if not preset.startswith("hunyuanvideo"):
         return "-".join(words[:2])
     return "-".join([*words[:3], "meanflow"] if preset in STEP_DISTILLED else words[:3])

@@ -20,7 +20,7 @@ from backend.families.kit.flat_attention import Positions
 from backend.families.kit.networks import read_tokenizer
 from backend.families.kit.pixels import as_float32, clip_pixels, pixels_of
 from backend.families.kit.whole_clip import WholeClipLane, transformer_part
-from backend.families.model import Conditions, Inputs, ModelPlan, Weights
+from backend.families.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
 from backend.families.wan.conditions import branch_embeddings
 from backend.families.wan.image_encoder import ImageEncoder
 from backend.families.wan.model import Programs, make_programs, text_lengths
@@ -149,6 +149,16 @@ class AnimateModel(SegmentModel):
         if bias is not None:
             bias = yield OnHost(repeated, (bias,))
         return embeddings, bias, seen
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """See `WholeClipModel`; beside the video the driving clip's frames, all of them on chips that exchange all heads, else
+        those that a group's queries may belong to."""
+        lengths, shape = super().attention_lengths(request), self._clip_shape(request)
+        denoiser = self._guided.denoiser
+        frame = denoiser.num_tokens(shape) // shape[2]
+        is_whole = lengths.queries >= denoiser.num_tokens(self.step_shape(request))
+        frames = shape[2] if is_whole else -(-lengths.queries // frame) + 1
+        return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
 
     def _segment(
         self, weights: Weights, request: GenerationRequest, lane: DrivenLane, index: int, carried: Any
