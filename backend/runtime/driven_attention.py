@@ -113,9 +113,10 @@ def _local_driven(
     beside = [
         _to_clip(own.query[row : row + 1], _of_row(own.bounds, row), keys, layer, attend, first) for row in range(len(own.query))
     ]
-    heads = whole[1].shape[2]
-    parts = [(a.reshape(*a.shape[:2], heads, -1), s) for a, s in (whole, tuple(map(jnp.concatenate, zip(*beside, strict=True))))]
-    attended = joined(*parts).reshape(whole[0].shape)
+    heads, of_clip = whole[1].shape[2], tuple(map(jnp.concatenate, zip(*beside, strict=True)))
+    parts = [(attended.reshape(*attended.shape[:2], heads, -1), sums) for attended, sums in (whole, of_clip)]
+    before = LEADING * keys.key.shape[3] if groups == 1 else 0
+    attended = joined(*parts, before=before, use_pallas=use_pallas).reshape(whole[0].shape)
     return to_tokens(attended, own.group, sp, use_pallas=use_pallas)
 
 
@@ -132,15 +133,12 @@ def _to_clip(
     first: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array]:
     """What queries [1, S, W], of which the first has the number `first` in the video, see of the clip, and the log-sums [1, S,
-    H]; -inf for the picture's and the padding's, which see nothing."""
+    H]; -inf for the picture's and the padding's, which see nothing. If these are all of the video's, those are left out."""
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
     if isinstance(first, int):  # these are all of the video's tokens: each frame's lie together
         own = query[0, LEADING * tokens : (LEADING + frames) * tokens].reshape(frames, tokens, width)
-        attended, sums = _by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
-        before, after = LEADING * tokens, length - (LEADING + frames) * tokens
-        around = ((0, 0), (before, after), (0, 0))
-        return jnp.pad(attended, around), jnp.pad(sums, around, constant_values=-jnp.inf)
+        return _by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
     count, start, offset = -(-length // tokens) + 1, first // tokens, first % tokens
     room = jnp.zeros((1, count * tokens, width), query.dtype)
     own = jax.lax.dynamic_update_slice(room, query, (0, offset, 0)).reshape(count, tokens, width)

@@ -46,9 +46,7 @@ def in_two(attend, query, key, value, clip_key, clip_value):
     """The same as two attentions: `attend` gives what is attended to and the log-sums."""
     whole = attend(query, key, value)
     beside = attend(by_frames(query[:, PLACES:]), by_frames(clip_key), by_frames(clip_value))
-    attended, log_sums = (array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside)
-    before = ((0, 0), (PLACES, 0), (0, 0))
-    return joined(whole, (jnp.pad(attended, (*before, (0, 0))), jnp.pad(log_sums, before, constant_values=-jnp.inf)))
+    return joined(whole, tuple(array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside), before=PLACES)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
@@ -91,6 +89,21 @@ def test_the_tpu_kernel_gives_the_same(norm, is_online, layout):
 
     largest = float(jnp.abs(arrays[2]).max())
     np.testing.assert_allclose(in_two(attend, *arrays).astype(jnp.float32), masked(*wide), atol=2**-6 * largest)
+
+
+@pytest.mark.parametrize("before, padding", [(48, 0), (96, 24), (0, 0)])
+def test_the_pass_joins_as_the_formula_does(before, padding):
+    keys = jax.random.split(jax.random.key(5), 4)
+    lengths = (before + 144 + padding, 144)
+    parts = [
+        (
+            jax.random.normal(key, (2, length, 3, 128)).astype(jnp.bfloat16),
+            4 * jax.random.normal(other, (2, length, 3)),
+        )
+        for key, other, length in zip(keys[::2], keys[1::2], lengths, strict=True)
+    ]
+    plain, by_pass = (joined(*parts, before=before, use_pallas=use, interpret=use) for use in (False, True))
+    np.testing.assert_allclose(by_pass.astype(jnp.float32), plain.astype(jnp.float32), atol=2**-7)  # a rounding apart
 
 
 def test_heads_of_both_forms_have_their_own_log_sums():
