@@ -18,12 +18,12 @@ from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline import load as load_module
 from presets import loader
-from tests.parity import tiny_animate, tiny_checkpoints, tiny_hunyuan, tiny_ltx
+from tests.parity import tiny_animate, tiny_checkpoints, tiny_hunyuan, tiny_ltx, tiny_posed
 
 
 def main() -> None:
     family, folder, output, changes = sys.argv[1:]
-    makers = {kind: maker for maker in (tiny_animate, tiny_hunyuan, tiny_ltx) for kind in maker.KINDS}
+    makers = {kind: maker for maker in (tiny_animate, tiny_posed, tiny_hunyuan, tiny_ltx) for kind in maker.KINDS}
     preset = makers.get(family, tiny_checkpoints).make_preset(family, Path(folder))
     given = json.loads(changes)
     if given.pop("in_two_sizes", False):

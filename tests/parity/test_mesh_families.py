@@ -12,7 +12,7 @@ import pytest
 
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip
-from tests.parity import tiny_animate, tiny_hunyuan, tiny_ltx
+from tests.parity import tiny_animate, tiny_hunyuan, tiny_ltx, tiny_posed
 from tests.parity.tiny_checkpoints import make_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.demo_model]  # minutes: seven kinds compiled for eight devices
@@ -40,6 +40,15 @@ CASES = {
     "hunyuanvideo-1.5-i2v": {"image": "first", "negative_prompt": 'no "text"'},
     "wan2.2-animate": {"image": "first", "drive": "clip", "num_frames": 22, "fps": 24, "guidance_interval": [0.0, 0.7]},
     "wan2.2-animate-fast": {"image": "first", "drive": "clip", "num_frames": 17, "fps": 24},
+    "wan2.2-animate-poses": {
+        "image": "first",
+        **dict.fromkeys(("drive", "face", "video"), "clip"),
+        "mask": "last",
+        "num_frames": 22,
+        "fps": 24,
+        "guidance": [3.0],
+        "guidance_interval": [0.0, 0.7],
+    },
     "ltx-2.0": {"image": "first", "guidance_interval": [0.0, 0.5]},
     "ltx-2.0, going on": {"video": "clip", "extend": "after", "overlap": 9, "num_frames": 17, "guidance_interval": [0.0, 0.5]},
     "ltx-2.5": {
@@ -98,7 +107,7 @@ def latents(family: str, folder: Path, changes: dict, devices: int) -> tuple[np.
 def test_eight_devices_equal_one(case, pictures, tmp_path):
     family = case.partition(",")[0]
     place = tmp_path / "model"
-    maker = next((maker for maker in (tiny_animate, tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
+    maker = next((maker for maker in (tiny_animate, tiny_posed, tiny_hunyuan, tiny_ltx) if family in maker.KINDS), None)
     folder = make_checkpoint(family, place) if maker is None else maker.write_checkpoint(maker.make_parts(family), place)
     paths = {"first": pictures["image"], "last": pictures["last_image"]}
     paths["clip"] = str(counting_clip(tmp_path / "clip.mp4", 25, 24, (64, 64), sound=True))

@@ -8,18 +8,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusers import WanAnimatePipeline
+from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, WanAnimatePipeline, WanAnimateTransformer3DModel
 from PIL import Image
+from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionModelWithProjection
 
 from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
+from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from presets import Preset, load_preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept
 from tests.parity import tiny_posed
+from tests.parity.published import (
+    SEED,
+    STEPS,
+    TEXT_POSITIONS,
+    TINY_TRANSFORMER,
+    TINY_VAE,
+    _clip,
+    _seeded,
+    _silent_text_encoder,
+)
 from tests.parity.test_parity import LEAST_PSNR, psnr
+from tests.parity.test_published import PROMPTS, black, ends
+from tests.parity.tiny_checkpoints import DEMO
 from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -100,3 +114,85 @@ def test_every_way_equals_diffusers(num_frames, is_put, changes, posed):
     assert ours.shape == theirs.shape
     assert np.abs(ours - theirs).max() <= 1e-3
     assert psnr(ours, theirs) >= LEAST_PSNR
+
+
+# Source: huggingface/diffusers, tests/pipelines/wan/test_wan_animate.py: 17 frames of black poses and faces; their tolerance is 1e-3
+PUBLISHED_FRAMES, PUBLISHED_SHIFT, PUBLISHED_SEGMENT = 17, 7.0, 77
+PUBLISHED = (
+    0.4525, 0.4521, 0.4486, 0.4534, 0.4523, 0.4529, 0.4540, 0.4533,
+    0.5055, 0.5203, 0.5363, 0.4827, 0.5057, 0.5176, 0.5117, 0.5139)  # fmt: skip
+OWN = dict(
+    in_channels=36,
+    latent_channels=16,
+    out_channels=16,
+    image_dim=4,
+    motion_encoder_channel_sizes={"4": 16, "8": 16, "16": 16},
+    motion_encoder_size=16,
+    motion_style_dim=8,
+    motion_dim=4,
+    motion_encoder_dim=16,
+    face_encoder_hidden_dim=16,
+    face_encoder_num_heads=2,
+    inject_face_latents_blocks=2,
+)
+
+
+def published_pipeline() -> WanAnimatePipeline:
+    """Theirs, with text embeddings of zero: see `tests.parity.published`."""
+    pipeline = WanAnimatePipeline(
+        vae=_seeded(AutoencoderKLWan, **TINY_VAE, z_dim=16),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=PUBLISHED_SHIFT),
+        text_encoder=_silent_text_encoder(),
+        tokenizer=AutoTokenizer.from_pretrained(DEMO / "tokenizer"),
+        transformer=_seeded(WanAnimateTransformer3DModel, **TINY_TRANSFORMER, **OWN),
+        image_encoder=_seeded(CLIPVisionModelWithProjection, config=_clip(4)),
+        image_processor=CLIPImageProcessorPil(crop_size=4, size=4),
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def test_diffusers_still_gives_what_it_publishes():
+    frames = [black(16)] * PUBLISHED_FRAMES
+    video = published_pipeline()(
+        image=black(16),
+        pose_video=frames,
+        face_video=frames,
+        **PROMPTS,
+        height=16,
+        width=16,
+        num_inference_steps=STEPS,
+        guidance_scale=1.0,
+        max_sequence_length=TEXT_POSITIONS,
+        generator=torch.Generator().manual_seed(SEED),
+        output_type="np",
+    ).frames[0]
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), PUBLISHED, atol=1e-3)
+
+
+def test_we_give_what_diffusers_publishes(tmp_path, monkeypatch):
+    published_pipeline().save_pretrained(tmp_path / "model")
+    own = dict(
+        name="published-posed",
+        width=16,
+        height=16,
+        sizes=[[16, 16]],
+        steps=STEPS,
+        solver="euler",
+        flow_shift=PUBLISHED_SHIFT,
+        segment_frames=PUBLISHED_SEGMENT,
+    )
+    preset = Preset(**{**tiny_posed.make_preset(KIND, tmp_path / "model").model_dump(), **own})
+    for module in (text_encoder, conditions, model):
+        monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
+    monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
+    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    clip, picture = tmp_path / "black.gif", tmp_path / "black.png"
+    run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={PUBLISHED_FRAMES / 10}", str(clip))
+    black(16).save(picture)
+    request = GenerationRequest.from_preset(
+        preset, **PROMPTS, image=str(picture), drive=str(clip), face=str(clip), seed=SEED, fps=10, num_frames=PUBLISHED_FRAMES
+    )
+    loaded = load_module.load(preset, None, lambda event: None)
+    video = video_of(request, loaded, latents_of(request, loaded))[:PUBLISHED_FRAMES]
+    np.testing.assert_allclose(ends(video.transpose(0, 3, 1, 2)), PUBLISHED, atol=1e-3)
