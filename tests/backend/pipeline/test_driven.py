@@ -1,0 +1,184 @@
+"""Videos that a clip drives, by the real pipeline and the demo model: sound, length, resume, stages, and clips of any kind."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from backend.contract.events import Cancelled, Decoding, Finished, Step
+from backend.contract.request import GenerationRequest
+from backend.errors import ClipError
+from backend.media.clips import read_clip_facts
+from backend.media.driving import from_files, in_segments
+from backend.media.source import original
+from backend.media.video import read_frames
+from backend.pipeline import decoding
+from backend.pipeline import generate as pipeline
+from backend.pipeline.load import load
+from backend.pipeline.rates import stage_flops
+from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
+from backend.pipeline.state_saver import StateSaver
+from backend.pipeline.warm_up import calls
+from presets import load_preset
+from tests.clip_files import counting_clip, marked_clip, turned
+
+PRESET = load_preset("wan-tiny-animate")
+SEGMENT, STEPS = PRESET.segment_frames, 3
+
+pytestmark = [pytest.mark.demo_model]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield load(PRESET, None, lambda event: None)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("files")
+    picture = np.zeros((96, 96, 3), np.uint8)
+    picture[30:60, 20:50] = (230, 40, 40)
+    Image.fromarray(picture).save(folder / "figure.png")
+    counting_clip(folder / "clip.mp4", 54, 16, (96, 96), sound=True)
+    return {"image": str(folder / "figure.png"), "drive": str(folder / "clip.mp4")}
+
+
+@pytest.fixture
+def at_every_step(monkeypatch):
+    """Keeps the state after every step and piece, and waits until it is written."""
+
+    class EagerSaver(StateSaver):
+        def is_due(self):
+            return True
+
+        def write(self, state):
+            super().write(state)
+            self._writing.exception()
+
+    for module in (pipeline, decoding):
+        monkeypatch.setattr(module, "StateSaver", EagerSaver)
+
+
+def a_request(files, **changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(PRESET, **{**files, "steps": STEPS, "seed": 1, "num_frames": 40, **changes})
+
+
+def events_of(request, loaded, folder):
+    return pipeline.generate(request, loaded, folder, lambda: False)
+
+
+def assert_same_video(one, other):
+    np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
+    for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.fixture(scope="module")
+def whole(loaded, files, tmp_path_factory):
+    """A finished video of three segments, its events, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return list(events_of(a_request(files), loaded, folder)), folder
+
+
+def test_a_video_is_as_long_as_asked_and_has_the_clips_sound(whole):
+    events, folder = whole
+    result = events[-1].result
+    assert isinstance(events[-1], Finished) and (result.num_frames, result.has_sound, result.notes) == (40, True, ())
+    assert [event.index for event in events if isinstance(event, Step)] == list(range(1, 3 * STEPS + 1))
+    facts = read_clip_facts(folder / "video.mp4")
+    assert facts.has_sound and facts.seconds == pytest.approx(40 / 16, abs=0.1)
+    assert load_file(folder / LATENTS)["latents"].shape[2] == 3 * ((SEGMENT - 1) // 4 + 1)  # without the pictures'
+
+
+def test_a_video_of_one_segment_begins_a_longer_one(loaded, files, whole, tmp_path):
+    list(events_of(a_request(files, num_frames=SEGMENT), loaded, tmp_path))
+    short, long = (load_file(folder / LATENTS)["latents"] for folder in (tmp_path, whole[1]))
+    np.testing.assert_array_equal(long[:, :, : short.shape[2]], short)
+
+
+@pytest.mark.parametrize("step", [2, STEPS + 1, 2 * STEPS])
+def test_a_kill_within_a_segment_or_between_two_costs_a_step(loaded, files, whole, tmp_path, at_every_step, step):
+    killed, copy = tmp_path / "killed", tmp_path / "copy"
+    for event in events_of(a_request(files), loaded, killed):
+        if isinstance(event, Step) and event.index == step and not copy.exists():
+            shutil.copytree(killed, copy)
+    assert (copy / STATE).exists() and not (copy / LATENTS).exists()
+    steps = [event.index for event in events_of(a_request(files), loaded, copy) if isinstance(event, Step)]
+    assert steps[-1] == 3 * STEPS and step - 1 <= steps[0] <= step + 1
+    assert_same_video(whole[1], copy)
+
+
+@pytest.mark.parametrize("frame", [13, 17, 29])
+def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, files, whole, tmp_path, at_every_step, frame):
+    killed, copy = tmp_path / "killed", tmp_path / "copy"
+    for event in events_of(a_request(files), loaded, killed):
+        if isinstance(event, Decoding) and event.frame == frame and not copy.exists():
+            shutil.copytree(killed, copy)
+    assert (copy / FRAMES).exists()
+    assert isinstance(list(events_of(a_request(files), loaded, copy))[-1], Finished)
+    assert_same_video(whole[1], copy)
+
+
+def test_stop_leaves_what_is_there(loaded, files, tmp_path):
+    steps = []
+    for event in pipeline.generate(a_request(files), loaded, tmp_path, lambda: len(steps) > STEPS + 1):
+        steps += [event.index] if isinstance(event, Step) else []
+        last = event
+    assert isinstance(last, Cancelled) and last.result.num_frames == 2 * SEGMENT - 1
+
+
+def test_the_work_that_is_compiled_ahead_is_the_work_that_runs(loaded, files):
+    names = [call.program.key for call in calls(loaded.model, a_request(files))]
+    counted = {name: names.count(name) for name in names}
+    assert counted["clip_keys"] == 3 and counted["denoise_step"] == 3 * STEPS and counted["last_frame"] == 2
+    flops, short = (stage_flops(loaded, a_request(files, num_frames=frames)) for frames in (40, SEGMENT))
+    assert flops["denoise"] == 3 * short["denoise"] and flops["decode"] == 5 * short["decode"]  # two are decoded twice
+
+
+def test_conditions_are_those_of_the_stage_file(loaded, files, whole):
+    conditions = read_conditions(whole[1], a_request(files))
+    assert (whole[1] / EMBEDDINGS).exists() and conditions["drive"].shape[2] == 15 and conditions["picture"].shape[2] == 1
+
+
+def test_the_clip_is_seen_whole_upright_and_at_the_videos_rate(files, tmp_path):
+    wide = marked_clip(tmp_path / "wide.mp4", (320, 180), 30, 15)
+    for clip, rows in ((wide, slice(0, 21)), (turned(tmp_path / "turned.mp4", wide, 90), None)):
+        frame = next(original(a_request(files, drive=str(clip), num_frames=17)))
+        assert frame.shape == (96, 96, 3)
+        bar = frame[rows] if rows else frame[:, :20]
+        assert bar.max() < 40 and frame[48, 48].max() > 100  # black bars, and the clip between them
+
+
+def test_a_clip_that_is_too_short_is_said_to_be(loaded, files, tmp_path):
+    clip = counting_clip(tmp_path / "short.mp4", 10, 16, (96, 96))
+    with pytest.raises(ClipError, match="must lie within the 0.6"):
+        list(events_of(a_request(files, drive=str(clip)), loaded, tmp_path / "run"))
+
+
+def test_what_a_request_leaves_open_comes_from_its_files(files, tmp_path):
+    Image.new("RGB", (30, 60)).save(tmp_path / "tall.png")
+    given = {"drive": files["drive"], "image": str(tmp_path / "tall.png")}
+    assert from_files(PRESET, given) == {"num_frames": 54, "width": 96, "height": 128}
+    assert from_files(PRESET, given | {"trim": (0, 1), "width": 96}) == {}
+    assert from_files(load_preset("wan-tiny"), given) == {}
+
+
+@pytest.mark.parametrize(
+    "repeats, count, expected",
+    [
+        (True, 2, [[0, 1, 2, 3, 4], [4, 5, 6, 6, 5]]),
+        (False, 2, [[0, 1, 2, 3, 4], [4, 5, 6, 5, 4]]),
+        (False, 3, [[0, 1, 2, 3, 4], [4, 5, 6, 5, 4], [4, 3, 2, 3, 4]]),
+    ],
+)
+def test_after_the_end_the_frames_go_back(repeats, count, expected):
+    frames = (np.array(number) for number in range(7))
+    assert [segment.tolist() for segment in in_segments(frames, count, 5, repeats)] == expected
+
+
+def test_a_single_frame_fills_a_segment():
+    assert next(in_segments(iter([np.array(3)]), 1, 4, False)).tolist() == [3, 3, 3, 3]
