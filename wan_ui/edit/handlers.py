@@ -115,7 +115,7 @@ class EditHandlers(Panel):
         """
         request = job.request
         files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
-        original = next((files[role][0] for role in ("video", "control", "drive") if role in files), None)
+        original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
         clip = None if original is None else (yield from _described(original))
         filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
@@ -123,6 +123,7 @@ class EditHandlers(Panel):
         }  # new each time
         if request.drive:
             filled["figure"] = _known(files["image"][0])
+            filled["besides"] = {role: _known(files[role][0]) for role in ("face", "video", "mask") if role in files}
         if "keyframes" in find_preset(request.preset).inputs:
             filled["references"] = [_known(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)

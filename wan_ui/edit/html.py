@@ -13,7 +13,7 @@ from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, scales_of, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, canvas, drive_prompt, menu, references, scale
+from wan_ui.edit.ways_html import below_clip, below_timeline, besides, canvas, drive_prompt, menu, references, scale
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -96,7 +96,7 @@ def _asked(presets: Sequence[Preset], texts: Texts) -> str:
     return (
         f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
-        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{references(texts)}'
+        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{besides(texts)}{references(texts)}'
         f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
         f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale(texts)}'
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'

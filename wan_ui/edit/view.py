@@ -6,7 +6,8 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 `edit-stop`; of the ways `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
 `edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-keeps-sound`, `edit-left`, `edit-top`, `edit-right`,
 `edit-bottom`, `edit-inner`, `edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`,
-`edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`.
+`edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`, `edit-figure`, `edit-face`,
+`edit-into`, `edit-into-mask`, `edit-drive-prompt`.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ from wan_ui.edit.routes import edit_routes
 from wan_ui.parts.events import script_that_talks
 from wan_ui.view import Shell, View
 
-_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "ways", "clip", "edit")]
+_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "beside", "ways", "clip", "edit")]
 
 
 def build_edit(shell: Shell) -> EditHandlers:

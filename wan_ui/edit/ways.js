@@ -122,7 +122,7 @@ const ways = (() => {
       paint: () => ({...part, ...shared, ...keeps, ...heard, mask}),
       widen: () => ({...part, ...shared, ...keeps, ...heard, margins: margins()}),
       sound: () => ({...part}),
-      animate: () => ({...part, ...heard, figure: pictures.figure()?.path, drive_prompt: find('#edit-drive-prompt').value}),
+      animate: () => ({...part, ...heard, figure: pictures.figure()?.path, drive_prompt: find('#edit-drive-prompt').value, ...besides.asked()}),
       extend: () => ({
         ...part, ...shared, num_frames: pictures.lastFrame() + 1, end: clip.end(),
         extend: find('#edit-where').value, overlap: number('#edit-overlap'),
@@ -132,7 +132,7 @@ const ways = (() => {
   };
   const isWhole = () => {
     if (current() === 'keys') return pictures.keys().length + references().length > 0;
-    return !!clip.facts && clip.fits && (current() !== 'animate' || !!pictures.figure());
+    return !!clip.facts && clip.fits && (current() !== 'animate' || (!!pictures.figure() && besides.isWhole()));
   };
   const showMake = () => { find('#edit-make').disabled = !isWhole(); };
 
@@ -180,6 +180,7 @@ const ways = (() => {
     find('#edit-keeps-sound').checked = given.keeps_sound ?? true;
     if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });
     const figure = given.figure ? known(given.figure) : null;
+    besides.restore(given.besides);
     pictures.restore((given.keyframes ?? []).map(known), (given.references ?? []).map(known), figure);
     showFrame();
     pictures.keepWithin();

@@ -58,7 +58,7 @@ def not_shown(request: GenerationRequest) -> list[str]:
         "follow": {"control"},
         "paint": {"video", "mask"},
         "keys": {"keyframes"},
-        "animate": {"drive", "image"},
+        "animate": {"drive", "image", "face", "video", "mask"},
     }
     shown = ways.get(way_of(request), {"video"})
     rest = [role for role in request.inputs() if role not in shown | {"references", "finished_video"}]
@@ -141,6 +141,8 @@ def _animate(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         raise RequestError("drive_prompt", "must be a text", "write it again")
     own = "" if words is None or words.strip() == preset.drive_prompt else words
     files = {"drive": _upload(given, "clip"), "image": str(checked_upload(given.get("figure")))}
+    beside: dict[str, Literal["clip", "mask"]] = {"face": "clip", "video": "clip", "mask": "mask"}
+    files |= {name: str(checked_upload(given[name], what)) for name, what in beside.items() if given.get(name)}
     return {**_part(given, preset), **files, "drive_prompt": own}
 
 

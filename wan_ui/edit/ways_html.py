@@ -17,6 +17,7 @@ from wan_ui.words.english import Texts
 
 _PICTURES = "image/png,image/jpeg,image/webp,.png,.jpg,.jpeg,.webp"
 _MASKS = f"{_PICTURES},video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
+_CLIPS = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 _SIDES = ("left", "top", "right", "bottom")
 _LARGEST_BRUSH = 40  # per cent of the frame's shorter side
 
@@ -60,6 +61,22 @@ def _figure(texts: Texts) -> str:
         f'<label class="tile add" title="{escape(texts.edit_add_figure)}"><input type="file" id="edit-figure"'
         f' accept="{_PICTURES}">+</label></div></div>'
     )
+
+
+def besides(texts: Texts) -> str:
+    """What belongs to a clip of poses: a clip of the face, and the clip with a mask into which the figure is put."""
+    rows = (
+        ("face", "edit-face", _CLIPS, texts.edit_face),
+        ("video", "edit-into", _CLIPS, texts.edit_into),
+        ("mask", "edit-into-mask", _MASKS, texts.edit_into_mask),
+    )
+    fields = "".join(
+        f'<p class="line" data-beside="{name}"><label class="link"><input type="file" id="{element}" accept="{accepted}">'
+        f'{escape(words)}</label><output></output>'
+        f'<button type="button" class="link" hidden>{escape(texts.edit_remove)}</button></p>'
+        for name, element, accepted, words in rows
+    )
+    return f'<div class="besides wide" data-takes="face"><p class="hint">{escape(texts.edit_poses)}</p>{fields}</div>'
 
 
 def drive_prompt(texts: Texts) -> str:

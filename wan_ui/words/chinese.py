@@ -192,6 +192,13 @@ CHINESE = Texts(
     edit_as_picture="与图片相同",
     animated="角色动画",
     edit_drive_prompt="片段里是什么",
+    edit_poses=(
+        "对于此模型，上面的片段是姿态片段。姿态、面部和遮罩不在这里制作："
+        "github.com/Wan-Video/Wan2.2 的 wan/modules/animate/preprocess 中有制作它们的脚本。"
+    ),
+    edit_face="面部片段，裁成正方形",
+    edit_into="要放入人物的片段",
+    edit_into_mask="它的遮罩，白色处放人物",
     edit_figure="要动起来的人物",
     edit_add_figure="选择一张人物图片",
     edit_strength="重绘幅度",

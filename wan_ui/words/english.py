@@ -208,6 +208,13 @@ class Texts:
     edit_as_picture: str = "As the picture"
     animated: str = "An animated figure"
     edit_drive_prompt: str = "What the clip shows"
+    edit_poses: str = (
+        "For this model the clip above is one of poses. Poses, faces and masks are not made here: the scripts in "
+        "wan/modules/animate/preprocess of github.com/Wan-Video/Wan2.2 make them."
+    )
+    edit_face: str = "A clip of the face, cut out square"
+    edit_into: str = "The clip into which the figure is put"
+    edit_into_mask: str = "Its mask, white where the figure goes"
     edit_figure: str = "The figure that moves"
     edit_add_figure: str = "Choose a picture of the figure"
     edit_strength: str = "How much is made anew"

@@ -126,7 +126,7 @@ def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, files, whole, t
 def test_stop_leaves_what_is_there(loaded, files, tmp_path):
     steps = []
     for event in pipeline.generate(a_request(files), loaded, tmp_path, lambda: len(steps) > STEPS + 1):
-        steps += [event.index] if isinstance(event, Step) else []
+        steps.extend([event.index] if isinstance(event, Step) else [])
         last = event
     assert isinstance(last, Cancelled) and last.result.num_frames == 2 * SEGMENT - 1
 
