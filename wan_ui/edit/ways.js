@@ -16,7 +16,7 @@ const ways = (() => {
     find(`[name="edit-way"][value="${way}"]`).checked = true;
     find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
     find('.edit').dataset.way = way;
-    find('#edit-prompt').placeholder = words()[`placeholder_${way}`] ?? words().placeholder;
+    find('#edit-prompt').placeholder = {sound: words().placeholder_sound, animate: words().placeholder_animate}[way] ?? words().placeholder;
     for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
     for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
     showScale(way);

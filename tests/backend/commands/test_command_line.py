@@ -131,6 +131,25 @@ def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
     assert (made.image, made.task) == (str(tmp_path / "a.png"), "i2v")
 
 
+def test_a_prompt_may_be_left_out_where_the_model_needs_none():
+    with pytest.raises(RequestError, match="prompt is empty and must say what the video shows"):
+        request_of(parse(["generate", "--preset", "wan-tiny"]))
+    driven = [
+        "generate",
+        "--preset",
+        "wan-tiny-animate",
+        "--image",
+        "a.png",
+        "--drive",
+        "b.mp4",
+        "--frames",
+        "33",
+        "--width",
+        "96",
+    ]
+    assert request_of(parse([*driven, "--height", "96"])).prompt == ""
+
+
 CLIP = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--video", "clip.mov"]
 
 
@@ -179,7 +198,6 @@ def test_guidance_may_have_a_value_for_each_expert():
         (["--keep-gb", "2GB"], "'2GB' must be a number above 0"),
         (["--por", "80"], "unrecognized arguments: --por"),
         (["generate", "--prompt", "x"], "--preset"),
-        (["generate", "--preset", "wan-tiny"], "--prompt"),
         (["generate", "--preset", "p", "--prompt", "x", "--frames", "many"], "invalid int value: 'many'"),
         (["generate", "--preset", "p", "--prompt", "x", "--guidance", "much"], "must be numbers separated by commas"),
         (["generate", "--preset", "p", "--prompt", "x", "--solver", "magic"], "invalid choice: 'magic'"),
