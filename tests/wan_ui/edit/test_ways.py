@@ -330,7 +330,7 @@ def test_the_view_shows_only_ways_that_a_model_can_go():
     )
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)
-        both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", VACE, ltx.name)), texts)
+        both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", "wan-tiny-animate", VACE, ltx.name)), texts)
         assert all(f'value="{way}"' in both for way in WAYS) and 'class="choose">' in both and texts.edit_way_paint in both
 
 
