@@ -7,13 +7,15 @@ import random
 import torch
 from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 
+from training.prompts import describe, describe_figure, figure_words
 from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.vace_world import Task
 from training.velocity import predict_velocity
-from training.wan_networks import WanNetworks, WanText
+from training.wan_networks import TEXT_POSITIONS, WanNetworks, WanText
 
 VACE_LAYERS = (0, 2, 4)
 CONTROL = "vace_"  # with which the names of what is learned begin
+LOOK_SHARE = 0.15  # of the prompts beside a reference picture: those that say what it shows
 
 
 class VaceNetworks(WanNetworks):
@@ -40,7 +42,11 @@ class VaceNetworks(WanNetworks):
 
     def words_for(self, scene: Task, rng: random.Random, options: TransformerTraining) -> str:
         """See `Networks`."""
-        return prompt_for(scene.scene, rng, options)
+        if scene.reference is None:
+            return prompt_for(scene.scene, rng, options)
+        words = figure_prompt_for(scene, rng, options)
+        is_short = len(self.text.tokenizer(words).input_ids) < TEXT_POSITIONS
+        return words if is_short else describe_figure(scene.scene, rng, "it")
 
     def loss(
         self,
@@ -62,6 +68,18 @@ class VaceNetworks(WanNetworks):
             self.learned, mixed, *timesteps, text.float(), bias, run_block=self._run_block, control=control
         )
         return (predicted - (noise - clip)).square().mean()
+
+
+def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraining) -> str:
+    """A sentence for what a reference picture shows, which names it in most cases and says what it looks like in some; now and
+    then one that says less, or nothing."""
+    draw = rng.random()
+    if draw < options.text_dropout:
+        return ""
+    detail = 0.5 if draw < options.text_dropout + options.partial_prompt else 1.0
+    if rng.random() < LOOK_SHARE:
+        return describe(task.scene, rng, detail)
+    return describe_figure(task.scene, rng, figure_words(rng), detail)
 
 
 def controlled(base: WanTransformer3DModel, layers: tuple[int, ...], channels: int) -> WanVACETransformer3DModel:
