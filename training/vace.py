@@ -81,10 +81,15 @@ def geometry_of(size: Bucket) -> Geometry:
 
 
 def make_vace(
-    base: Path, work: Path, output: Path, seconds: float, device: str, continue_from: Path | None = None
+    base: Path,
+    work: Path,
+    output: Path,
+    seconds: float,
+    device: str,
+    continue_from: Path | None = None,
 ) -> None:
-    """Trains on `base`, the folder of wan-tiny, or further from a checkpoint of its own, unless `work` has the result already, and
-    writes the checkpoint."""
+    """Trains on `base`, the folder of wan-tiny, or further from a checkpoint of its own, unless `work` has the result already,
+    and writes the checkpoint."""
     parts = work / "parts"
     if not parts.exists():
         vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()

@@ -32,8 +32,9 @@ SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
 class Task:
     """A scene to be made from its prompt and from what is shown. `spare` is the room around the shape in a box, in shares of the
     shorter side; `has_middle` whether there is a key frame between the first and the last; `margins` are shares of the sides,
-    left, top, right and bottom; `overlap` counts the frames of the clip that goes on. `reference` is where a reference picture shows
-the shape: x and y of its centre as shares of the sides, and its radius as a share of the shorter one; None without one."""
+    left, top, right and bottom; `overlap` counts the frames of the clip that goes on. `reference` is where a reference picture
+    shows the shape: x and y of its centre as shares of the sides, and its radius as a share of the shorter one; None without one.
+    """
 
     scene: Scene
     use: Use

@@ -21,8 +21,8 @@ from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.exports import export_route
-from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.figures import figures_route
+from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.projects import project_route
 from wan_ui.desk.shots_made import shots_route
 from wan_ui.desk.sound import sound_route

@@ -151,10 +151,8 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
     file += "; cut, image or video for one that does not go on, fade, trim; [[figures]] with name and image"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
-    about = "a picture of a figure, seen in the shots whose prompts name it, of presets of VACE; repeat the option for more"
-    storyboard.add_argument(
-        "--figure", dest="figures", type=figure, action="append", default=[], metavar="NAME:FILE", help=about
-    )
+    about = "a picture of a figure, seen in the shots whose prompts name it, of presets with control; repeat the option for more"
+    storyboard.add_argument("--figure", dest="figures", type=figure, action="append", default=[], metavar="NAME:FILE", help=about)
     again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
     storyboard.add_argument("--again", metavar="JOB", help=again)
     storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")

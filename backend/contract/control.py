@@ -188,4 +188,4 @@ def _check_margins(request: VideoSettings) -> None:
 def _check_references(request: VideoSettings, preset: Preset) -> None:
     if len(request.references) > preset.max_references:
         count, most = len(request.references), preset.max_references
-        raise RequestError(f"{count} references were given, and", f"at most {most} can be for {preset.name}", "leave some out")
+        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")

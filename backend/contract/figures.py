@@ -25,10 +25,12 @@ _WITHOUT_BLANKS = (  # scripts that have no blanks between words, or put endings
 
 
 def read_figures(rows: Any) -> dict[str, tuple[Any, ...]]:
-    """`figures` that a file, a form or a program describes, each with its `name` and the path of its picture as `image`; and their
-    pictures. Raises: RequestError."""
+    """`figures` that a file, a form or a program describes, each with its `name` and the path of its picture as `image`; and
+    their pictures. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise RequestError(f"figures={short(rows, 40)}", "must be a list of figures, each with its name and picture", "give a list")
+        raise RequestError(
+            f"figures={short(rows, 40)}", "must be a list of figures, each with its name and picture", "give a list"
+        )
     images: list[str] = []
     figures = tuple(_read(row, number, images) for number, row in enumerate(rows, 1))
     return {"figures": figures, "figure_images": tuple(images)} if figures else {}
@@ -60,7 +62,7 @@ def check_figures(request: VideoSettings, preset: Preset) -> None:
         return
     if "references" not in preset.inputs:
         rule = f"but {preset.name} takes no reference pictures"
-        raise RequestError("figures were given,", rule, "leave them out, or take a preset of VACE")
+        raise RequestError("figures were given,", rule, "leave them out, or take a preset with control")
     check_names(request)
     without = next((figure.name for figure in request.figures if figure.image is None), None)
     if without is not None:
@@ -85,7 +87,9 @@ def check_names(request: VideoSettings) -> None:
     for number, figure in enumerate(request.figures, 1):
         name, count = figure.name, len(request.figure_images)
         if not any(map(_is_of_a_word, name)):
-            raise RequestError(f"figure {number} has no name and", "must have one, with letters in it", "give it one, such as Anna")
+            raise RequestError(
+                f"figure {number} has no name and", "must have one, with letters in it", "give it one, such as Anna"
+            )
         if len(name) > MAX_NAME or not name.isprintable() or name != plain_name(name):
             rule = f"must have a name of at most {MAX_NAME} plain characters"
             raise RequestError(f"figure {number}, {short(name, 30)},", rule, "shorten it")

@@ -81,7 +81,8 @@ def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 
 def again_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
     """The request that makes this storyboard again from shot `number` (from 1) on: the `request` with the earlier shots as they
-    were; its figures are those of the later ones. Raises: RequestError if there is no such shot, or the earlier ones are not here any more."""
+    were; its figures are those of the later ones. Raises: RequestError if there is no such shot, or the earlier ones are not here
+    any more."""
     before = story.request
     if not before.shots or not 1 <= number <= len(before.shots):
         rule = f"must be one of its {len(before.shots)} shots" if before.shots else "belongs to a storyboard, and this is none"

@@ -9,10 +9,10 @@ const pictures = (() => {
     const path = await uploaded(file), facts = path && await send('/picture', {picture: path});
     return facts && {path: facts.path, name: facts.name, address: URL.createObjectURL(file)};
   };
+  const mostReferences = () => edit.limits()?.max_references ?? 0;
   const addReferences = async files => {
-    const most = Number(find('.references').dataset.most);
     for (const file of files) {
-      if (state.references.length >= most) return note(fill(words().references_full, {count: most}));
+      if (state.references.length >= mostReferences()) return note(fill(words().references_full, {count: mostReferences()}));
       const one = await takePicture(file);
       if (one) state.references.push(one);
       show();
@@ -98,7 +98,7 @@ const pictures = (() => {
       button.dataset.place = place;
       tiles.insertBefore(button, tiles.querySelector('.add'));
     });
-    find('.tile.add').hidden = state.references.length >= Number(find('.references').dataset.most);
+    find('.tile.add').hidden = state.references.length >= mostReferences();
     ways.showMake();
     edit.estimate();
   };

@@ -4,7 +4,7 @@ const figures = (() => {
   const MOST = 8, EVERY_NAME = /^[\p{L} ]{1,40}$/u;
   const APART = [[0x0e00, 0x0eff], [0x1000, 0x109f], [0x1780, 0x17ff], [0x2e80, 0x9fff], [0xac00, 0xd7af], [0xf900, 0xfaff],
     [0x20000, 0x3ffff]];  // scripts without blanks between words
-  let offered = [];
+  let offered = [], removed = [];
 
   const most = () => Number(/data-most="(\d+)"/.exec(window.studioFigures ?? '')?.[1] ?? 0);
   const plain = text => text.trim().split(/\s+/u).join(' ');
@@ -62,7 +62,7 @@ const figures = (() => {
     });
     root.querySelector('.film-file').hidden = !isTaken || film.figures.length >= MOST;
     const known = new Set(film.figures.map(one => plain(one.name).toLowerCase()));
-    const others = isTaken && film.figures.length < MOST ? offered.filter(one => !known.has(one.name.toLowerCase())) : [];
+    const others = isTaken && film.figures.length < MOST ? offers().filter(one => !known.has(one.name.toLowerCase())) : [];
     const before = root.querySelector('.film-known');
     before.hidden = !others.length;
     before.querySelector('span').replaceChildren(...others.map(one => {
@@ -73,7 +73,11 @@ const figures = (() => {
       return button;
     }));
   };
-  // Those of the project's earlier storyboards.
+  // Those that were taken out here, and those of the project's earlier storyboards.
+  const offers = () => {
+    const names = new Set(removed.map(one => one.name.toLowerCase()));
+    return [...removed, ...offered.filter(one => !names.has(one.name.toLowerCase()))];
+  };
   const look = async () => {
     if (!film.on || !most()) return;
     try {
@@ -100,6 +104,11 @@ const figures = (() => {
     name.focus();
     name.select();
   };
+  const remove = at => {
+    const [{name, image}] = film.figures.splice(at, 1), own = plain(name);
+    if (!image || !own) return;
+    removed = [{name: own, path: image.path}, ...removed.filter(one => one.name.toLowerCase() !== own.toLowerCase())];
+  };
   const place = target => film.figures[target.closest('li')?.dataset.place];
   element.addEventListener('change', async event => {
     const {name} = event.target, file = event.target.files?.[0];
@@ -118,8 +127,8 @@ const figures = (() => {
   });
   element.addEventListener('click', event => {
     const button = event.target.closest('[data-figure]'), what = button?.dataset.figure;
-    if (what === 'remove') film.figures.splice(button.closest('li').dataset.place, 1);
-    const again = what === 'again' && offered.find(one => one.path === button.dataset.path && button.textContent === one.name);
+    if (what === 'remove') remove(button.closest('li').dataset.place);
+    const again = what === 'again' && offers().find(one => one.path === button.dataset.path && button.textContent === one.name);
     if (again) film.figures.push({name: again.name, image: {path: again.path, url: addressOf(again.path)}});
     if (what) film.change();
   });

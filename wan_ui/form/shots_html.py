@@ -98,7 +98,8 @@ def _figures(texts: Texts) -> str:
         f'<fieldset class="film-figures"><legend>{escape(texts.figures)}</legend><p class="hint wide"></p><ul class="wide"></ul>'
         f'<template><li><label class="figure-picture" title="{picture}"><img alt="" hidden>'
         f'<input name="figure-picture" type="file" accept="image/*" aria-label="{picture}"></label>'
-        f'<input name="figure" maxlength="{MAX_NAME}" autocomplete="off" placeholder="{name}" aria-label="{name}"><output></output>'
+        f'<input name="figure" maxlength="{MAX_NAME}" autocomplete="off" placeholder="{name}" aria-label="{name}">'
+        f"<output></output>"
         f'<button type="button" data-figure="remove" title="{escape(texts.figure_remove)}"'
         f' aria-label="{escape(texts.figure_remove)}">{icon("cross")}</button></li></template>'
         f'<label class="film-file"><span>{escape(texts.figure_add)}</span>'

@@ -145,7 +145,7 @@ class Texts:
     figures: str = "Figures"
     figures_hint: str = "A shot whose prompt has a figure's name is shown its picture, {count} pictures in a shot at most."
     figures_hint_one: str = "A shot whose prompt has a figure's name is shown its picture, one in a shot."
-    figures_none: str = "The chosen model is shown no reference pictures; figures need one of VACE."
+    figures_none: str = "Figures need a model of VACE: the chosen one takes no reference pictures."
     figures_known: str = "Used before:"
     figure_add: str = "Add a figure's picture"
     figure_name: str = "Name, as prompts have it"
