@@ -79,14 +79,26 @@ def test_it_is_stored_and_shared_without_paths_and_older_requests_have_none():
         ([{"image": "/a.png"}], "figure 1 has no name and must have one, with letters in it; give it one, such as Anna"),
         ([{"name": " \t ", "image": "/a.png"}], "figure 1 has no name and must have one"),
         ([{"name": "!?", "image": "/a.png"}], "figure 1 has no name and must have one"),
-        ([A, {"name": "ANNA", "image": "/b.png"}], "figure 2 has the name 'ANNA' of one before it, and must have its own; rename one"),
-        ([{"name": "x" * 200, "image": "/a.png"}], "figure 1, 'xxxxxxxxxxxxxxxxxxxxxxxxxx..., must have a name of at most 40 plain"),
-        ([{"name": "a\x00b", "image": "/a.png"}], "figure 1, 'a\\x00b', must have a name of at most 40 plain characters; shorten it"),
+        (
+            [A, {"name": "ANNA", "image": "/b.png"}],
+            "figure 2 has the name 'ANNA' of one before it, and must have its own; rename one",
+        ),
+        (
+            [{"name": "x" * 200, "image": "/a.png"}],
+            "figure 1, 'xxxxxxxxxxxxxxxxxxxxxxxxxx..., must have a name of at most 40 plain",
+        ),
+        (
+            [{"name": "a\x00b", "image": "/a.png"}],
+            "figure 1, 'a\\x00b', must have a name of at most 40 plain characters; shorten it",
+        ),
         ([{"name": "a\u202eb", "image": "/a.png"}], "figure 1, 'a\\u202eb', must have a name of at most 40 plain characters"),
         ([A | {"name": f"f{number}"} for number in range(9)], "figures has 9 of them and may have at most 8; leave some out"),
         ([{"name": "Anna", "image": "a.png"}], "figure_images='a.png' must be an absolute path; give the whole path"),
         ([{"name": "Anna", "image": 5}], "figure 1 has image=5, which must be the path of a file; correct it"),
-        ([{"name": ["Anna"], "image": "/a.png"}], "figure 1, {'image': '/a.png', 'name': ['Anna']}, must have a name and an image"),
+        (
+            [{"name": ["Anna"], "image": "/a.png"}],
+            "figure 1, {'image': '/a.png', 'name': ['Anna']}, must have a name and an image",
+        ),
         ([A | {"face": 1}], "figure 1, "),
         (["Anna"], "figure 1, 'Anna', must have a name and an image; correct it"),
         ([None], "figure 1, None, must have a name and an image; correct it"),
@@ -99,13 +111,21 @@ def test_what_is_no_figure_is_refused_in_one_sentence(figures, message):
 
 
 def test_figures_that_cannot_be_shown_are_refused_in_one_sentence():
-    with pytest.raises(RequestError, match="^figures were given, but wan-tiny takes no reference pictures; leave them out, or take"):
+    with pytest.raises(
+        RequestError, match="^figures were given, but wan-tiny takes no reference pictures; leave them out, or take"
+    ):
         asked("Anna", name="wan-tiny")
-    with pytest.raises(RequestError, match="^shot 2 names Anna and the dog, but wan-tiny-vace can be shown 1 picture in a video; na"):
+    with pytest.raises(
+        RequestError, match="^shot 2 names Anna and the dog, but wan-tiny-vace can be shown 1 picture in a video; na"
+    ):
         asked("Anna", "Anna and the dog", name="wan-tiny-vace")
-    with pytest.raises(RequestError, match="^shot 1 names Anna beside the references, but wan-tiny-vace can be shown 1 picture in"):
+    with pytest.raises(
+        RequestError, match="^shot 1 names Anna beside the references, but wan-tiny-vace can be shown 1 picture in"
+    ):
         asked("Anna", name="wan-tiny-vace", references=("/style.png",))
-    with pytest.raises(RequestError, match="^figures was given but no shots, to which it belongs; give shots, or leave this out$"):
+    with pytest.raises(
+        RequestError, match="^figures was given but no shots, to which it belongs; give shots, or leave this out$"
+    ):
         GenerationRequest.from_preset(load_preset(VACE), prompt="Anna", figures=[A])
     with pytest.raises(RequestError, match="^figures='Anna' must be a list of figures"):
         asked("Anna", figures=()).from_preset(load_preset(VACE), shots=[{"prompt": "x"}], figures="Anna")
