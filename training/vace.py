@@ -31,14 +31,14 @@ from training.wan_vae import WAN_AUTOENCODER
 
 SECONDS = 3000.0
 BUCKETS = (
-    Bucket(width=96, height=96, num_frames=17, share=0.54, batch=32, clips=1024),
-    Bucket(width=128, height=96, num_frames=17, share=0.03, batch=24, clips=96),
-    Bucket(width=96, height=128, num_frames=17, share=0.03, batch=24, clips=96),
+    Bucket(width=96, height=96, num_frames=17, share=0.36, batch=32, clips=640),
+    Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=64),
+    Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=64),
 )
 REFERENCE_BUCKETS = (  # a latent frame more, for the picture
-    Bucket(width=96, height=96, num_frames=17, share=0.36, batch=32, clips=768),
-    Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=96),
-    Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=96),
+    Bucket(width=96, height=96, num_frames=17, share=0.56, batch=32, clips=512),
+    Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=64),
+    Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=64),
 )
 LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 SPATIAL_SCALE = 16

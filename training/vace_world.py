@@ -1,5 +1,5 @@
 """wan-tiny-vace's world: wan-tiny's scenes, and what of them is shown beforehand: edges, all around a box, the inner part, key
-frames, one end, or a reference picture of the shape."""
+frames, one end, a reference picture of the shape, or nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from backend.media.source import GREY, Source
 from training.latents import Bucket
 from training.world import COLOURS, Scene, path, render, sample_training_scene, signed_distance
 
-Use = Literal["edges", "box", "keyframes", "margins", "after", "before", "reference"]
-USES: dict[Use, float] = {"edges": 0.28, "box": 0.24, "keyframes": 0.2, "margins": 0.1, "after": 0.12, "before": 0.06}
+Use = Literal["edges", "box", "keyframes", "margins", "after", "before", "words", "reference"]
+USES: dict[Use, float] = {
+    "edges": 0.26, "box": 0.2, "keyframes": 0.18, "margins": 0.08, "after": 0.1, "before": 0.06, "words": 0.12,
+}  # fmt: skip
 """Those without a reference picture, and their shares of the training."""
 WITH_REFERENCE: dict[Use, float] = {"reference": 0.75, "after": 0.15, "keyframes": 0.05, "edges": 0.05}
 """Those with one, and their shares."""

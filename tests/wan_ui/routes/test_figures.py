@@ -1,5 +1,6 @@
 """Figures past the page, through a running studio: whose are offered again, what a stranger may not name, what a picture must be."""
 
+import base64
 import json
 import time
 
@@ -11,7 +12,7 @@ from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.routes.test_projects import act
 from tests.wan_ui.visitor import Visitor
 
-ANN, BOB = "studio_visitor=" + "a" * 43, "studio_visitor=" + "b" * 43
+ANN, BOB, EVE = ("studio_visitor=" + letter * 43 for letter in "abe")
 MODEL = "wan-tiny-vace"
 
 
@@ -69,6 +70,33 @@ def test_a_project_offers_the_figures_of_its_storyboards_to_its_owner_alone(url,
     again = film("../../dog runs", figures=[{"name": "../../dog", "image": found[1]["path"]}])
     submitted(ann, again)
     until_offered(url, ANN, ["../../dog"])
+
+
+def test_programs_send_them_as_files_or_as_data(url, data_dir, picture):
+    fields, headers = {"model": MODEL, "prompt": "x", "steps": "1"}, {"cookie": EVE}
+    shots = [{"prompt": "Anna walks"}, {"prompt": "the dog sits", "cut": True}]
+    data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+    long = "data:image/png;base64," + base64.b64encode(picture.read_bytes() + bytes(20_000)).decode()
+    files = {"figures[Anna]": ("a.png", picture.read_bytes()), "figures[the dog]": ("d.png", picture.read_bytes())}
+    form = httpx.post(f"{url}v1/videos", data=fields | {"shots": json.dumps(shots)}, files=files, headers=headers, timeout=60)
+    named = [{"name": "Anna", "image_url": data}, {"name": "the dog", "image_url": long}]
+    plain = httpx.post(
+        f"{url}v1/videos", json=fields | {"steps": 1, "shots": shots, "figures": named}, headers=headers, timeout=60
+    )
+    for answer in (form, plain):
+        assert answer.status_code == 200, answer.text
+        kept = json.loads((data_dir / "runs" / answer.json()["id"] / "request.json").read_text())
+        assert kept["figures"] == [{"name": "Anna", "image": 0}, {"name": "the dog", "image": 1}]
+        assert [Image.open(path).getpixel((0, 0)) for path in kept["figure_images"]] == [(255, 0, 0)] * 2
+    for figures, words in (
+        ([{"name": "Anna", "image_url": "/etc/hostname"}], "must hold the picture itself"),
+        ([{"name": "Anna", "image": "/etc/hostname"}], "must be a list of"),
+        ([{"name": {"a": 1}, "image_url": data}], "must have a name and an image"),
+        ("Anna", "must be a list of"),
+        ([{"name": f"f{number}", "image_url": data} for number in range(9)], "may have at most 8"),
+    ):
+        answer = httpx.post(f"{url}v1/videos", json=fields | {"shots": shots, "figures": figures}, headers=headers, timeout=60)
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
 
 
 def test_what_a_stranger_may_not_name_and_a_picture_that_is_none_are_answered_in_one_sentence(url, data_dir, picture, tmp_path):
