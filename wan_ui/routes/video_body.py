@@ -2,7 +2,8 @@
 
 A body goes to the disk as it comes and is parsed once it is whole, two at a time: whoever sends slowly or much holds no memory.
 Multipart has only texts, so a list comes as `guidance[]` and an object as `input_reference[image_url]`, as OpenAI's clients write
-them; a figure's picture is a file `figures[NAME]`, in JSON `figures` is a list of {"name", "image_url"}. Each of them may also come as a data URL (RFC 2397); other addresses are never fetched.
+them; a figure's picture is a file `figures[NAME]`, or in JSON `figures` is a list of {"name", "image_url"}. Each of them may also
+come as a data URL (RFC 2397); other addresses are never fetched.
 """
 
 import asyncio
@@ -173,13 +174,8 @@ def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     """The texts of a form by name, and its files."""
     with body.open("rb") as file:
-        parser = MultiPartParser(
-            request.headers,
-            _pieces(file),
-            max_files=len(FILES) + MAX_FIGURES,
-            max_fields=_MOST_FIELDS,
-            max_part_size=LARGEST_BODY,
-        )
+        most = {"max_files": len(FILES) + MAX_FIGURES, "max_fields": _MOST_FIELDS, "max_part_size": LARGEST_BODY}
+        parser = MultiPartParser(request.headers, _pieces(file), **most)
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:

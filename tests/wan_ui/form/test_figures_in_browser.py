@@ -23,7 +23,7 @@ def studio(data_dir):
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
-    for name, colour in (("Anna", "red"), ("IMG_1", "blue")):
+    for name, colour in (("Anna", "red"), ("IMG_1", "blue"), ("IMG_2", "green")):
         Image.new("RGB", (40, 60), colour).save(folder / f"{name}.png")
     return folder
 
@@ -64,7 +64,7 @@ def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(widt
     assert [one["name"] for one in film(page)["figures"]] == ["Anna", "<b>dog</b>"]
     generated(page)
     until_made(page, [True, True, True])
-    page.locator("[name=figure-picture]").first.set_input_files(pictures / "IMG_1.png")
+    page.locator("[name=figure-picture]").first.set_input_files(pictures / "IMG_2.png")
     until_made(page, [False, True, False])
     assert state(page).startswith("Still to be made: 1, 3.")
     page.locator("[data-figure=remove]").first.click()
@@ -81,6 +81,7 @@ def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(widt
     assert page.locator(".film-figures img").count() == 2 and faces(page) == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_the_next_storyboard_is_offered_the_figures_and_settings_that_come_back_have_their_pictures(visit, pictures):
     page = visit()
     take_model(page)
