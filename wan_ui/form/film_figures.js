@@ -9,11 +9,12 @@ const figures = (() => {
   const most = () => Number(/data-most="(\d+)"/.exec(window.studioFigures ?? '')?.[1] ?? 0);
   const plain = text => text.trim().split(/\s+/u).join(' ');
   const isOfWord = one => /[\p{L}\p{M}\p{N}_]/u.test(one);
-  const goesTogether = one => isOfWord(one) && !APART.some(([from, to]) => from <= one.codePointAt() && one.codePointAt() <= to);
+  const isIn = ([from, to], code) => from <= code && code <= to;
+  const goesTogether = one => isOfWord(one) && !APART.some(range => isIn(range, one.codePointAt()));
   const isApart = (beside, edge) => !(beside && goesTogether(beside) && goesTogether(edge));
   // Those that a prompt names; of names within one another the longest.
-  const named = prompt => {
-    if (!most() || !film.figures.length) return [];
+  const called = prompt => {
+    if (!film.figures.length) return [];
     let left = [...plain(prompt).toLowerCase()];
     const found = new Set(), length = one => [...plain(one.name)].length;
     for (const one of [...film.figures].sort((a, b) => length(b) - length(a))) {
@@ -28,7 +29,9 @@ const figures = (() => {
     }
     return film.figures.filter(one => found.has(one));
   };
-  const paths = prompt => named(prompt).map(one => one.image?.path ?? '');
+  // And that the chosen model is shown; what a shot was made by does not follow the model, like all else of the form.
+  const named = prompt => most() ? called(prompt) : [];
+  const paths = prompt => called(prompt).map(one => one.image?.path ?? '');
   const sent = () => most() ? film.figures.map(one => ({name: plain(one.name), image: one.image?.path ?? null})) : [];
 
   // On a block: a small round picture each, and their names for those who do not see them.
@@ -44,6 +47,7 @@ const figures = (() => {
   const names = prompt => named(prompt).map(one => one.name).join(', ');
 
   const box = () => find('.film-figures');
+  const emptyRow = () => box().querySelector('template').content.firstElementChild.cloneNode(true);
   const show = () => {
     const root = box(), isTaken = most() > 0, list = root.querySelector('ul');
     root.dataset.taken = isTaken;
@@ -51,14 +55,15 @@ const figures = (() => {
       : most() === 1 ? words().figures_hint_one : fill(words().figures_hint, {count: most()});
     while (list.children.length > film.figures.length) list.lastChild.remove();
     film.figures.forEach((one, index) => {
-      const row = list.children[index] ?? list.appendChild(root.querySelector('template').content.firstElementChild.cloneNode(true));
+      const row = list.children[index] ?? list.appendChild(emptyRow());
       const name = row.querySelector('[name=figure]'), picture = row.querySelector('img');
       row.dataset.place = index;
       if (name !== document.activeElement) name.value = one.name;
       picture.hidden = !one.image;
       if (one.image && picture.getAttribute('src') !== one.image.url) picture.src = one.image.url;
       const places = film.shots.flatMap((shot, at) => named(shot.prompt).includes(one) ? [at + 1] : []);
-      row.querySelector('output').textContent = places.length ? fill(words().figure_in, {shots: places.join(', ')}) : words().figure_unused;
+      const says = places.length ? fill(words().figure_in, {shots: places.join(', ')}) : words().figure_unused;
+      row.querySelector('output').textContent = says;
     });
     root.querySelector('.film-file').hidden = !isTaken || film.figures.length >= MOST;
     const known = new Set(film.figures.map(one => plain(one.name).toLowerCase()));
