@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import random
 
 import torch
@@ -16,9 +17,11 @@ from training.velocity import predict_velocity
 from training.wan_networks import TEXT_POSITIONS, WanNetworks, WanText
 from training.world import COLOURS, SHAPES
 
+logger = logging.getLogger(__name__)
+
 VACE_LAYERS = (0, 2, 4)
 LEARNED = ("vace_", "blocks.")  # with which the names of what is learned begin
-READ_WEIGHT = 0.1  # of what the control blocks should show of a reference, beside the velocity
+READ_WEIGHT = 0.15  # of what the control blocks should show of a reference, beside the velocity
 REFERENCE_NOISE_SHIFT = 4.0  # what a shape is, is decided in the first steps
 LOOK_SHARE = 0.15  # of the prompts beside a reference picture: those that say what it shows
 
@@ -38,6 +41,7 @@ class VaceNetworks(WanNetworks):
             parameter.requires_grad_(name.startswith(LEARNED))
         width = transformer.config.num_attention_heads * transformer.config.attention_head_dim
         self._reader = torch.nn.Linear(width, len(COLOURS) + len(SHAPES)).to(transformer.device)
+        self._running = 3.0
         self._reader_learns = torch.optim.Adam(self._reader.parameters(), lr=2e-3)
 
     @classmethod
@@ -108,7 +112,10 @@ class VaceNetworks(WanNetworks):
             repeated = own.shape[1]
             lost = lost + F.cross_entropy(colour, colours.repeat_interleave(repeated))
             lost = lost + F.cross_entropy(shape, shapes.repeat_interleave(repeated))
-        return lost / len(tokens[1:])
+        lost = lost / len(tokens[1:])
+        self._running = 0.95 * self._running + 0.05 * float(lost.detach())
+        logger.debug("reading of references %.3f", self._running)
+        return lost
 
 
 def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraining) -> str:

@@ -22,8 +22,8 @@ USES: dict[Use, float] = {
 """Those without a reference picture, and their shares of the training."""
 WITH_REFERENCE: dict[Use, float] = {"reference": 0.75, "after": 0.15, "keyframes": 0.05, "edges": 0.05}
 """Those with one, and their shares."""
-REFERENCE_RADIUS = (0.16, 0.36)  # of the shape in a reference picture, as shares of its shorter side
-REFERENCE_SHIFT = 0.1  # how far from the middle it may lie, as a share of each side
+REFERENCE_RADIUS = (0.24, 0.32)  # of the shape in a reference picture, as shares of its shorter side: it fills most of it
+REFERENCE_SHIFT = 0.05  # how far from the middle it may lie, as a share of each side
 OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
 MARGINS = (0.03, 0.3)  # a margin's least and most, as shares of its side
 REACH = 1.4  # how far a shape reaches from its centre, in radii: a star's tips are at 1.38
@@ -68,8 +68,13 @@ def sample_task(rng: random.Random) -> Task:
 
 def reference_task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
     """A task of this use with a reference picture."""
+    return dataclasses.replace(task_for(scene, use, rng), reference=sample_reference(rng))
+
+
+def sample_reference(rng: random.Random) -> tuple[float, float, float]:
+    """Where a reference picture shows its shape: see `Task`."""
     centre = (0.5 + rng.uniform(-REFERENCE_SHIFT, REFERENCE_SHIFT) for _ in range(2))
-    return dataclasses.replace(task_for(scene, use, rng), reference=(*centre, rng.uniform(*REFERENCE_RADIUS)))
+    return (*centre, rng.uniform(*REFERENCE_RADIUS))
 
 
 def sample_reference_task(rng: random.Random) -> Task:

@@ -17,7 +17,7 @@ from training.evaluate_vace import SIZE, overlap, score
 from training.fast_vae import speed_up
 from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
-from training.vace_networks import CONTROL, VaceNetworks, figure_prompt_for
+from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for
 from training.vace_world import (
     Task,
     box_of,
@@ -146,7 +146,7 @@ def test_velocity_equals_the_class(networks):
 
 
 @pytest.mark.demo_model
-def test_only_control_blocks_learn_and_something_can_be_learned(networks):
+def test_layers_and_control_blocks_learn_and_something_can_be_learned(networks):
     rng, options = random.Random(3), TransformerTraining()
     vae = WAN_AUTOENCODER.load(BASE / "vae").eval()
     speed_up(vae)
@@ -162,7 +162,7 @@ def test_only_control_blocks_learn_and_something_can_be_learned(networks):
     torch.testing.assert_close(seen[:, :16, 0], seen[:, 16:32, 0], atol=0, rtol=0)
     assert not seen[:, 32:, 0].any() and seen[:, 48:, 1:].all()
     learned = {name: value.grad for name, value in networks.learned.named_parameters() if value.grad is not None}
-    assert all(name.startswith(CONTROL) for name in learned)
+    assert all(name.startswith(LEARNED) for name in learned) and not any("time_embedder" in name for name in learned)
     assert learned["vace_blocks.0.proj_out.weight"].abs().max() > 0
     networks.learned.zero_grad()
 
