@@ -151,7 +151,8 @@ def _summary(scores: list[dict[str, Any]]) -> dict[str, float]:
     names = [name for name in ("overlap", "colour", "shape", "motion", "background") if name in scores[0]]
     means = {name: sum(one[name] for one in scores) / len(scores) for name in names}
     outside = [one["outside"] for one in scores if one.get("outside") is not None]
-    return {name: round(value, 4) for name, value in means.items()} | ({"outside": round(min(outside), 2)} if outside else {})
+    counted = {"videos": len(scores)} | {name: round(value, 4) for name, value in means.items()}
+    return counted | ({"outside": round(min(outside), 2)} if outside else {})
 
 
 def main() -> None:
@@ -159,7 +160,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/wan-tiny-vace"))
     parser.add_argument("--videos", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--use", action="append", choices=ALL, help="one of the uses alone; repeat the option for more")
+    parser.add_argument(
+        "--use", action="append", choices=ALL, help="one of the uses; repeat the option for more, or for more videos of it"
+    )
     parser.add_argument("--json", type=Path, help="write the scores there too")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
