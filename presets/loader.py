@@ -166,6 +166,7 @@ class Preset(BaseModel):
     takes_last_image: bool = False
     needs_last_image: bool = False
     takes: dict[str, Need] = {}  # further inputs by role, such as "video"
+    max_references: int = Field(default=8, ge=1, le=8)  # reference pictures in a video
     continues: bool = False  # its videos can begin with several frames of a clip, and go on from there
     live: bool = False
     actions: tuple[str, ...] = ()

@@ -90,6 +90,8 @@ CHANGES = {  # finite form, participle
 QUOTES = ('"{}"', '"{}"', "“{}”")
 QUOTED = ("{sentence}, {quoted}", "{sentence} {quoted}", "{quoted}: {sentence}", "{quoted} {sentence}")
 SILENT = ("{}, silent", "{}, silent", "{} in silence", "{}, without a sound", "silent: {}")
+FIGURES = ("it", "it", "the figure", "the figure", "a figure", "a shape", "the shape", "one", "安娜", "小狗")
+LETTERS = "bcdfghklmnprstvwyz"  # with which a made-up name's syllables begin
 OPENINGS = ("", "", "", "", "a video of ", "an animation of ", "a clip of ", "footage of ")
 
 
@@ -119,6 +121,21 @@ def describe_look(scene: Scene, rng: random.Random) -> str:
     """A sentence that says colour, shape and background only."""
     stated = {"colour": scene.colour, "shape": scene.shape}
     return _typeset(f"{_subject(scene, rng, stated)} {_place(scene, rng)}", rng).removesuffix(".")
+
+
+def describe_figure(scene: Scene, rng: random.Random, figure: str, detail: float = 1.0) -> str:
+    """As `describe`, of a figure that a picture shows: the sentence has `figure` in place of colour, shape and size."""
+    finite, participle = _motion(scene.motion, rng) if rng.random() < detail else ("", "")
+    place = _place(scene, rng) if rng.random() < detail else ""
+    return _typeset(" ".join(_arrange(figure, finite, participle, place, rng).split()), rng)
+
+
+def figure_words(rng: random.Random) -> str:
+    """What a sentence may call a figure: a word that says nothing of its look, or a made-up name."""
+    if rng.random() < 0.4:
+        return rng.choice(FIGURES)
+    name = "".join(rng.choice(LETTERS) + rng.choice("aeiou") for _ in range(rng.randint(1, 3))) + rng.choice(("", *LETTERS))
+    return rng.choice(("", "", "the ", "a ")) + (name.capitalize() if rng.random() < 0.5 else name)
 
 
 def _subject(scene: Scene, rng: random.Random, stated: dict[str, str]) -> str:

@@ -1,11 +1,14 @@
-"""Makes wan-tiny-vace: control blocks beside wan-tiny's layers learn to be shown edges, parts of a video, and key frames.
+"""Makes wan-tiny-vace: control blocks beside wan-tiny's layers learn to be shown edges, parts of a video, key frames, and a
+reference picture.
 
-`python -m training --model wan-tiny-vace`. wan-tiny's transformer and its other parts stay as they are.
+`python -m training --model wan-tiny-vace`. wan-tiny's layers learn with them; its text encoder and autoencoder stay as they are.
+With `--continue-from models/wan-tiny-vace` they learn further.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -23,19 +26,34 @@ from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode
 from training.train_transformer import TransformerTraining, train_transformer
 from training.vace_networks import VaceNetworks
-from training.vace_world import Task, sample_task, source_of, video_of
+from training.vace_world import (
+    Task,
+    reference_of,
+    sample_reference,
+    sample_reference_task,
+    sample_task,
+    source_of,
+    video_of,
+)
 from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
+from training.world import COLOURS, SHAPES
 
 SECONDS = 3000.0
 BUCKETS = (
-    Bucket(width=96, height=96, num_frames=17, share=0.9, batch=32, clips=1536),
-    Bucket(width=128, height=96, num_frames=17, share=0.05, batch=24, clips=192),
-    Bucket(width=96, height=128, num_frames=17, share=0.05, batch=24, clips=192),
+    Bucket(width=96, height=96, num_frames=17, share=0.36, batch=32, clips=384),
+    Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=32),
+    Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=32),
+)
+REFERENCE_BUCKETS = (  # a latent frame more, for the picture
+    Bucket(width=96, height=96, num_frames=17, share=0.56, batch=32, clips=384),
+    Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=32),
+    Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=32),
 )
 LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 SPATIAL_SCALE = 16
-OPTIONS = TransformerTraining(learning_rate=1e-3, image_to_video=0.0)
+PICTURES = 48  # of a colour and a shape in the store of reference pictures
+OPTIONS = TransformerTraining(learning_rate=1e-3, image_to_video=0.0, refresh_every=16, warmup_steps=60)
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +68,51 @@ class ControlCache(LatentCache[Task]):
         ), tasks
 
 
+class ReferenceCache(ControlCache):
+    """Whose tasks have reference pictures. A picture costs far less than a clip, so all clips get others whenever some are
+    replaced, from a store of `PICTURES` for each colour and shape."""
+
+    def __init__(self, vae: torch.nn.Module, bucket: Bucket, rng: random.Random, device: str, world: World[Task]) -> None:
+        super().__init__(vae, bucket, rng, device, world)
+        count = max(8, PICTURES * bucket.clips // REFERENCE_BUCKETS[0].clips)
+        self._pictures = {look: self._encoded(look, count) for look in itertools.product(COLOURS, SHAPES) if look[0] != "white"}
+
+    def refresh(self, clips: int) -> None:
+        """See `LatentCache`."""
+        super().refresh(max(1, clips // 4))
+        channels = next(iter(self._pictures.values())).shape[1]
+        for place, task in enumerate(self.scenes):
+            picture = self._rng.choice(self._pictures[task.scene.colour, task.scene.shape])
+            self.latents[place, : 2 * channels, :1] = torch.cat([picture, picture])
+
+    def _encoded(self, look: tuple[str, str], count: int) -> torch.Tensor:
+        """Latents of so many pictures, [count, C, 1, H, W]."""
+        scene = dataclasses.replace(self.scenes[0].scene, colour=look[0], shape=look[1])
+        tasks = [Task(scene=scene, use="reference", reference=sample_reference(self._rng)) for _ in range(count)]
+        return picture_latents(self._vae, tasks, self.bucket, self._device)
+
+
+def picture_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, device: str) -> torch.Tensor:
+    """Of the tasks' reference pictures, [tasks, C, 1, H, W]."""
+    pictures = torch.stack([torch.from_numpy(reference_of(task, size)).permute(2, 0, 1)[:, None] for task in tasks])
+    return encode(vae, (pictures.float() / 127.5 - 1).to(device)).cpu()
+
+
 def shown_latents(vae: torch.nn.Module, tasks: Sequence[Task], size: Bucket, device: str) -> torch.Tensor:
-    """The tasks' entries in a `ControlCache`, [tasks, C + 2 C + 256, F, H, W]."""
+    """The tasks' entries in a `ControlCache`, [tasks, C + 2 C + 256, F, H, W]; all have a reference picture, whose latent frame
+    is then the first, or none has."""
     sources = [source_of(task, size) for task in tasks]
     frames = torch.stack([torch.from_numpy(source.frames).permute(3, 0, 1, 2).float() / 127.5 - 1 for source in sources])
     is_new = torch.stack([torch.from_numpy(source.is_new)[None] for source in sources])
     videos = torch.stack([video_of(task, size) for task in tasks])
     clip, stays, new = encode(vae, torch.cat([videos, frames * ~is_new, frames * is_new]).to(device)).cpu().chunk(3)
     masks = [torch.from_numpy(mask_channels(geometry_of(size), source)) for source in sources]
-    return torch.cat([clip, stays, new, torch.cat(masks)], 1)
+    shown = torch.cat([clip, stays, new, torch.cat(masks)], 1)
+    if tasks[0].reference is None:
+        return shown
+    references = picture_latents(vae, tasks, size, device)
+    blank = torch.zeros(len(tasks), shown.shape[1] - 2 * references.shape[1], *references.shape[2:])
+    return torch.cat([torch.cat([references, references, blank], 1), shown], 2)
 
 
 def geometry_of(size: Bucket) -> Geometry:
@@ -66,15 +120,32 @@ def geometry_of(size: Bucket) -> Geometry:
     return Geometry(width=size.width, height=size.height, num_frames=size.num_frames, spatial_scale=SPATIAL_SCALE)
 
 
-def make_vace(base: Path, work: Path, output: Path, seconds: float, device: str) -> None:
-    """Trains on `base`, the folder of wan-tiny, unless `work` has the result already, and writes the checkpoint."""
+def make_vace(
+    base: Path,
+    work: Path,
+    output: Path,
+    seconds: float,
+    device: str,
+    continue_from: Path | None = None,
+) -> None:
+    """Trains on `base`, the folder of wan-tiny, or further from a checkpoint of its own, unless `work` has the result already,
+    and writes the checkpoint."""
     parts = work / "parts"
     if not parts.exists():
         vae = WAN_AUTOENCODER.load(base / "vae").to(device).eval()
         speed_up(vae)
-        world = World(sample=sample_task, render=video_of)
-        caches = [ControlCache(vae, bucket, random.Random(3), device, world) for bucket in BUCKETS]
-        networks = VaceNetworks.begin(WanNetworks.load(base, base / "tokenizer", device), SPATIAL_SCALE**2)
+        caches = [
+            cache(vae, bucket, random.Random(3), device, World(sample=sample, render=video_of))
+            for cache, sample, buckets in (
+                (ControlCache, sample_task, BUCKETS),
+                (ReferenceCache, sample_reference_task, REFERENCE_BUCKETS),
+            )
+            for bucket in buckets
+        ]
+        if continue_from:
+            networks = VaceNetworks.load(continue_from, base / "tokenizer", device)
+        else:
+            networks = VaceNetworks.begin(WanNetworks.load(base, base / "tokenizer", device), SPATIAL_SCALE**2)
         parts.parent.mkdir(parents=True, exist_ok=True)
         train_transformer(networks, caches, parts, dataclasses.replace(OPTIONS, seconds=seconds), device)
     assemble_vace(parts, base, output)

@@ -1,30 +1,48 @@
-"""wan-tiny-vace's transformer in training: wan-tiny's, which stays as it is, and control blocks, which learn."""
+"""wan-tiny-vace's transformer in training: wan-tiny's layers and control blocks beside them, which learn together."""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import random
 
 import torch
+import torch.nn.functional as F
 from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 
+from training.prompts import describe, describe_figure, figure_words
 from training.train_transformer import TransformerTraining, noise_levels, prompt_for
 from training.vace_world import Task
 from training.velocity import predict_velocity
-from training.wan_networks import WanNetworks, WanText
+from training.wan_networks import TEXT_POSITIONS, WanNetworks, WanText
+from training.world import COLOURS, SHAPES
+
+logger = logging.getLogger(__name__)
 
 VACE_LAYERS = (0, 2, 4)
-CONTROL = "vace_"  # with which the names of what is learned begin
+LEARNED = ("vace_", "blocks.")  # with which the names of what is learned begin
+READ_WEIGHT = 0.15  # of what the control blocks should show of a reference, beside the velocity
+REFERENCE_NOISE_SHIFT = 4.0  # what a shape is, is decided in the first steps
+LOOK_SHARE = 0.15  # of the prompts beside a reference picture: those that say what it shows
 
 
 class VaceNetworks(WanNetworks):
-    """See `Networks`. A clip's latents come with what is shown of it as further channels: see `vace.ControlCache`."""
+    """See `Networks`. A clip's latents come with what is shown of it as further channels: see `vace.ControlCache`.
+
+    Beside a reference picture, each of the video's tokens in the control blocks must show its colour and shape, which a layer
+    reads that is in no checkpoint: so the way from the picture to the video is found soon.
+    """
 
     adamw_names = ("vace_patch_embedding", "scale_shift_table")
 
     def __init__(self, text: WanText, transformer: WanVACETransformer3DModel) -> None:
         super().__init__(text, transformer)
         for name, parameter in transformer.named_parameters():
-            parameter.requires_grad_(name.startswith(CONTROL))
+            parameter.requires_grad_(name.startswith(LEARNED))
+        width = transformer.config.num_attention_heads * transformer.config.attention_head_dim
+        self._reader = torch.nn.Linear(width, len(COLOURS) + len(SHAPES)).to(transformer.device)
+        self._running = 3.0
+        self._reader_learns = torch.optim.Adam(self._reader.parameters(), lr=2e-3)
 
     @classmethod
     def begin(cls, base: WanNetworks, mask_channels: int) -> VaceNetworks:
@@ -40,7 +58,11 @@ class VaceNetworks(WanNetworks):
 
     def words_for(self, scene: Task, rng: random.Random, options: TransformerTraining) -> str:
         """See `Networks`."""
-        return prompt_for(scene.scene, rng, options)
+        if scene.reference is None:
+            return prompt_for(scene.scene, rng, options)
+        words = figure_prompt_for(scene, rng, options)
+        is_short = len(self.text.tokenizer(words).input_ids) < TEXT_POSITIONS
+        return words if is_short else describe_figure(scene.scene, rng, "it")
 
     def loss(
         self,
@@ -52,16 +74,60 @@ class VaceNetworks(WanNetworks):
     ) -> torch.Tensor:
         """See `Networks`."""
         clip, control = latents.split([self.latent_channels, latents.shape[1] - self.latent_channels], 1)
+        has_reference = scenes[0].reference is not None
+        if has_reference:
+            options = dataclasses.replace(options, noise_shift=REFERENCE_NOISE_SHIFT)
         sigma = noise_levels(len(prompts), options, generator, latents.device)
         noise = torch.randn(clip.shape, generator=generator, device=latents.device)
         mixed = clip + sigma.view(-1, 1, 1, 1, 1) * (noise - clip)
         with torch.no_grad(), torch.autocast(latents.device.type, torch.bfloat16):
             text, bias = self.text.encode(prompts)
         timesteps = 1000 * sigma, 1000 * sigma
+        tokens: list[torch.Tensor] = []
         predicted = predict_velocity(
-            self.learned, mixed, *timesteps, text.float(), bias, run_block=self._run_block, control=control
+            self.learned,
+            mixed,
+            *timesteps,
+            text.float(),
+            bias,
+            run_block=self._run_block,
+            control=control,
+            control_tokens=tokens,
         )
-        return (predicted - (noise - clip)).square().mean()
+        error = (predicted - (noise - clip)).square().mean()
+        return error + READ_WEIGHT * self._unread(tokens, scenes, clip.shape[2]) if has_reference else error
+
+    def _unread(self, tokens: list[torch.Tensor], scenes: list[Task], num_frames: int) -> torch.Tensor:
+        """Cross-entropy of what the video's tokens show of the reference, after the first control block."""
+        self._reader_learns.step()  # by the gradients of the step before
+        self._reader_learns.zero_grad()
+        device = tokens[0].device
+        colours = torch.tensor([[*COLOURS].index(one.scene.colour) for one in scenes], device=device)
+        shapes = torch.tensor([SHAPES.index(one.scene.shape) for one in scenes], device=device)
+        lost = torch.zeros((), device=device)
+        for after in tokens[1:]:
+            own = after[:, after.shape[1] // num_frames :]  # without the reference's frame
+            read = self._reader(F.layer_norm(own, own.shape[-1:])).flatten(0, 1)
+            colour, shape = read.split([len(COLOURS), len(SHAPES)], 1)
+            repeated = own.shape[1]
+            lost = lost + F.cross_entropy(colour, colours.repeat_interleave(repeated))
+            lost = lost + F.cross_entropy(shape, shapes.repeat_interleave(repeated))
+        lost = lost / len(tokens[1:])
+        self._running = 0.95 * self._running + 0.05 * float(lost.detach())
+        logger.debug("reading of references %.3f", self._running)
+        return lost
+
+
+def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraining) -> str:
+    """A sentence for what a reference picture shows, which names it in most cases and says what it looks like in some; now and
+    then one that says less, or nothing."""
+    draw = rng.random()
+    if draw < options.text_dropout:
+        return ""
+    detail = 0.5 if draw < options.text_dropout + options.partial_prompt else 1.0
+    if rng.random() < LOOK_SHARE:
+        return describe(task.scene, rng, detail)
+    return describe_figure(task.scene, rng, figure_words(rng), detail)
 
 
 def controlled(base: WanTransformer3DModel, layers: tuple[int, ...], channels: int) -> WanVACETransformer3DModel:

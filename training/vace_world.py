@@ -1,5 +1,5 @@
 """wan-tiny-vace's world: wan-tiny's scenes, and what of them is shown beforehand: edges, all around a box, the inner part, key
-frames, or one end."""
+frames, one end, a reference picture of the shape, or nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import torch
 from backend.media.control import control_frame
 from backend.media.source import GREY, Source
 from training.latents import Bucket
-from training.world import Scene, path, render, sample_training_scene
+from training.world import COLOURS, Scene, path, render, sample_training_scene, signed_distance
 
-Use = Literal["edges", "box", "keyframes", "margins", "after", "before"]
-USES: dict[Use, float] = {"edges": 0.28, "box": 0.24, "keyframes": 0.2, "margins": 0.1, "after": 0.12, "before": 0.06}
-"""And their shares of the training."""
+Use = Literal["edges", "box", "keyframes", "margins", "after", "before", "words", "reference"]
+USES: dict[Use, float] = {
+    "edges": 0.26, "box": 0.2, "keyframes": 0.18, "margins": 0.08, "after": 0.1, "before": 0.06, "words": 0.12,
+}  # fmt: skip
+"""Those without a reference picture, and their shares of the training."""
+WITH_REFERENCE: dict[Use, float] = {"reference": 0.75, "after": 0.15, "keyframes": 0.05, "edges": 0.05}
+"""Those with one, and their shares."""
+REFERENCE_RADIUS = (0.24, 0.32)  # of the shape in a reference picture, as shares of its shorter side: it fills most of it
+REFERENCE_SHIFT = 0.05  # how far from the middle it may lie, as a share of each side
 OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
 MARGINS = (0.03, 0.3)  # a margin's least and most, as shares of its side
 REACH = 1.4  # how far a shape reaches from its centre, in radii: a star's tips are at 1.38
@@ -28,7 +34,9 @@ SPARE = (0.02, 0.12)  # around the shape in a box, as shares of the shorter side
 class Task:
     """A scene to be made from its prompt and from what is shown. `spare` is the room around the shape in a box, in shares of the
     shorter side; `has_middle` whether there is a key frame between the first and the last; `margins` are shares of the sides,
-    left, top, right and bottom; `overlap` counts the frames of the clip that goes on."""
+    left, top, right and bottom; `overlap` counts the frames of the clip that goes on. `reference` is where a reference picture
+    shows the shape: x and y of its centre as shares of the sides, and its radius as a share of the shorter one; None without one.
+    """
 
     scene: Scene
     use: Use
@@ -36,6 +44,7 @@ class Task:
     has_middle: bool = False
     margins: tuple[float, float, float, float] = (MARGINS[1], 0.0, 0.0, 0.0)
     overlap: int = OVERLAPS[-1]
+    reference: tuple[float, float, float] | None = None
 
 
 def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
@@ -55,6 +64,35 @@ def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
 def sample_task(rng: random.Random) -> Task:
     """A task whose scene is not held out."""
     return task_for(sample_training_scene(rng), rng.choices([*USES], weights=[*USES.values()])[0], rng)
+
+
+def reference_task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
+    """A task of this use with a reference picture."""
+    return dataclasses.replace(task_for(scene, use, rng), reference=sample_reference(rng))
+
+
+def sample_reference(rng: random.Random) -> tuple[float, float, float]:
+    """Where a reference picture shows its shape: see `Task`."""
+    centre = (0.5 + rng.uniform(-REFERENCE_SHIFT, REFERENCE_SHIFT) for _ in range(2))
+    return (*centre, rng.uniform(*REFERENCE_RADIUS))
+
+
+def sample_reference_task(rng: random.Random) -> Task:
+    """A task with a reference picture whose scene is not held out. Its shape is not white: nobody could see it on white."""
+    scene = sample_training_scene(rng)
+    while scene.colour == "white":
+        scene = sample_training_scene(rng)
+    return reference_task_for(scene, rng.choices([*WITH_REFERENCE], weights=[*WITH_REFERENCE.values()])[0], rng)
+
+
+def reference_of(task: Task, size: Bucket) -> np.ndarray:
+    """The reference picture, the shape on white, uint8 [H, W, 3]."""
+    x, y, radius = task.reference
+    rows, columns = torch.meshgrid(torch.arange(size.height) + 0.5, torch.arange(size.width) + 0.5, indexing="ij")
+    pixels = torch.tensor(radius * min(size.width, size.height))
+    distance = signed_distance(task.scene.shape, columns - x * size.width, rows - y * size.height, pixels)
+    cover = (0.5 - distance).clamp(0, 1)[..., None]
+    return (255 + cover * (torch.tensor(COLOURS[task.scene.colour]) - 255)).round().byte().numpy()
 
 
 def video_of(task: Task, size: Bucket) -> torch.Tensor:

@@ -25,12 +25,14 @@ def predict_velocity(
     dtype: torch.dtype = torch.bfloat16,
     run_block: Callable | None = None,
     control: torch.Tensor | None = None,
+    control_tokens: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Velocity [B, C, F, H, W].
 
     `latents` [B, C, F, H, W]; `timestep` and `first_frame_timestep` [B], 0 to 1000; `text` [B, L, D]; `text_bias`
     [B, 1, 1, L] is added to the cross-attention's logits; `run_block` is `run_one_block` or that function compiled; `control`
-    [B, 2 C + mask, F, H, W] is what the control blocks of a `WanVACETransformer3DModel` are shown.
+    [B, 2 C + mask, F, H, W] is what the control blocks of a `WanVACETransformer3DModel` are shown; to `control_tokens` what
+    comes out of each is added, [B, S, D].
     """
     batch, channels, num_frames, height, width = latents.shape
     cosine, sine = transformer.rope(latents)
@@ -41,7 +43,7 @@ def predict_velocity(
         embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
     )
     run_block, others = run_block or run_one_block, (text, text_bias, modulation, cosine, sine, dtype)
-    hints = {} if control is None else _hints(transformer, hidden, control, run_block, others)
+    hints = {} if control is None else _hints(transformer, hidden, control, run_block, others, control_tokens)
     for index, block in enumerate(transformer.blocks):
         hidden = run_block(block, hidden, *others)
         hidden = hidden + hints[index] if index in hints else hidden
@@ -53,13 +55,17 @@ def predict_velocity(
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
 
 
-def _hints(transformer, hidden: torch.Tensor, control: torch.Tensor, run_block: Callable, others: tuple) -> dict:
+def _hints(
+    transformer, hidden: torch.Tensor, control: torch.Tensor, run_block: Callable, others: tuple, kept: list | None
+) -> dict:
     """What the control blocks add after layers, by the layer's number."""
     tokens, dtype = transformer.vace_patch_embedding(control).flatten(2).transpose(1, 2), others[-1]
     tokens = hidden + _linear(transformer.vace_blocks[0].proj_in, tokens, dtype).float()
     hints = {}
     for block, layer in zip(transformer.vace_blocks, transformer.config.vace_layers, strict=True):
         tokens = run_block(block, tokens, *others)
+        if kept is not None:
+            kept.append(tokens)
         hints[layer] = _linear(block.proj_out, tokens, dtype).float()
     return hints
 

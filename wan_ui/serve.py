@@ -21,6 +21,7 @@ from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.exports import export_route
+from wan_ui.desk.figures import figures_route
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.projects import project_route
 from wan_ui.desk.shots_made import shots_route
@@ -173,6 +174,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         export_route(engine, access),
         project_route(engine, access),
         shots_route(engine, access),
+        figures_route(desk),
         upload_route(),
         changes_route(desk),
         health_route(engine, access, is_open=is_open),

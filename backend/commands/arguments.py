@@ -37,7 +37,8 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """The request that the options of `generate` or `live`, or the file of `storyboard`, describe; LoRAs come on top of the
     preset's own. Raises: RequestError."""
     if arguments.command == "storyboard":
-        return read_storyboard(Path(absolute(arguments.file)))
+        figures = [(name, absolute(image)) for name, image in arguments.figures]
+        return read_storyboard(Path(absolute(arguments.file)), figures)
     preset = find_preset(arguments.preset)
     if arguments.command == "live":
         return _live_request_of(arguments, preset)

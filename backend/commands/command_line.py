@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backend.commands.options import add_setting, add_settings
+from backend.commands.options import add_setting, add_settings, figure
 from backend.contract.formats import FORMATS
 from backend.contract.request import find_preset
 from backend.contract.settings import SETTINGS
@@ -149,8 +149,10 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     about = "make a video of several shots, each going on from the last frames of the one before"
     storyboard = commands.add_parser("storyboard", help=about)
     file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
-    file += "; cut, image or video for one that does not go on, fade, trim"
+    file += "; cut, image or video for one that does not go on, fade, trim; [[figures]] with name and image"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
+    about = "a picture of a figure, seen in the shots whose prompts name it, of presets with control; repeat the option for more"
+    storyboard.add_argument("--figure", dest="figures", type=figure, action="append", default=[], metavar="NAME:FILE", help=about)
     again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
     storyboard.add_argument("--again", metavar="JOB", help=again)
     storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")

@@ -57,6 +57,14 @@ def _keyframe(text: str) -> tuple[int, str]:
     return int(number), path
 
 
+def figure(text: str) -> tuple[str, str]:
+    """A figure's name and the path of its picture."""
+    name, mark, path = text.partition(":")
+    if not (name.strip() and mark and path):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a name and a picture, such as Anna:anna.png")
+    return name, path
+
+
 def _lora(text: str) -> LoraOption:
     source, expert, scale = text, "both", 1.0
     head, _, tail = source.rpartition(":")

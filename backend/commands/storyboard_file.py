@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from backend.media.clips import read_clip_facts
 _RENAMED = {"frames": "num_frames"}
 _SHARED = {name for name, one in SETTINGS.items() if one.help and one.part == "core"} - {"preset", *_RENAMED.values()}
 TRACK = ("track", "track_start", "track_fade", "track_volume")
-_SETTINGS = _SHARED | {"image", *_RENAMED, *TRACK}
+_SETTINGS = _SHARED | {"image", "figures", *_RENAMED, *TRACK}
 
 
-def read_storyboard(path: Path) -> GenerationRequest:
-    """The storyboard in this file, TOML or, if its name ends so, JSON; files in it lie beside it. Raises: RequestError."""
+def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> GenerationRequest:
+    """The storyboard in this file, TOML or, if its name ends so, JSON; files in it lie beside it. More `figures` are names and
+    paths of pictures, in place of those in the file that have the same name. Raises: RequestError."""
     data = read_table(path)
     preset = find_preset(str(data.pop("preset", "")))
     rows = data.pop("shots", None)
@@ -30,6 +32,8 @@ def read_storyboard(path: Path) -> GenerationRequest:
         rule = f"may have preset, shots, {', '.join(sorted(_SETTINGS))}"
         raise RequestError(f"{path.name} has {unknown[:40]!r} and", rule, "correct its name")
     data |= {name: beside(path, data[name]) for name in ("image", "track") if isinstance(data.get(name), str)}
+    if figures or "figures" in data:
+        data["figures"] = _figures(data.get("figures", []), figures, path)
     fps = data.get("fps", preset.fps)
     shots = [_shot(row, path, fps) if isinstance(row, dict) else row for row in rows]
     return GenerationRequest.from_preset(preset, **_renamed(data), shots=shots)
@@ -42,6 +46,19 @@ def _shot(row: dict[str, Any], path: Path, fps: Any) -> dict[str, Any]:
     if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
         values["num_frames"] = most_frames(read_clip_facts(values["video"]).seconds, fps)
     return values
+
+
+def _figures(rows: Any, more: Sequence[tuple[str, str]], path: Path) -> Any:
+    """The file's figures with whole paths, and those that come from elsewhere."""
+    if not isinstance(rows, list):
+        return rows
+    new = {name.lower() for name, _ in more}
+    own = [
+        row | {"image": beside(path, row["image"])} if isinstance(row, dict) and isinstance(row.get("image"), str) else row
+        for row in rows
+        if not (isinstance(row, dict) and str(row.get("name")).lower() in new)
+    ]
+    return [*own, *({"name": name, "image": image} for name, image in more)]
 
 
 def beside(path: Path, name: str) -> str:

@@ -10,7 +10,7 @@ from backend.contract.settings import Extend, VideoSettings, only_with
 from backend.errors import RequestError
 from presets import Preset
 
-MAX_REFERENCES = 8  # each is a latent frame more
+MAX_REFERENCES = 8  # each is a latent frame more; a preset may take fewer
 MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
 OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
 TAKE_CONTROL = "leave it out, or take a preset with control"
@@ -76,7 +76,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
     _check_company(request)
     _check_clips(request, preset)
     _check_margins(request)
-    _check_references(request)
+    _check_references(request, preset)
     check_keyframes(request)
 
 
@@ -186,7 +186,7 @@ def _check_margins(request: VideoSettings) -> None:
             raise RequestError(given, rule, f"take smaller margins, or a larger {side}")
 
 
-def _check_references(request: VideoSettings) -> None:
-    if len(request.references) > MAX_REFERENCES:
-        count = len(request.references)
-        raise RequestError(f"{count} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
+def _check_references(request: VideoSettings, preset: Preset) -> None:
+    if len(request.references) > preset.max_references:
+        count, most = len(request.references), preset.max_references
+        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")

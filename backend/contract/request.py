@@ -13,6 +13,7 @@ from backend.contract.clip import STRENGTH, check_clip, part_of_clip
 from backend.contract.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
 from backend.contract.cues import check_cues
 from backend.contract.drive import check_drive
+from backend.contract.figures import check_names, read_figures
 from backend.contract.film import check_film, check_times, total_frames
 from backend.contract.guided_steps import first_steps
 from backend.contract.loras import MAX_LORAS, check_loras
@@ -72,6 +73,8 @@ class GenerationRequest(VideoSettings):
         if "shots" in given:
             values |= read_shots(given["shots"], preset, values["fps"])
             values["prompt"] = given.get("prompt") or _prompt_of(values["shots"])
+        if "figures" in given:
+            values |= read_figures(given["figures"])
         if guided_steps is not None:
             _check_said_once(given)
             values |= first_steps(preset, guided_steps, values)
@@ -195,6 +198,7 @@ def _check_bounds(request: GenerationRequest) -> None:
         if setting.many and len(setting.of(request)) > MAX_KEYFRAMES:
             raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
     _check_shot_bounds(request)
+    check_names(request)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
     texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "drive_prompt", "upscaler")]

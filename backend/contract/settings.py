@@ -63,6 +63,16 @@ class Shot(BaseModel):
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
 
 
+class Figure(BaseModel):
+    """Somebody or something that shots name: its `image` is a number of the request's `figure_images`, from 0; None is one whose
+    picture is not there, as after a link."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    image: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """A row of the table. Its value is the preset's own where the preset has one of this name, else the `default`.
@@ -138,8 +148,9 @@ class VideoSettings(BaseModel):
     `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
     request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
     overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
-    it a storyboard, of which `image` is the first shot's; `prompt` names the video then. A sound, `track`, is laid below all of
-    it, from `track_start` (seconds) on, `track_volume` loud (1: as it is), and fades in and out within `track_fade` seconds.
+    it a storyboard, of which `image` is the first shot's; `prompt` names the video then. A shot whose prompt names one of its
+    `figures` is shown that one's picture (`contract/figures.py`). A sound, `track`, is laid below all of it, from `track_start`
+    (seconds) on, `track_volume` loud (1: as it is), and fades in and out within `track_fade` seconds.
 
     Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that
     were measured for the model here, prompt and other branch in turn, or else by those that are published.
@@ -305,6 +316,8 @@ class VideoSettings(BaseModel):
     shots: tuple[Shot, ...] = _row((), part="story")
     shot_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     shot_videos: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
+    figures: tuple[Figure, ...] = _row((), part="story", for_programs=False)
+    figure_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     track: str | None = _row(None, part="story", media="sound", for_programs=False)
     track_start: float = _row(0.0, part="story", far=(0, 1_000_000))
     track_fade: float = _row(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from backend.contract.control import extends, is_whole
+from backend.contract.figures import check_figures, references_for
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.settings import Shot, VideoSettings
 from backend.contract.texts import MAX_CHARACTERS
@@ -26,6 +27,8 @@ _NONE = {
     "shots": (),
     "shot_images": (),
     "shot_videos": (),
+    "figures": (),
+    "figure_images": (),
     "track": None,
     "track_start": 0.0,
     "track_fade": 0.0,
@@ -117,6 +120,7 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
             raise RequestError(
                 f"{name} was given", "beside shots, of which only the first may start from a picture", "leave it out"
             )
+    check_figures(request, preset)
     for number, shot in enumerate(shots, 1):
         check_files(request, shot, number)
         if shot.video is not None:
@@ -210,6 +214,7 @@ def shot_request(request: VideoSettings, index: int, preset: Preset, before: str
         prompt=shot.prompt,
         num_frames=shot_length(request, index),
         seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
+        references=references_for(request, shot.prompt),
         **start,
     )
 

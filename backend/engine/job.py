@@ -65,7 +65,7 @@ class EndedJob:
 class Selection:
     """Which videos to list. Empty fields choose everything; all `words` must occur in the prompts, those with "#" among the tags.
     `project` is one's id, "" for what is in none, None for all but what is archived; `length` is one of LENGTHS, `size` one of
-    SIZES, `order` one of `selecting.ORDERS`."""
+    SIZES, `order` one of `selecting.ORDERS`. With `has_figures` only storyboards that have some."""
 
     owner: str | None = None
     words: tuple[str, ...] = ()
@@ -75,6 +75,7 @@ class Selection:
     project: str | None = None
     length: str = ""
     size: str = ""
+    has_figures: bool = False
     order: str = "newest"
     most: int = 60
 

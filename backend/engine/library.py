@@ -1,7 +1,10 @@
 """Finds, stars, deletes and restores the videos that were made. Runs nothing."""
 
+from backend.engine.job import Selection
 from backend.engine.store import Store
 from backend.errors import StudioError
+
+_STORIES = 40  # the last ones are looked through for figures
 
 
 class Library:
@@ -17,6 +20,17 @@ class Library:
         """The owner's last prompts, newest first, each once."""
         prompts = (job.request.prompt for job in self._store.jobs(owner, most=4 * most))
         return list(dict.fromkeys(filter(None, prompts)))[:most]
+
+    def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
+        """The figures of the storyboards in a project of the owner's, "" for those in none: the path of the newest picture by
+        name, those that were used last first."""
+        stories = self.videos(Selection(owner=owner, project=project, has_figures=True, most=_STORIES))
+        found: dict[str, tuple[str, str]] = {}
+        for request in (job.request for job in stories):
+            for figure in request.figures:
+                if figure.image is not None:
+                    found.setdefault(figure.name.lower(), (figure.name, request.figure_images[figure.image]))
+        return dict(list(found.values())[:most])
 
     def delete(self, job_id: str) -> None:
         """Puts an ended job into the bin. Raises: StudioError for one that has not ended."""

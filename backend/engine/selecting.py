@@ -30,6 +30,8 @@ def condition(selection: Selection) -> tuple[str, tuple]:
         parts.append(_NOT_ARCHIVED)
     if selection.is_starred:
         parts.append("starred = 1")
+    if selection.has_figures:
+        parts.append("json_extract(request, '$.figures') IS NOT NULL")
     if selection.presets:
         add(f"json_extract(request, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)
     if selection.length in LENGTHS:

@@ -81,7 +81,8 @@ def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 
 def again_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
     """The request that makes this storyboard again from shot `number` (from 1) on: the `request` with the earlier shots as they
-    were. Raises: RequestError if there is no such shot, or the earlier ones are not here any more."""
+    were; its figures are those of the later ones. Raises: RequestError if there is no such shot, or the earlier ones are not here
+    any more."""
     before = story.request
     if not before.shots or not 1 <= number <= len(before.shots):
         rule = f"must be one of its {len(before.shots)} shots" if before.shots else "belongs to a storyboard, and this is none"
@@ -91,7 +92,8 @@ def again_from(story: Job, number: int, request: GenerationRequest) -> Generatio
     files = {role: getattr(before, role) + getattr(request, role) for role in FILES.values()}
     later = tuple(_moved(shot, before) for shot in request.shots[number - 1 :])
     shots = tuple(_settled(before, index) for index in range(number - 1)) + later
-    common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in ("shots", "prompt", "seed")}
+    own = ("shots", "prompt", "seed", "figures", "figure_images")
+    common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in own}
     return request.changed(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
 
 

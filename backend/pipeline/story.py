@@ -77,8 +77,11 @@ class Story:
         kept = self._read(index)
         if kept is None or not all((self.folder_of(index) / name).is_file() for name in self._files_of(index)):
             return None
-        result = VideoResult.from_json(kept["result"])
-        if result.request.for_sharing() != self.request_of(index).for_sharing():
+        result, own = VideoResult.from_json(kept["result"]), self.request_of(index).for_sharing()
+        made = result.request.for_sharing()
+        if kept.get("is_kept"):  # the figures may be others now
+            made, own = ({name: value for name, value in one.items() if name != "references"} for one in (made, own))
+        if made != own:
             return None
         return dataclasses.replace(result, path=str(self.folder_of(index) / VIDEO))
 

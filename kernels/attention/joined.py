@@ -1,7 +1,7 @@
 """Joins attentions of the same queries to several lots of keys into the attention to all of these keys.
 
 On a TPU one Pallas pass reads what both attended to and writes the result; XLA's own program converts and copies both first,
-which takes ten times as long. """
+which takes ten times as long."""
 
 from __future__ import annotations
 

@@ -12,16 +12,30 @@ from backend.contract import settings as settings_module
 from backend.families import of_preset
 from backend.pipeline.load import load
 from presets import load_preset
+from training.detector import detect
 from training.evaluate_vace import SIZE, overlap, score
 from training.fast_vae import speed_up
 from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
-from training.vace_networks import CONTROL, VaceNetworks
-from training.vace_world import Task, box_of, keyframes_of, margins_of, sample_task, source_of, task_for, to_frames, video_of
+from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for
+from training.vace_world import (
+    Task,
+    box_of,
+    keyframes_of,
+    margins_of,
+    reference_of,
+    reference_task_for,
+    sample_reference_task,
+    sample_task,
+    source_of,
+    task_for,
+    to_frames,
+    video_of,
+)
 from training.velocity import predict_velocity
 from training.wan_networks import WanNetworks
 from training.wan_vae import WAN_AUTOENCODER
-from training.world import held_out_triples, sample_scene
+from training.world import SHAPES, held_out_triples, sample_scene
 
 BASE = Path(load_preset("wan-tiny").model_source)
 
@@ -57,6 +71,27 @@ def test_held_out_scenes_are_never_drawn():
     tasks = [sample_task(rng) for _ in range(500)]
     assert not held_out_triples() & {one.scene.triple for one in tasks}
     assert {one.use for one in tasks} == {"edges", "box", "keyframes", "margins", "after", "before"}
+
+
+def test_a_reference_shows_the_shape_on_white_and_the_prompt_seldom_says_what_it_is():
+    rng, options = random.Random(1), TransformerTraining()
+    tasks = [sample_reference_task(rng) for _ in range(300)]
+    assert not held_out_triples() & {one.scene.triple for one in tasks} and "white" not in {one.scene.colour for one in tasks}
+    assert {one.use for one in tasks} == {"reference", "after", "keyframes", "edges"}
+    for one in [one for one in tasks if one.reference[2] < 0.28][:20]:  # of larger ones a tip may lie outside
+        picture = reference_of(one, SIZE)
+        still = detect_on_white(picture)
+        assert picture.shape == (96, 96, 3) and (picture[0] == 255).all() and still == (one.scene.colour, one.scene.shape)
+    prompts = [figure_prompt_for(one, rng, options).lower() for one in tasks]
+    telling = [any(word in prompt for word in SHAPES) for prompt in prompts]
+    assert "" in prompts and 0.05 < sum(telling) / len(telling) < 0.3
+
+
+def detect_on_white(picture: np.ndarray) -> tuple[str, str]:
+    """Colour and shape of what lies on white, as the detector reads them on black."""
+    is_shape = (picture.min(-1) < 110)[..., None]
+    seen = detect(torch.from_numpy(np.where(is_shape, picture, np.uint8(0)))[None].expand(5, -1, -1, -1))
+    return seen.colour, seen.shape
 
 
 @pytest.mark.parametrize(("use", "known"), [("after", range(9)), ("before", range(8, 17))])
@@ -111,7 +146,7 @@ def test_velocity_equals_the_class(networks):
 
 
 @pytest.mark.demo_model
-def test_only_control_blocks_learn_and_something_can_be_learned(networks):
+def test_layers_and_control_blocks_learn_and_something_can_be_learned(networks):
     rng, options = random.Random(3), TransformerTraining()
     vae = WAN_AUTOENCODER.load(BASE / "vae").eval()
     speed_up(vae)
@@ -121,8 +156,13 @@ def test_only_control_blocks_learn_and_something_can_be_learned(networks):
     assert latents.shape == (2, 16 + 32 + 256, 5, 6, 6)
     words = [networks.words_for(one, rng, options) for one in tasks]
     networks.loss(latents, tasks, words, options, torch.Generator().manual_seed(0)).backward()
+    with_reference = [reference_task_for(one.scene, "reference", rng) for one in tasks]
+    seen = shown_latents(vae, with_reference, SIZE, "cpu")
+    assert seen.shape == (2, 16 + 32 + 256, 6, 6, 6), "one frame more, before the others"
+    torch.testing.assert_close(seen[:, :16, 0], seen[:, 16:32, 0], atol=0, rtol=0)
+    assert not seen[:, 32:, 0].any() and seen[:, 48:, 1:].all()
     learned = {name: value.grad for name, value in networks.learned.named_parameters() if value.grad is not None}
-    assert all(name.startswith(CONTROL) for name in learned)
+    assert all(name.startswith(LEARNED) for name in learned) and not any("time_embedder" in name for name in learned)
     assert learned["vace_blocks.0.proj_out.weight"].abs().max() > 0
     networks.learned.zero_grad()
 

@@ -39,6 +39,7 @@ ROUTES: Rules = {
     f"{API}/login_check": "public",  # answers whether the caller has logged in
     "/config": "login",
     "/studio/changes": "login",
+    "/studio/figures": "login",
     UPLOAD: "login",
     f"{API}/upload_progress": "login",
     f"{API}/info": "login",

@@ -19,7 +19,7 @@ from wan_ui.words.english import Texts
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
 _LIMITS = (
     *("fps", "frame_step", "first_frames", "min_frames", "max_frames", "num_frames", "frame_counts"),
-    *("sizes", "steps", "guidance", "negative_prompt"),
+    *("sizes", "steps", "guidance", "negative_prompt", "max_references"),
 )
 _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 

@@ -9,10 +9,10 @@ const pictures = (() => {
     const path = await uploaded(file), facts = path && await send('/picture', {picture: path});
     return facts && {path: facts.path, name: facts.name, address: URL.createObjectURL(file)};
   };
+  const mostReferences = () => edit.limits()?.max_references ?? 0;
   const addReferences = async files => {
-    const most = Number(find('.references').dataset.most);
     for (const file of files) {
-      if (state.references.length >= most) return note(fill(words().references_full, {count: most}));
+      if (state.references.length >= mostReferences()) return note(fill(words().references_full, {count: mostReferences()}));
       const one = await takePicture(file);
       if (one) state.references.push(one);
       show();
@@ -95,7 +95,7 @@ const pictures = (() => {
     find('.track .empty').hidden = state.keys.length > 0;
     find('.keys output').textContent = state.chosen ? keyWords(state.chosen) : '';
     find('#edit-key-remove').hidden = !state.chosen;
-    showTiles('.references', state.references, Number(find('.references').dataset.most));
+    showTiles('.references', state.references, mostReferences());
     showTiles('.figure', state.figure ? [state.figure] : [], 1);
     ways.showMake();
     edit.estimate();

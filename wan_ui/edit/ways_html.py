@@ -7,7 +7,7 @@ input.
 from collections.abc import Sequence
 from html import escape
 
-from backend.contract.control import MAX_REFERENCES, OVERLAPS
+from backend.contract.control import OVERLAPS
 from presets import Preset
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
@@ -72,7 +72,7 @@ def besides(texts: Texts) -> str:
     )
     fields = "".join(
         f'<p class="line" data-beside="{name}"><label class="link"><input type="file" id="{element}" accept="{accepted}">'
-        f'{escape(words)}</label><output></output>'
+        f"{escape(words)}</label><output></output>"
         f'<button type="button" class="link" hidden>{escape(texts.edit_remove)}</button></p>'
         for name, element, accepted, words in rows
     )
@@ -168,7 +168,7 @@ def _extend(texts: Texts) -> str:
 def references(texts: Texts) -> str:
     """Pictures of what should be seen, to be added and removed."""
     return (
-        f'<div class="references wide" data-takes="references" data-most="{MAX_REFERENCES}">'
+        '<div class="references wide" data-takes="references">'
         f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
         f'<label class="tile add" title="{escape(texts.edit_add_reference)}">{_pictures("edit-references")}+</label></div></div>'
     )

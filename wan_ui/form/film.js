@@ -4,7 +4,7 @@
 // the others.
 const USUAL_SECONDS = 2;  // drawn for a shot whose length is the form's
 const film = (() => {
-  const state = {on: false, shots: [], track: null, chosen: null, jobs: []};
+  const state = {on: false, shots: [], figures: [], track: null, chosen: null, jobs: []};
   let alone = null;
 
   const newId = () => Math.random().toString(36).slice(2, 10).padEnd(8, '0');
@@ -19,7 +19,8 @@ const film = (() => {
   // What a shot is made by, and what the one after it goes on from.
   const recipe = one => {
     const start = goesOn(one) ? 'on' : one.start === 'image' ? one.image?.path : 'cut';
-    return JSON.stringify([one.prompt, one.seconds, one.seed, start]);
+    const shown = figures.paths(one.prompt);
+    return JSON.stringify([one.prompt, one.seconds, one.seed, start, ...(shown.length ? [shown] : [])]);
   };
   const endOf = one => one.trim ? one.trim[1] : one.made.frames / one.made.fps;
   const beginOf = one => one.trim ? one.trim[0] : one.made.first / one.made.fps;
@@ -56,7 +57,8 @@ const film = (() => {
       ? {track: track.path, track_start: track.start, track_fade: track.fade, track_volume: track.volume} : {};
     const rows = shots.map(row);
     rows[0].fade = 0;
-    return JSON.stringify({shots: rows, blocks: shots.map(one => one.id), ...sound});
+    const cast = figures.sent();
+    return JSON.stringify({shots: rows, blocks: shots.map(one => one.id), ...(cast.length ? {figures: cast} : {}), ...sound});
   };
   const field = () => document.querySelector('#shots textarea, #shots input');
   const write = () => {
@@ -72,7 +74,9 @@ const film = (() => {
   const remember = () => {
     if (!state.shots.length) return;
     try {
-      localStorage.setItem('studio-film', JSON.stringify({shots: state.shots, track: state.track, jobs: state.jobs}));
+      localStorage.setItem('studio-film', JSON.stringify({
+        shots: state.shots, figures: state.figures, track: state.track, jobs: state.jobs,
+      }));
     } catch { /* then it is not there after a reload */ }
   };
   const remembered = prompts => {
@@ -90,6 +94,7 @@ const film = (() => {
     list.replaceChildren(...state.shots.map((one, index) => drawn(one, index, scale)));
     if (focused) list.querySelector(`[data-id="${focused}"]`)?.focus({preventScroll: true});
     edit.show();
+    figures.show();
     track.show();
     say();
   };
@@ -100,6 +105,8 @@ const film = (() => {
     Object.assign(button.dataset, {id: one.id, made, joint});
     item.style.width = `${Math.max(76, seconds(one) * scale)}px`;
     const says = [fill(words().number, {index: index + 1}), fill(words().seconds_of, {seconds: length}), one.prompt];
+    const cast = figures.names(one.prompt);
+    if (cast) says.push(fill(words().shot_with, {names: cast}));
     button.setAttribute('aria-label', [...says, made ? words().is_made : words().is_new].filter(Boolean).join(', '));
     button.setAttribute('aria-pressed', one.id === state.chosen);
     const picture = made ? one.made.poster : one.start === 'image' ? one.image?.url : '';
@@ -111,7 +118,7 @@ const film = (() => {
     const number = Object.assign(document.createElement('b'), {textContent: index + 1});
     const label = Object.assign(document.createElement('span'), {textContent: `${length} s`});
     const caption = Object.assign(document.createElement('i'), {textContent: picture ? '' : one.prompt});
-    button.append(number, caption, label);
+    button.append(number, caption, label, ...figures.faces(one.prompt));
     item.append(button);
     return item;
   };
@@ -156,12 +163,16 @@ const film = (() => {
     }));
     state.track = kept ? kept.track : shown.track
       ? {path: shown.track, start: shown.track_start ?? 0, fade: shown.track_fade ?? 0, volume: shown.track_volume ?? 1} : null;
+    state.figures = kept ? kept.figures ?? [] : (shown.figures ?? []).map(({name, image}) => ({
+      name, image: image ? {path: image, url: addressOf(image)} : null,
+    }));
     state.jobs = kept ? kept.jobs : [];
     state.chosen = state.shots[0]?.id ?? null;
     if (shown.job) made.follow(shown.job, state.shots.map(one => one.id), true);
     track.load();
     change();
     if (state.jobs.length) made.look();
+    figures.look();
   };
   const turn = () => {
     state.on = find('.shots-switch input').checked;
@@ -171,6 +182,7 @@ const film = (() => {
       state.chosen = state.shots[0].id;
     }
     change();
+    figures.look();
   };
   element.addEventListener('input', event => { if (event.target.closest('.shots-switch')) turn(); });
 

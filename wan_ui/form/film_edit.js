@@ -23,6 +23,9 @@ const edit = (() => {
     seen(input('fade').closest('label'), index > 0 && (one.start !== 'on' || kept));
     for (const name of ['from', 'to']) seen(input(name).closest('label'), kept);
     for (const name of ['seconds', 'seed']) seen(input(name).closest('label'), !kept || !one.made.kept);
+    const shown = figures.named(one.prompt), cast = root.querySelector('.shot-figures');
+    seen(cast, film.figures.length && !kept);
+    cast.textContent = shown.length ? fill(words().shot_with, {names: figures.names(one.prompt)}) : words().shot_without;
     const stale = one.made && !kept, before = film.shots[index - 1];
     seen(root.querySelector('[data-shot=keep]'), stale);
     seen(root.querySelector('[data-shot=alone]'), !film.goesOn(one) || film.isKept(before));

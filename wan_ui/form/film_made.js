@@ -50,5 +50,6 @@ const made = (() => {
   };
   return {follow, look};
 })();
+window.studioFilmTakes = () => { if (element.isConnected && find('.shots').dataset.drawn) figures.follow(); };
 watch('value', film.open);
 film.open();

@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.contract.figures import read_figures
 from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.contract.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.contract.shots import FILES, read_shots
@@ -53,6 +54,7 @@ class Draft:
         if shots := given.get("shots"):
             values |= read_shots(shots, preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
+            values |= read_figures(values.pop("figures", None) or ())
         return values
 
 
@@ -62,7 +64,13 @@ def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     if kept.get("shots"):
         shots = (shot.model_dump() if isinstance(shot, Shot) else dict(shot) for shot in kept["shots"])
         kept["shots"] = tuple({name: value for name, value in shot.items() if name not in FILES} for shot in shots)
+    if kept.get("figures"):
+        kept["figures"] = tuple(map(_without_image, kept["figures"]))
     return kept
+
+
+def _without_image(figure: Any) -> Any:
+    return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
 
 
 _WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
@@ -134,7 +142,9 @@ class Form:
     @property
     def filled(self) -> list[gr.Component]:
         """The components that loading settings may change, in a fixed order."""
-        return [self.tabs, self.prompt.shots.editor, self.sound.box, *sorted(self.inputs, key=lambda component: component._id)]
+        shots = self.prompt.shots
+        follow = [self.tabs, shots.editor, shots.figures, self.sound.box]
+        return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
         """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""

@@ -86,7 +86,8 @@ class FormHandlers:
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
-        chosen = [form.prompt.examples, form.image.examples, form.image.last_image, form.sound.box, *settings.follows_preset]
+        follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *settings.follows_preset]
+        chosen = [form.prompt.examples, form.image.examples, *follow]
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
         controls = settings.controls
         for name, control in controls.items():  # before all that is asked of the server: Gradio waits for each in turn
@@ -204,6 +205,7 @@ class FormHandlers:
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible="last_image" in preset.inputs),
             **form.sound.show(preset),
+            **form.prompt.shots.follow(preset),
         }
 
     def guide_first(self, count: float | None, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:
@@ -297,6 +299,7 @@ class FormHandlers:
             return shown
         captions = example_captions(preset, texts)
         return shown | {
+            **form.prompt.shots.follow(preset),
             form.settings.preset: gr.update(choices=named, value=preset.name),
             form.settings.controls["length"]: gr.update(**settings_of(preset, texts)["length"]),
             form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),

@@ -43,7 +43,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
         )
         history = gr.HTML(history_html([], texts), elem_id="history")
         rewrite = build_rewrite_panel(labels, has_rewriter)
-    shots = build_shots_panel(texts)
+    shots = build_shots_panel(preset, texts)
     note = build_note("prompt-note")
     examples = gr.Dataset(
         label=labels.examples,

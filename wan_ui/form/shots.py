@@ -1,7 +1,7 @@
 """The film: a switch, and a timeline of shots with a sound below, that `film*.js` draws and changes.
 
 The timeline lives in the page; the script writes it as JSON into a text field that is not seen. Empty text is no storyboard.
-Element ids: `shots`, `shots-editor`, `shots-sent`.
+Element ids: `shots`, `shots-editor`, `shots-sent`, `shots-figures`.
 """
 
 import json
@@ -14,43 +14,56 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import Shot, only_with
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import Shot
 from backend.engine.job import Job
 from backend.errors import RequestError
+from presets import Preset
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import to_cache
 from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.events import script_that_talks
 from wan_ui.words.english import Texts
 
-_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("film", "film_edit", "film_track", "film_play", "film_made")]
+_NAMES = ("film", "film_figures", "film_edit", "film_track", "film_play", "film_made")
+_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in _NAMES]
 _TELL = "watch('value', () => window.studioFilmSent?.(props.value));"
+_TAKES = "const tell = () => { window.studioFigures = props.value; window.studioFilmTakes?.(); }; watch('value', tell); tell();"
+_TRACK = ("track_start", "track_fade", "track_volume")
 _ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim")
 _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShotsPanel:
-    """The timeline, the field that holds it as text, and what says which job its shots were sent to."""
+    """The timeline, the field that holds it as text, what says which job its shots were sent to, and how many figures a shot of
+    the chosen preset can show."""
 
     lines: gr.Textbox
     editor: gr.HTML
     sent: gr.HTML
+    figures: gr.HTML
+
+    def follow(self, preset: Preset) -> dict[gr.Component, Any]:
+        """Gradio updates for this preset."""
+        return {self.figures: figures_of(preset)}
 
     def show(self, request: GenerationRequest, texts: Texts) -> dict[gr.Component, Any]:
         """Gradio updates that show the request's shots without their files, or none."""
-        return self._shown(film_of(request), texts)
+        return self._shown(film_of(request), texts) | self.follow(find_preset(request.preset))
 
     def load(self, job: Job, texts: Texts) -> dict[gr.Component, Any]:
-        """Gradio updates that show a job's shots with their pictures, their sound, and what is made of them; none for a job that
-        is no storyboard."""
+        """Gradio updates that show a job's shots with their pictures, their figures, their sound, and what is made of them; none
+        for a job that is no storyboard."""
         if not job.request.shots:
             return {}
         film, request = film_of(job.request) | {"job": job.id}, job.request
         for row, shot in zip(film["shots"], request.shots, strict=True):
             if shot.image is not None:
                 row["image"] = to_cache(request.shot_images[shot.image])
+        for row, figure in zip(film["figures"], request.figures, strict=True):
+            if figure.image is not None:
+                row["image"] = to_cache(request.figure_images[figure.image])
         track = {"track": to_cache(request.track)} if request.track else {}
         return self._shown(film | track, texts)
 
@@ -59,26 +72,34 @@ class ShotsPanel:
         return {self.lines: text, self.editor: editor_html(text, texts)}
 
 
-def build_shots_panel(texts: Texts) -> ShotsPanel:
-    """Builds the panel, with the switch off."""
+def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
+    """Builds the panel for this preset, with the switch off."""
     lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
     script = script_that_talks("shots", *_SCRIPTS)
     editor = gr.HTML(editor_html("", texts), js_on_load=script, elem_id="shots-editor", apply_default_css=False)
     sent = gr.HTML("", js_on_load=_TELL, elem_id="shots-sent", apply_default_css=False)
-    return ShotsPanel(lines=lines, editor=editor, sent=sent)
+    figures = gr.HTML(figures_of(preset), js_on_load=_TAKES, elem_id="shots-figures", apply_default_css=False)
+    return ShotsPanel(lines=lines, editor=editor, sent=sent, figures=figures)
+
+
+def figures_of(preset: Preset) -> str:
+    """Says to the script how many figures a shot can show: none with a preset that takes no references."""
+    return f'<i data-most="{preset.max_references if "references" in preset.inputs else 0}"></i>'
 
 
 def read_film(text: Any) -> dict[str, Any]:
-    """The shots as rows and the sound below them, as a request's settings; nothing if the switch is off. Raises: RequestError."""
+    """The shots and the figures as rows, and the sound below, as a request's settings; nothing if the switch is off. Raises:
+    RequestError."""
     film = _object(text)
     rows = film.get("shots")
     if not rows:
         return {}
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise RequestError("shots", "must be a list of shots", "open the page anew")
-    settings = {name: film[name] for name in only_with("story") if name != "shots" and film.get(name) not in ("", None)}
+    settings = {name: film[name] for name in _TRACK if film.get(name) not in ("", None)}
     track = {"track": film["track"], **settings} if film.get("track") else {}
-    return {"shots": tuple(map(_row, rows)), **track}
+    figures = {"figures": film["figures"]} if film.get("figures") else {}
+    return {"shots": tuple(map(_row, rows)), **figures, **track}
 
 
 def sent_html(text: Any, job: Job) -> str:
@@ -112,8 +133,9 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def film_of(request: GenerationRequest) -> dict[str, Any]:
     """What the field holds for this request, without files."""
-    track = {name: getattr(request, name) for name in only_with("story") if name != "shots"} if request.track else {}
-    return {"shots": _rows_of(request.shots, request.fps), **track}
+    track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
+    figures = [{"name": figure.name, "image": None} for figure in request.figures]
+    return {"shots": _rows_of(request.shots, request.fps), "figures": figures, **track}
 
 
 def _rows_of(shots: Sequence[Shot], fps: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import json
 from html import escape
 
+from backend.contract.figures import MAX_NAME
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
 
@@ -25,7 +26,7 @@ def editor_html(film: str, texts: Texts) -> str:
         f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
         f"{_button('play', texts.film_play, 'play')}</div>"
         f'<p class="film-state" aria-live="polite"></p>'
-        f"{_detail(texts)}{_track(texts)}</div>"
+        f"{_detail(texts)}{_figures(texts)}{_track(texts)}</div>"
     )
 
 
@@ -45,6 +46,13 @@ def _words(texts: Texts) -> dict[str, str]:
         "play": texts.film_play,
         "pause": texts.film_pause,
         "none": texts.film_none,
+        "shot_with": texts.shot_with,
+        "shot_without": texts.shot_without,
+        "figures_hint": texts.figures_hint,
+        "figures_hint_one": texts.figures_hint_one,
+        "figures_none": texts.figures_none,
+        "figure_in": texts.figure_in,
+        "figure_unused": texts.figure_unused,
     }
 
 
@@ -73,12 +81,30 @@ def _detail(texts: Texts) -> str:
     return (
         f'<fieldset class="shot-detail" hidden><legend></legend>'
         f'<textarea name="prompt" rows="2" aria-label="{prompt}" placeholder="{prompt}"></textarea>'
+        '<p class="hint shot-figures wide" hidden></p>'
         f'<label class="wide">{escape(texts.shot_start)}<select name="start">{starts}</select></label>'
         f'<label class="wide shot-picture" hidden>{escape(texts.shot_picture)}<span><img alt="" hidden>'
         f'<b>{escape(texts.shot_picture_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
         f"{_number('seconds', texts.shot_seconds)}{_number('seed', texts.seed, '1')}{_number('fade', texts.shot_fade, '0.1')}"
         f"{_number('from', texts.shot_from)}{_number('to', texts.shot_to)}"
         f'<span class="shot-buttons">{moves}{buttons}</span></fieldset>'
+    )
+
+
+def _figures(texts: Texts) -> str:
+    """The list of figures, which `film_figures.js` fills; a row is a picture, which a press replaces, a name and the shots."""
+    name, picture = escape(texts.figure_name), escape(texts.figure_picture)
+    return (
+        f'<fieldset class="film-figures"><legend>{escape(texts.figures)}</legend><p class="hint wide"></p><ul class="wide"></ul>'
+        f'<template><li><label class="figure-picture" title="{picture}"><img alt="" hidden>'
+        f'<input name="figure-picture" type="file" accept="image/*" aria-label="{picture}"></label>'
+        f'<input name="figure" maxlength="{MAX_NAME}" autocomplete="off" placeholder="{name}" aria-label="{name}">'
+        f"<output></output>"
+        f'<button type="button" data-figure="remove" title="{escape(texts.figure_remove)}"'
+        f' aria-label="{escape(texts.figure_remove)}">{icon("cross")}</button></li></template>'
+        f'<label class="film-file"><span>{escape(texts.figure_add)}</span>'
+        f'<input name="figure-new" type="file" accept="image/*"></label>'
+        f'<p class="film-known wide" hidden>{escape(texts.figures_known)} <span></span></p></fieldset>'
     )
 
 

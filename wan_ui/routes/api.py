@@ -34,6 +34,7 @@ FILES = {
     **dict.fromkeys(("video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),
     "references": (list, "a list of files"),
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
+    "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
 """Files that come among the settings, and what each is."""
 _WHAT: dict[str, Sent] = {"image": "image", "sound": "sound", "track": "sound"}
@@ -70,6 +71,8 @@ def _generate_with(desk: Desk) -> Callable:
                 yours as it is, with "trim": [from, to] in seconds: if all are, the film is cut without a model),
                 track (a sound as an uploaded file, below all shots) with track_start, track_fade (seconds), track_volume,
                 again ({"job": ..., "from_shot": 2}: that storyboard's earlier shots are kept),
+                for shots of presets of VACE: figures (a list of {"name": "Anna", "image": a file}: a shot whose prompt names one
+                is shown that picture),
                 flow_shift, solver, seed, and for live presets cues: a list
                 of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
                 video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
@@ -169,6 +172,8 @@ class Wanted:
                 frames = [_keyframe(one) for one in value]
                 paths["keyframe_at"] = tuple(number for number, _ in frames)
                 paths[name] = tuple(path for _, path in frames)
+            elif name == "figures":
+                paths[name] = tuple(_figure(one) for one in value)
             elif name == "references":
                 paths[name] = tuple(_path(one, "image") for one in value)
             else:
@@ -180,6 +185,12 @@ def _keyframe(given: Any) -> tuple[Any, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
         raise RequestError(f"keyframes has {short(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
     return given["frame"], _path(given["image"], "image")
+
+
+def _figure(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict) or given.keys() != {"name", "image"}:
+        raise RequestError(f"figures has {short(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
+    return {"name": given["name"], "image": _path(given["image"], "image")}
 
 
 def _path(file: Any, what: Sent) -> str:

@@ -2,7 +2,8 @@
 
 A body goes to the disk as it comes and is parsed once it is whole, two at a time: whoever sends slowly or much holds no memory.
 Multipart has only texts, so a list comes as `guidance[]` and an object as `input_reference[image_url]`, as OpenAI's clients write
-them. Each of them may also come as a data URL (RFC 2397); other addresses are never fetched.
+them; a figure's picture is a file `figures[NAME]`, or in JSON `figures` is a list of {"name", "image_url"}. Each of them may also
+come as a data URL (RFC 2397); other addresses are never fetched.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import binascii
 import re
 import secrets
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,16 +21,19 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from backend.contract.figures import MAX_FIGURES
 from backend.contract.settings import FOR_PROGRAMS, SETTINGS
-from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line
+from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
 from wan_ui.door.json_body import parsed
 from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY
 
 AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
 PICTURE, CLIP, SOUND, CONTROL, DRIVE = FILES = ("input_reference", "video", "sound", "control", "drive")
+FIGURES = "figures"
+_FIGURE = re.compile(r"figures\[([^\[\]]{1,200})\]")
 _LONG = 10_000  # characters: shorter data URLs stay where they are
-_MOST_DATA = 8
+_MOST_DATA = 8 + MAX_FIGURES
 _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
@@ -37,13 +41,13 @@ _PIECE = 2**16
 _LISTS = {name for name in FOR_PROGRAMS if SETTINGS[name].many}
 _REFERENCE = re.compile(rf"({'|'.join(FILES)})\[(image_url|video_url|audio_url|file_id)\]")
 _ADDRESSES = {
-    PICTURE: ("image_url", "image/png"),
+    **dict.fromkeys((PICTURE, FIGURES), ("image_url", "image/png")),
     SOUND: ("audio_url", "audio/wav"),
     **dict.fromkeys((CLIP, CONTROL, DRIVE), ("video_url", "video/mp4")),
 }
-_NAMED = f"{PICTURE}, {CLIP}, {SOUND}, {CONTROL} or {DRIVE}"
+_NAMED = f"{PICTURE}, {CLIP}, {SOUND}, {CONTROL}, {DRIVE} or {FIGURES}"
 _WRONG = {
-    PICTURE: (ImageError, "the picture"),
+    **dict.fromkeys((PICTURE, FIGURES), (ImageError, "the picture")),
     SOUND: (SoundError, "the sound"),
     **dict.fromkeys((CLIP, CONTROL, DRIVE), (ClipError, "the clip")),
 }
@@ -56,7 +60,8 @@ class BodyTooLarge(RequestError):
 @dataclass(frozen=True)
 class Sent:
     """The fields by name, values as they came (from multipart: texts, and lists of them), and the picture, the clip, the
-    sound, the control clip and the one that drives, if any, as files."""
+    sound, the control clip, the one that drives and figures' pictures, if any, as files; a figure is its `name` and the path of
+    its `image`."""
 
     fields: dict[str, Any]
     picture: Path | None
@@ -64,6 +69,7 @@ class Sent:
     sound: Path | None = None
     control: Path | None = None
     drive: Path | None = None
+    figures: tuple[dict[str, Any], ...] = ()
 
 
 class BodyReader:
@@ -93,7 +99,8 @@ class BodyReader:
             fields, files = await _from_form(request, body) if is_form else (await asyncio.to_thread(_from_json, body), {})
             try:
                 kept = [await asyncio.to_thread(_kept_file, fields, files.get(name), name, folder / name) for name in FILES]
-                return Sent(fields, *kept)
+                figures = await asyncio.to_thread(_kept_figures, fields, files, folder)
+                return Sent(fields, *kept, figures)
             finally:
                 for file in files.values():
                     await file.close()
@@ -134,12 +141,21 @@ def _from_json(body: Path) -> dict[str, Any]:
     given = {name: value for name, value in fields.items() if value is not None}
     for name in FILES:
         if isinstance(given.get(name), dict):
-            given[name] = {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given[name].items()}
+            given[name] = _with_data(given[name], cut)
         elif isinstance(given.get(name), str):
             given[name] = cut.pop(given[name], given[name])
+    if isinstance(given.get(FIGURES), list):
+        given[FIGURES] = [_with_data(row, cut) for row in given[FIGURES]]
     if cut:
         raise RequestError("a data URL", f"may stand in {_NAMED} only, once", "leave the others out")
     return given
+
+
+def _with_data(given: Any, cut: dict[str, Any]) -> Any:
+    """The object with data URLs that were cut out of it; each stands in one place."""
+    if not isinstance(given, dict):
+        return given
+    return {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given.items()}
 
 
 def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
@@ -160,9 +176,8 @@ def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     """The texts of a form by name, and its files."""
     with body.open("rb") as file:
-        parser = MultiPartParser(
-            request.headers, _pieces(file), max_files=len(FILES), max_fields=_MOST_FIELDS, max_part_size=LARGEST_BODY
-        )
+        most = {"max_files": len(FILES) + MAX_FIGURES, "max_fields": _MOST_FIELDS, "max_part_size": LARGEST_BODY}
+        parser = MultiPartParser(request.headers, _pieces(file), **most)
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:
@@ -191,7 +206,7 @@ def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
         if isinstance(value, UploadFile):
             if name in files:
                 raise RequestError(f"{name} was given", "twice, and may be one file", "leave one out")
-            if name not in FILES:
+            if name not in FILES and not _FIGURE.fullmatch(name):
                 raise RequestError(f"{one_line(name)[:60]} is a file and", f"only {_NAMED} may be one", "leave it out")
             files[name] = value
         elif name.endswith("[]"):
@@ -224,6 +239,29 @@ def _kept_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, p
     key, _ = _ADDRESSES[name]
     path.write_bytes(_decoded(given.get(key) if isinstance(given, dict) else given, name))
     return path
+
+
+def _kept_figures(fields: dict[str, Any], files: Mapping[str, UploadFile], folder: Path) -> tuple[dict[str, Any], ...]:
+    """The figures, their pictures written into the folder; their field is taken out of `fields`. Raises: RequestError,
+    ImageError."""
+    given = fields.pop(FIGURES, None) or []
+    sent = {found[1]: file for name, file in files.items() if (found := _FIGURE.fullmatch(name))}
+    if not isinstance(given, list) or not all(isinstance(one, dict) and one.keys() == {"name", "image_url"} for one in given):
+        rule = 'must be a list of {"name": "Anna", "image_url": "data:image/png;base64,..."}'
+        raise RequestError(f"figures={short(given)}", rule, "or send files as figures[NAME]")
+    if len(given) + len(sent) > MAX_FIGURES:
+        rule = f"may have at most {MAX_FIGURES}"
+        raise RequestError(f"figures has {len(given) + len(sent)} of them and", rule, "leave some out")
+    kept = []
+    for name, picture in (*((one["name"], one["image_url"]) for one in given), *sent.items()):
+        path = folder / f"figure-{len(kept) + 1}"
+        if isinstance(picture, UploadFile):
+            with path.open("wb") as file:
+                shutil.copyfileobj(picture.file, file)
+        else:
+            path.write_bytes(_decoded(picture, FIGURES))
+        kept.append({"name": name, "image": str(path)})
+    return tuple(kept)
 
 
 def _decoded(address: Any, name: str) -> bytes:

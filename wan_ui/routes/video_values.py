@@ -19,9 +19,9 @@ from backend.errors import RequestError, one_line, short
 from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
-from wan_ui.routes.video_body import FILES, Sent
+from wan_ui.routes.video_body import FIGURES, FILES, Sent
 
-FIELDS = ("model", "prompt", "seconds", "size", *FILES)
+FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
 _SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -47,7 +47,8 @@ def values_of(sent: Sent, usual: str) -> tuple[Preset, dict[str, Any]]:
     preset = _preset(_text(sent.fields, "model") or usual)
     settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
     files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control, "drive": sent.drive}
-    given = {name: str(path) for name, path in files.items() if path}
+    given: dict[str, Any] = {name: str(path) for name, path in files.items() if path}
+    given |= {FIGURES: sent.figures} if sent.figures else {}
     return preset, {"prompt": _text(sent.fields, "prompt"), **given, **settings}
 
 

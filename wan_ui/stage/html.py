@@ -151,6 +151,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
         *_windows(request, texts),
         *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
+        *([(texts.figures, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
         *upscaled_pair(request, texts),
     ]

@@ -1,11 +1,14 @@
 """`storyboard` through the command line."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+from backend.commands.arguments import request_of
+from backend.commands.command_line import parse
 from backend.media.video import read_facts, read_request
 from backend.settings import PROJECT_FOLDER
 
@@ -52,6 +55,11 @@ def test_a_file_becomes_one_video(tmp_path):
             'preset = "wan2.2-t2v-a14b-480p"\n[[shots]]\nprompt = "x"\n[[shots]]\nprompt = "y"',
             "shots were given, but wan2.2-t2v-a14b-480p starts from no",
         ),
+        (
+            'preset = "wan-tiny-vace"\n[[figures]]\nname = "Anna"\n[[shots]]\nprompt = "Anna"',
+            "figure 'Anna' has no picture and must have one; give it one, or leave it out",
+        ),
+        ('preset = "wan-tiny-vace"\nfigures = "Anna"\n[[shots]]\nprompt = "x"', "figures='Anna' must be a list of figures"),
         ("[[shots", "story.toml must be TOML"),
         ('[[shots]]\nprompt = "x"', "preset=''"),
     ],
@@ -70,3 +78,16 @@ def test_a_file_that_is_not_there_and_half_an_option_are_refused(tmp_path):
     file.write_text(FILE)
     half = app("storyboard", file, "--from-shot", 2, "--data-dir", tmp_path / "data")
     assert half.returncode == 2 and "--from-shot was given without --again" in half.stderr
+
+
+def test_figures_are_given_in_the_file_and_on_the_command_line(tmp_path):
+    file = tmp_path / "story.toml"
+    file.write_text('preset = "wan-tiny-vace"\n[[figures]]\nname = "Anna"\nimage = "anna.png"\n[[figures]]\nname = "it"\n'
+                    'image = "it.png"\n[[shots]]\nprompt = "Anna walks"\n')  # fmt: skip
+    arguments = parse(["storyboard", str(file), "--figure", "anna:other.png", "--figure", "the dog:/dog.png"])
+    request = request_of(arguments)
+    assert [figure.name for figure in request.figures] == ["it", "anna", "the dog"]
+    assert request.figure_images == (str(tmp_path / "it.png"), os.path.abspath("other.png"), "/dog.png")
+    for wrong in ("Anna", ":a.png", "Anna:", " :a.png"):
+        with pytest.raises(SystemExit):
+            parse(["storyboard", str(file), "--figure", wrong])

@@ -143,6 +143,37 @@ def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tm
     assert there.submit(found.request, "bob").state == "finished", "and is cut again"
 
 
+def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(make_engine, tmp_path):
+    here, there = make_engine(), make_engine(tmp_path / "elsewhere", start_worker=False)
+    for name in ("red", "blue"):
+        Image.new("RGB", (40, 60), name).save(tmp_path / f"{name}.png")
+
+    def story(*figures: tuple[str, str]) -> str:
+        cast = [{"name": name, "image": str(tmp_path / f"{colour}.png")} for name, colour in figures]
+        rows = [{"prompt": "Anna walks", "num_frames": 5}, {"prompt": "a street", "num_frames": 5}]
+        request = GenerationRequest.from_preset(load_preset("wan-tiny-vace"), shots=rows, figures=cast, steps=1, seed=1)
+        job = here.submit(request, "ann")
+        all_events(here, job.id)
+        return job.id
+
+    film = here.projects.create("ann", "film")
+    here.projects.use("ann", film.id)
+    story(("Anna", "red"), ("../dog", "blue"))
+    newest = here.job(story(("anna", "blue")))
+    assert here.job(f"{newest.id}-shot-1").request.references and not here.job(f"{newest.id}-shot-2").request.references
+    known = here.library.figures("ann", film.id, 8)
+    assert list(known) == ["anna", "../dog"] and known["anna"] == newest.request.figure_images[0]
+    assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.figures("ann", film.id, 1)) == ["anna"]
+    assert here.library.figures("bob", film.id, 8) == here.library.figures("ann", "", 8) == {}
+    here.export_project(here.projects.find(film.id, "ann"), tmp_path / "film.zip")
+    project, count = imported(there, tmp_path / "film.zip", tmp_path, "bob")
+    taken = there.library.figures("bob", project.id, 8)
+    assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
+    assert all(Path(path).is_relative_to(tmp_path / "elsewhere") for path in taken.values())
+    story_there = next(job for job in there.library.videos(Selection(owner="bob", project=project.id, has_figures=True)))
+    assert story_there.request.for_sharing() == newest.request.for_sharing()
+
+
 def hostile(archive: Path, name: str) -> None:
     """A project that an enemy has made."""
     with zipfile.ZipFile(archive) as good:

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from backend.commands.precompile_run import requests_of
 from backend.contract import settings as settings_module
 from backend.contract.clip import Part
-from backend.contract.events import Compiling, Encoding, Finished, Step
+from backend.contract.events import Compiling, Encoding, Finished, ShotMade, Step
 from backend.contract.request import GenerationRequest
 from backend.media.clips import read_part
 from backend.media.video import read_frames
@@ -16,6 +16,8 @@ from backend.pipeline import generate as pipeline
 from backend.pipeline import inputs
 from backend.pipeline.load import load
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
+from backend.pipeline.story import Story
+from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls, warm_up
 from presets import load_preset
 from tests.clip_files import run_ffmpeg
@@ -72,6 +74,18 @@ def test_outside_the_mask_the_clip_stays_and_its_sound_too(made, files, tmp_path
     list(pipeline.generate(plain, loaded, tmp_path / "decoded", lambda: False))
     assert psnr(frames_of(tmp_path / "decoded")[:, outside], own[:, outside]) < 25  # the tiny autoencoder knows nothing
     np.testing.assert_array_equal(*(load_file(tmp_path / name / LATENTS)["latents"] for name in ("kept", "decoded")))
+
+
+def test_a_storyboards_shots_are_shown_the_figures_that_they_name(made, files, tmp_path):
+    preset, loaded = made
+    rows = [{"prompt": "Anna walks"}, {"prompt": "Anna sits"}]
+    figures = [{"name": "Anna", "image": files["picture.png"]}]
+    story = request_of(preset, shots=rows, figures=figures, steps=1)
+    shots = [event.result.request for event in make(story, loaded, tmp_path / "a", lambda: False) if isinstance(event, ShotMade)]
+    assert [one.references for one in shots] == [(files["picture.png"],)] * 2
+    assert [one.extend for one in shots] == [None, "after"], "what goes on is shown it too"
+    other = Story(request_of(preset, shots=rows, steps=1), tmp_path / "a")
+    assert Story(story, tmp_path / "a").result(0) and other.result(0) is None, "without the figure it is another shot"
 
 
 def test_the_clip_is_decoded_once_for_one_video(made, files, tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from backend.errors import ImageError, RequestError, SoundError
 from presets import load_preset
 from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft
-from wan_ui.form.shots import film_of, read_film, sent_html
+from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.form.shots import ShotsPanel, figures_of, film_of, read_film, sent_html
 from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.notes import place_of
 from wan_ui.parts.progress import StageView, advance, progress_words
@@ -52,6 +53,26 @@ def test_the_sound_comes_with_its_times_or_not_at_all():
     assert read_film(text(**given | {"track": ""})).keys() == {"shots"}
 
 
+FIGURES = [{"name": "Anna", "image": "/a.png"}, {"name": "<b>dog</b>", "image": "/d.png"}]
+
+
+def test_figures_come_with_their_pictures_and_go_back_into_the_form(tmp_path, monkeypatch):
+    given = read_film(json.dumps({"shots": [{"prompt": "Anna walks"}], "figures": FIGURES, "figure_images": ["/etc/hostname"]}))
+    request = a_draft(**given, preset="wan-tiny-vace").to_request()
+    assert [(one.name, one.image) for one in request.figures] == [("Anna", 0), ("<b>dog</b>", 1)]
+    assert request.figure_images == ("/a.png", "/d.png")
+    assert film_of(request)["figures"] == [{"name": "Anna", "image": None}, {"name": "<b>dog</b>", "image": None}]
+    monkeypatch.setattr("wan_ui.form.shots.to_cache", lambda path: f"/cache{path}")
+    panel = ShotsPanel(lines=1, editor=2, sent=3, figures=4)
+    shown = panel.load(replace(a_job(tmp_path), request=request), ENGLISH)
+    assert json.loads(shown[1])["figures"][0] == {"name": "Anna", "image": "/cache/a.png"}
+    assert "&lt;b&gt;dog" in shown[2] and "<b>dog" not in shown[2]
+    link = a_draft(**given, preset="wan-tiny-vace").settings()
+    assert [(one.name, one.image) for one in link.figures] == [("Anna", None), ("<b>dog</b>", None)] and not link.figure_images
+    assert read_settings(settings_code(request)).figures == link.figures
+    assert 'data-most="1"' in panel.show(request, ENGLISH)[4] and 'data-most="0"' in figures_of(load_preset("wan-tiny"))
+
+
 def test_the_browser_keeps_no_file_of_a_film():
     kept = a_draft(**read_film(text(track="/a.wav"))).settings()
     assert len(kept.shots) == 3 and not (kept.shot_videos or kept.track) and kept.shots[2].video is None
@@ -79,7 +100,10 @@ def test_the_script_is_told_which_job_its_blocks_were_sent_to(tmp_path):
      '{"shots": [{"prompt": "x", "trim": "all"}]}', '{"shots": [{"prompt": "x", "image": {"path": "/etc/hostname"}}]}',
      '{"shots": [{"prompt": "x"}], "track": "/a.wav", "track_start": 99}',
      '{"shots": [{"prompt": "x"}], "track": "/a.wav", "track_volume": "loud"}',
-     '{"shots": [{"prompt": "x"}], "track": ["/a.wav"]}'],
+     '{"shots": [{"prompt": "x"}], "track": ["/a.wav"]}', '{"shots": [{"prompt": "x"}], "figures": "Anna"}',
+     '{"shots": [{"prompt": "x"}], "figures": [5]}', '{"shots": [{"prompt": "x"}], "figures": [{"name": {"a": 1}}]}',
+     '{"shots": [{"prompt": "x"}], "figures": [{"name": "Anna", "image": {"path": "/etc/hostname"}}]}',
+     '{"shots": [{"prompt": "x"}], "figures": {"name": "Anna"}}', '{"shots": [{"prompt": "x"}], "figures": [{"name": "Anna"}]}'],
 )  # fmt: skip
 def test_anything_else_is_refused_beside_the_timeline(words):
     with pytest.raises(RequestError) as refusal:

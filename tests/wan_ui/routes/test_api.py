@@ -65,6 +65,21 @@ def test_a_films_sound_is_an_uploaded_file_and_its_times_are_settings():
         Wanted.of("x", "", None, {}, {"track": "a.wav"})
 
 
+def test_figures_are_a_list_of_names_with_uploaded_pictures():
+    story = {"shots": [{"prompt": "Anna walks"}]}
+    for given, words in (
+        ([{"name": "Anna", "image": {"path": "/etc/hostname", **META}}], "image must be an uploaded file"),
+        ([{"name": "Anna"}], "figures has {'name': 'Anna'} and must have"),
+        (["Anna"], "figures has 'Anna' and must have"),
+    ):
+        with pytest.raises(StudioError, match=words):
+            wanted(settings=story, files={"figures": given}).to_request()
+    with pytest.raises(RequestError, match="figures='Anna' must be a list"):
+        Wanted.of("x", "", None, {}, {"figures": "Anna"})
+    with pytest.raises(RequestError, match="settings has 'figure_images'"):
+        wanted(settings=story | {"figure_images": ["/etc/hostname"]}).to_request()
+
+
 def test_programs_may_reuse_steps_by_plan_and_are_refused_in_one_sentence():
     assert wanted(settings={"mag_cache": 0.12}).to_request().mag_cache == 0.12
     with pytest.raises(RequestError, match="^mag_cache does not go together with cfg_zero; leave one of them out$"):

@@ -1,0 +1,35 @@
+"""Says which figures the storyboards in the caller's current project have had, with their pictures, for the next one there."""
+
+import asyncio
+import os
+from typing import Any
+
+import gradio as gr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
+from wan_ui.door.uploads import to_cache
+
+MOST_OFFERED = 12
+PATH = "/studio/figures"
+_HEADERS = {"Cache-Control": "private, no-store"}
+
+
+def figures_route(desk: Desk) -> Route:
+    """The endpoint: nobody's figures but the caller's own, of their current project, or of what is in none."""
+
+    async def serve(request: Request) -> Response:
+        visit = desk.visit(gr.Request(request))
+        return JSONResponse({"figures": await asyncio.to_thread(_known, desk, visit)}, headers=_HEADERS)
+
+    return Route(PATH, serve, methods=["GET"])
+
+
+def _known(desk: Desk, visit: Visit) -> list[dict[str, Any]]:
+    """Names, and the paths of copies of the pictures, as uploads have them."""
+    current = desk.engine.projects.current(visit.owner)
+    found = desk.engine.library.figures(visit.owner, current, MOST_OFFERED)
+    return [{"name": name, "path": to_cache(path)} for name, path in found.items() if os.path.isfile(path)]
