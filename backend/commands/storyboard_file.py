@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.contract.clip import most_frames
+from backend.contract.clip import clip_frames, most_frames
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import SETTINGS
 from backend.contract.shots import FILES
@@ -40,11 +40,13 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
 
 
 def _shot(row: dict[str, Any], path: Path, fps: Any) -> dict[str, Any]:
-    """A row with whole paths, and the length of a video that is made already."""
+    """A row with whole paths, and the length of a video that is made already, or of the clip that drives it."""
     values = _renamed(row)
     values |= {kind: beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
     if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
         values["num_frames"] = most_frames(read_clip_facts(values["video"]).seconds, fps)
+    if isinstance(values.get("drive"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
+        values["num_frames"] = clip_frames(read_clip_facts(values["drive"]).seconds, fps)
     return values
 
 

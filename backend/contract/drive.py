@@ -43,7 +43,7 @@ def driven_size(preset: Preset, picture: tuple[int, int]) -> tuple[int, int]:
 def check_drive(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a driving clip that the preset does not take, or what does not go with one."""
     if request.drive is None:
-        if request.drive_prompt:
+        if request.drive_prompt and not request.shots:
             raise RequestError("drive_prompt was given", "but no drive, to which it belongs", "give drive too, or leave this out")
         return
     check_text("drive_prompt", request.drive_prompt, preset)

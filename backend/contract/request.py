@@ -251,7 +251,7 @@ def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
     for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.part == "story"}:
         raise RequestError(f"{role} was given", f"but {preset.name} takes none", "leave it out")
     for role, need in preset.takes.items():
-        if need == "must" and role not in given:
+        if need == "must" and role not in given and not (request.shots and SETTINGS[role].part == "drive"):
             raise RequestError(f"{role} is missing:", f"{preset.name} needs it", f"give {role}")
     for role, paths in given.items():
         for path in paths:

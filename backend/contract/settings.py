@@ -41,7 +41,8 @@ class Shot(BaseModel):
 
     It goes on from the shot before, but for one that is `cut`, which starts from its words, and one with an `image` of its own,
     a number of the request's `shot_images`, from 0. One that is made already is the `video` of this number in `shot_videos`; its
-    `num_frames` are those of that video. Of a shot the part `trim` is seen, from and to in seconds, else all of it. It fades in
+    `num_frames` are those of that video. One in which a figure moves as a clip does has that clip as `drive`, a number of
+    `shot_drives`, and takes its first frames; if it is `cut` it starts from the request's `image`. Of a shot the part `trim` is seen, from and to in seconds, else all of it. It fades in
     over the end of the shot before for so many seconds, `fade`; 0 is a cut.
     """
 
@@ -53,13 +54,14 @@ class Shot(BaseModel):
     cut: bool = False
     image: int | None = None
     video: int | None = None
+    drive: int | None = None
     trim: tuple[float, float] | None = None
     fade: float = 0.0
 
     @model_serializer(mode="wrap")
     def _known_to_older_studios(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What came later only where it was set."""
-        rare = {"cut": False, "image": None, "video": None, "trim": None, "fade": 0.0}
+        rare = {"cut": False, "image": None, "video": None, "drive": None, "trim": None, "fade": 0.0}
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
 
 
@@ -316,6 +318,7 @@ class VideoSettings(BaseModel):
     shots: tuple[Shot, ...] = _row((), part="story")
     shot_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     shot_videos: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
+    shot_drives: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
     figures: tuple[Figure, ...] = _row((), part="story", for_programs=False)
     figure_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     track: str | None = _row(None, part="story", media="sound", for_programs=False)
@@ -393,8 +396,9 @@ class VideoSettings(BaseModel):
 
     @property
     def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture, a sound, those of shots, and a finished video."""
-        return all(SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs())
+        """Whether it has no inputs but a first and a last picture, a sound, those of shots that no clip drives, and a finished
+        video."""
+        return not self.shot_drives and all(SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs())
 
     @property
     def reads_clip(self) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from backend.contract.clip import trim_of
 from backend.contract.control import extends, is_whole
 from backend.contract.figures import check_figures, references_for
 from backend.contract.geometry import nearest_frame_counts
+from backend.contract.numbers import check_size
 from backend.contract.settings import Shot, VideoSettings
 from backend.contract.texts import MAX_CHARACTERS
 from backend.errors import RequestError, short
@@ -20,13 +22,14 @@ LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a 
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 CARRIED = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
-FILES = {"image": "shot_images", "video": "shot_videos"}  # what a shot may bring, and where the request keeps all of a kind
+FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}  # what a shot may bring, and where the request keeps all of a kind
 JOB = "/studio/job/"  # before a job's id: stands for that job's video until the studio knows who asks
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {
     "shots": (),
     "shot_images": (),
     "shot_videos": (),
+    "shot_drives": (),
     "figures": (),
     "figure_images": (),
     "track": None,
@@ -38,9 +41,8 @@ _NONE = {
 
 def read_shots(rows: Any, preset: Preset, fps: Any) -> dict[str, tuple[Any, ...]]:
     """`shots` that a file, a form or a program describes, with the files that they bring: `prompt`, `seed`, `num_frames` or
-    `seconds`, which are rounded to the nearest length that the preset makes, and paths as `image` and `video`, or the id of the
-    `job` that has made the video. Values of a wrong
-    type are left for the check. Raises: RequestError."""
+    `seconds`, which are rounded to the nearest length that the preset makes, and paths as `image`, `video` and `drive`, or the
+    id of the `job` that has made the video. Values of a wrong type are left for the check. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(f"shots={short(rows, 40)}", "must be a list of shots, each with its prompt", "give a list")
     if not rows:
@@ -62,7 +64,7 @@ def _read(row: Any, number: int, preset: Preset, fps: Any, files: dict[str, list
             raise RequestError(f"shot {number} has job={short(values['job'], 40)}", "and must be made by one job", "give its id")
         values["video"] = JOB + values.pop("job")
     if "prompt" not in values:
-        if "video" not in values:
+        if "video" not in values and preset.needs_prompt:
             raise RequestError(f"shot {number} has no prompt and", "must say what it shows", "give it one")
         values["prompt"] = ""
     if "seconds" in values:
@@ -120,17 +122,21 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
             raise RequestError(
                 f"{name} was given", "beside shots, of which only the first may start from a picture", "leave it out"
             )
+    for name in ("drive", "face"):
+        if getattr(request, name):
+            raise RequestError(f"{name} was given", "beside shots, each of which has its own", "give it to a shot")
     check_figures(request, preset)
     for number, shot in enumerate(shots, 1):
         check_files(request, shot, number)
         if shot.video is not None:
             _check_made(request, shot, number)
             continue
-        if not shot.prompt.strip():
+        if not shot.prompt.strip() and preset.needs_prompt:
             raise RequestError(f"shot {number} has an empty prompt and", "must say what it shows", "give it one")
         if shot.cut and shot.image is not None:
             raise RequestError(f"shot {number} is cut", "beside image, from which it starts", "leave one of them out")
         try:
+            check_size(preset, request.width, request.height, shot_length(request, number - 1))
             shot_request(request, number - 1, preset, "/")
         except RequestError as error:
             raise RequestError(f"shot {number}: {error.what}", error.allowed, error.fix) from None
@@ -145,7 +151,7 @@ def check_files(request: VideoSettings, shot: Shot, number: int) -> None:
 
 
 def _check_made(request: VideoSettings, shot: Shot, number: int) -> None:
-    given = next((name for name in ("seed", "image") if getattr(shot, name) is not None), None)
+    given = next((name for name in ("seed", "image", "drive") if getattr(shot, name) is not None), None)
     if given is not None:
         raise RequestError(f"shot {number} has {given}", "beside video, by which it is made already", "leave one of them out")
     if len(shot.prompt) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in shot.prompt):
@@ -200,6 +206,8 @@ def shot_request(request: VideoSettings, index: int, preset: Preset, before: str
     shot = request.shots[index]
     if shot.image is not None:
         start = {"task": "i2v", "image": request.shot_images[shot.image]}
+    elif shot.cut and shot.drive is not None:
+        start = {"task": "i2v"}
     elif shot.cut:
         start = {"task": "t2v", "image": None}
     elif index == 0:
@@ -209,10 +217,13 @@ def shot_request(request: VideoSettings, index: int, preset: Preset, before: str
         start = {"task": "t2v", "image": None, "video": clip, "extend": "after", "overlap": carried, "keeps_pixels": False}
     else:
         start = {"task": "i2v", "image": str(PurePath(before, LAST))}
+    length = shot_length(request, index)
+    if shot.drive is not None:
+        start |= {"drive": request.shot_drives[shot.drive], "trim": trim_of(0.0, length, request.fps)}
     return request.changed(
         **_NONE,
         prompt=shot.prompt,
-        num_frames=shot_length(request, index),
+        num_frames=length,
         seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
         references=references_for(request, shot.prompt),
         **start,

@@ -16,7 +16,7 @@ from backend.errors import RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import check_part, read_clip_facts
-from backend.media.film import check_shot_videos
+from backend.media.film import check_shot_clips
 from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
@@ -64,7 +64,7 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_shape(request.mask, request.video)
-    check_shot_videos(request)
+    check_shot_clips(request)
     return opened
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from backend.contract.clip import Part, most_frames
 from backend.contract.film import Piece, Track, check_length, check_pieces, check_track, film_frames, pieces_of
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.shots import shot_length
 from backend.contract.sound import SoundPart
 from backend.errors import ClipError, SoundError
-from backend.media.clips import ClipFacts, read_clip, read_clip_facts
+from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
 from backend.media.given_sounds import MAX_RATE, read_at, read_sound_facts
 from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound
 from backend.media.video import Frame, Size, metadata, write_frames
@@ -85,13 +86,17 @@ def check_seen(facts: ClipFacts, end: int, fps: int, what: str) -> None:
         raise ClipError(f"{what} shows {end} frames,", rule, "let it end earlier")
 
 
-def check_shot_videos(request: GenerationRequest) -> None:
-    """Raises: ClipError if a shot that is made is not as long as what is seen of it; the sentence of `read_clip_facts` for a file
-    that is no clip."""
+def check_shot_clips(request: GenerationRequest) -> None:
+    """Raises: ClipError if a shot that is made is not as long as what is seen of it, or one that a clip drives longer than that
+    clip; the sentence of `read_clip_facts` for a file that is no clip."""
     pieces = pieces_of(request, find_preset(request.preset)) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
             check_seen(read_clip_facts(request.shot_videos[shot.video]), piece.end, request.fps, f"shot {number}")
+    for index, shot in enumerate(request.shots):
+        if shot.drive is not None:
+            part = Part(start=0.0, num_frames=shot_length(request, index), fps=request.fps, size=(request.width, request.height))
+            check_part(request.shot_drives[shot.drive], part)
 
 
 def crossed(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:

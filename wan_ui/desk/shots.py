@@ -37,6 +37,7 @@ def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> Genera
         shots=tuple(shot.model_dump() for shot in shots),
         shot_videos=tuple(videos),
         shot_images=tuple(files.checked(path, "image") for path in wanted.shot_images),
+        shot_drives=tuple(files.checked(path, "clip") for path in wanted.shot_drives),
         figure_images=tuple(files.checked(path, "image") for path in wanted.figure_images),
         track=wanted.track and files.checked(wanted.track, "sound"),
     )

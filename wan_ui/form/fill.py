@@ -34,7 +34,7 @@ from wan_ui.parts.message import Message
 from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
-    "shots": (), "shot_images": (), "shot_videos": (), "figures": (), "figure_images": (),
+    "shots": (), "shot_images": (), "shot_videos": (), "shot_drives": (), "figures": (), "figure_images": (),
     "track": None, "track_start": 0.0, "track_fade": 0.0, "track_volume": 1.0,
 }  # fmt: skip
 

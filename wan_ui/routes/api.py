@@ -79,7 +79,8 @@ def _generate_with(desk: Desk) -> Callable:
                 for models that make sound: sound (an uploaded file, which the picture follows) with sound_start (seconds), make
                 ("sound" for that of the video alone, whose pictures stay), keeps_sound (false for none);
                 for presets that animate: drive (a clip as an uploaded file, whose movements the figure in the image makes), with
-                trim and drive_prompt; where drive is a clip of poses, face (a clip of one), and video with mask to be put into;
+                trim and drive_prompt, or each of the shots a "drive" of its own (a path of an uploaded file); where drive is a
+                clip of poses, face (a clip of one), and video with mask to be put into;
                 for presets of VACE and LTX-2: keyframes (a list of {"frame": 0, "image": a file});
                 control (a clip as an uploaded file), control_kind ("as-is", "edges", "grey"), control_scale, and for LTX-2
                 control_downscale (1, or 2 for a LoRA that was trained with clips of half the size);

@@ -11,6 +11,7 @@ from backend.commands.arguments import request_of
 from backend.commands.command_line import parse
 from backend.media.video import read_facts, read_request
 from backend.settings import PROJECT_FOLDER
+from tests.clip_files import counting_clip
 
 FILE = """
 preset = "wan-tiny"
@@ -69,6 +70,15 @@ def test_a_file_that_cannot_be_made_is_refused_in_one_line(tmp_path, text, messa
     file.write_text(text)
     done = app("storyboard", file, "--data-dir", tmp_path / "data")
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_shot_is_as_long_as_the_clip_that_drives_it(tmp_path):
+    counting_clip(tmp_path / "dance.mp4", 40, 16, size=(96, 96))
+    rows = '[[shots]]\ndrive = "dance.mp4"\n[[shots]]\ndrive = "dance.mp4"\nframes = 9\ncut = true'
+    (tmp_path / "story.toml").write_text(f'preset = "wan-tiny-animate"\nimage = "figure.png"\n{rows}')
+    made = request_of(parse(["storyboard", str(tmp_path / "story.toml"), "--output", "a.mp4"]))
+    assert made.shot_drives == (str(tmp_path / "dance.mp4"),) and made.image == str(tmp_path / "figure.png")
+    assert [shot.num_frames for shot in made.shots] == [40, 9]
 
 
 def test_a_file_that_is_not_there_and_half_an_option_are_refused(tmp_path):

@@ -6,6 +6,7 @@ from backend.contract.clip import Part
 from backend.contract.drive import driven_size, num_segments, segments_of, words_of_clip
 from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
+from backend.contract.shots import shot_request
 from backend.errors import RequestError
 from presets import load_preset
 
@@ -86,3 +87,43 @@ def test_what_belongs_to_a_clip_that_drives_needs_one():
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a circle", drive_prompt="a dance")
     with pytest.raises(RequestError, match="drive was given but wan-tiny takes none"):
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a circle", drive="/b.mp4")
+
+
+def film(*rows, **changes) -> GenerationRequest:
+    return GenerationRequest.from_preset(ANIMATE, shots=list(rows), **{"image": "/a.png", "seed": 1} | changes)
+
+
+def test_shots_are_driven_by_clips_of_their_own():
+    made = film(
+        {"drive": "/b.mp4", "num_frames": 49},
+        {"drive": "/c.mp4", "prompt": "she bows", "cut": True},
+        {"drive": "/b.mp4", "num_frames": 100},
+        {"drive": "/c.mp4", "image": "/d.png"},
+    )
+    assert made.shot_drives == ("/b.mp4", "/c.mp4") and [shot.drive for shot in made.shots] == [0, 1, 0, 1]
+    first, cut, on, other = (shot_request(made, index, ANIMATE, "/before") for index in range(4))
+    assert (first.drive, first.image, first.trim, first.shot_drives) == ("/b.mp4", "/a.png", (0.0, 49 / 24), ())
+    assert (cut.image, cut.prompt, segments_of(cut)) == ("/a.png", "she bows", 1), "from the storyboard's picture again"
+    assert on.image == "/before/last.png" and segments_of(on) == 2, "from the last frame of the shot before"
+    assert (other.image, other.drive) == ("/d.png", "/c.mp4")
+    assert GenerationRequest.from_stored(made.to_json()) == made and not made.is_from_pictures
+
+
+@pytest.mark.parametrize(
+    "rows, changes, words",
+    [
+        ([{"prompt": "x"}], {}, "shot 1: drive is missing"),
+        ([{"drive": 3}], {}, "shot 1 has drive=3, which must be the path"),
+        ([{"drive": "/b.mp4"}], {"drive": "/c.mp4"}, "drive was given beside shots, each of which has its own"),
+        ([{"drive": "/b.mp4", "video": "/c.mp4"}], {}, "shot 1 has drive beside video"),
+        ([{"drive": "/b.mp4", "num_frames": 2}], {}, "shot 1: num_frames=2"),
+    ],
+)
+def test_what_a_driven_shot_refuses(rows, changes, words):
+    with pytest.raises(RequestError, match=words):
+        film(*rows, **changes)
+
+
+def test_a_model_that_no_clip_drives_has_no_driven_shots():
+    with pytest.raises(RequestError, match="shot 2: drive was given"):
+        GenerationRequest.from_preset(load_preset("wan-tiny"), shots=[{"prompt": "x"}, {"prompt": "y", "drive": "/b.mp4"}])

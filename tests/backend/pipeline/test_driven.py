@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from backend.contract.events import Cancelled, Decoding, Finished, Step
 from backend.contract.request import GenerationRequest
+from backend.engine.folder import open_inputs
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
 from backend.media.driving import from_files, in_segments
@@ -20,6 +21,7 @@ from backend.pipeline.load import load
 from backend.pipeline.rates import stage_flops
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
 from backend.pipeline.state_saver import StateSaver
+from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
 from presets import load_preset
 from tests.clip_files import counting_clip, marked_clip, turned
@@ -157,6 +159,25 @@ def test_a_clip_that_is_too_short_is_said_to_be(loaded, files, tmp_path):
     clip = counting_clip(tmp_path / "short.mp4", 10, 16, (96, 96))
     with pytest.raises(ClipError, match="must lie within the 0.6"):
         list(events_of(a_request(files, drive=str(clip)), loaded, tmp_path / "run"))
+
+
+def test_shots_are_driven_by_clips_of_their_own(loaded, files, tmp_path):
+    longer = counting_clip(tmp_path / "longer.mp4", 40, 16, (96, 96))
+    rows = [{"drive": files["drive"], "num_frames": 20}, {"drive": str(longer), "prompt": "x", "num_frames": 9, "cut": True}]
+    story = GenerationRequest.from_preset(PRESET, image=files["image"], shots=rows, steps=2, seed=1, num_frames=9)
+    folder = tmp_path / "story"
+    events = list(make(story, loaded, folder, lambda: False))
+    assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 29
+    assert events[-1].result.has_sound, "that of the first shot's clip"
+    alone = a_request(files, steps=2, num_frames=20, trim=(0, 20 / 16))
+    list(events_of(alone, loaded, tmp_path / "alone"))
+    first, second = (list(read_frames(folder / "shots" / number / "video.mp4")) for number in ("1", "2"))
+    np.testing.assert_array_equal(first, list(read_frames(tmp_path / "alone" / "video.mp4")))
+    assert len(second) == 9
+
+    rows[1]["num_frames"] = 50
+    with pytest.raises(ClipError, match="must lie within the 2.50 s"):
+        open_inputs(GenerationRequest.from_preset(PRESET, image=files["image"], shots=rows))
 
 
 def test_what_a_request_leaves_open_comes_from_its_files(files, tmp_path):

@@ -27,6 +27,12 @@ def asked(*rows, **changes) -> GenerationRequest:
     return GenerationRequest.from_preset(load_preset("wan-tiny"), shots=shots, **{"seed": 1, "num_frames": 17} | changes)
 
 
+def driven(path) -> GenerationRequest:
+    """A storyboard of a shot that this clip drives."""
+    preset = load_preset("wan-tiny-animate")
+    return GenerationRequest.from_preset(preset, image="/a.png", shots=[{"drive": path}], seed=1)
+
+
 def result(request: GenerationRequest, path) -> VideoResult:
     facts = {"fps": 16, "num_frames": 17, "width": 96, "height": 96, "seconds": {}, "versions": {}}
     return VideoResult(path=str(path), request=request, **facts)
@@ -72,6 +78,7 @@ def test_no_other_file_of_this_machine_is_taken(engine, path):
     path = path.replace("OTHERS", str(runs / "story" / "video.mp4")).replace("RUNS", str(runs))
     for error, wanted in (
         (ClipError, asked({"video": path})),
+        (ClipError, driven(path)),
         (ImageError, asked({"image": path})),
         (SoundError, asked({}, track=path)),
     ):
