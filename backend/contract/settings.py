@@ -398,7 +398,9 @@ class VideoSettings(BaseModel):
     def is_from_pictures(self) -> bool:
         """Whether it has no inputs but a first and a last picture, a sound, those of shots that no clip drives, and a finished
         video."""
-        return not self.shot_drives and all(SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs())
+        return not self.shot_drives and all(
+            SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs()
+        )
 
     @property
     def reads_clip(self) -> bool:

@@ -22,7 +22,11 @@ LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a 
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 CARRIED = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
-FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}  # what a shot may bring, and where the request keeps all of a kind
+FILES = {
+    "image": "shot_images",
+    "video": "shot_videos",
+    "drive": "shot_drives",
+}  # what a shot may bring, and where the request keeps all of a kind
 JOB = "/studio/job/"  # before a job's id: stands for that job's video until the studio knows who asks
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
 _NONE = {

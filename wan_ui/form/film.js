@@ -40,7 +40,7 @@ const film = (() => {
     const fade = fadeOf(one), {prompt, seconds, seed} = one;
     if (isKept(one)) {
       const trim = one.trim || one.made.first ? {trim: [beginOf(one), endOf(one)]} : {};
-      return {job: one.made.job, num_frames: one.made.frames, prompt, cut: one.start !== 'on', fade, ...trim};
+      return {job: one.made.job, num_frames: one.made.frames, fps: one.made.fps, prompt, cut: one.start !== 'on', fade, ...trim};
     }
     const image = one.start === 'image' && one.image ? {image: one.image.path} : {};
     return {prompt: prompt.trim(), seconds, seed, cut: one.start === 'cut' && !isFirst(one), fade, ...image};
@@ -185,6 +185,19 @@ const film = (() => {
     figures.look();
   };
   element.addEventListener('input', event => { if (event.target.closest('.shots-switch')) turn(); });
+
+  // A finished video of the stage or the library becomes a shot, whatever has made it.
+  document.addEventListener('click', event => {
+    const button = event.target.closest?.('[data-take]');
+    if (!button || !element.isConnected) return;
+    const {prompt, ...video} = JSON.parse(button.dataset.take);
+    const one = block({prompt, start: 'cut', made: {...video, after: '', kept: true, recipe: [0, prompt]}});
+    state.shots.push(one);
+    state.chosen = one.id;
+    state.on = find('.shots-switch input').checked = true;
+    change();
+    figures.look();
+  });
 
   // Generate sends all shots, or the one that is made alone, with that from which it goes on. What is written now must have
   // reached Gradio before the button is pressed.

@@ -21,7 +21,7 @@ from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
-from wan_ui.form.shots import read_film
+from wan_ui.form.shots import at_rate, read_film
 from wan_ui.words.english import Texts
 
 
@@ -52,7 +52,7 @@ class Draft:
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
         values["guidance"] = given["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
-            values |= read_shots(shots, preset, values["fps"])
+            values |= read_shots(at_rate(shots, values["fps"]), preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
             values |= read_figures(values.pop("figures", None) or ())
         return values

@@ -30,7 +30,7 @@ _SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in _NAMES]
 _TELL = "watch('value', () => window.studioFilmSent?.(props.value));"
 _TAKES = "const tell = () => { window.studioFigures = props.value; window.studioFilmTakes?.(); }; watch('value', tell); tell();"
 _TRACK = ("track_start", "track_fade", "track_volume")
-_ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim")
+_ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim", "fps")
 _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 
 
@@ -100,6 +100,18 @@ def read_film(text: Any) -> dict[str, Any]:
     track = {"track": film["track"], **settings} if film.get("track") else {}
     figures = {"figures": film["figures"]} if film.get("figures") else {}
     return {"shots": tuple(map(_row, rows)), **figures, **track}
+
+
+def at_rate(rows: Sequence[dict[str, Any]], fps: Any) -> list[dict[str, Any]]:
+    """The rows with the frames of made shots counted at the film's rate; values of a wrong type are left for the check."""
+    return [_at_rate(dict(row), fps) for row in rows]
+
+
+def _at_rate(row: dict[str, Any], fps: Any) -> dict[str, Any]:
+    own, count = row.pop("fps", None), row.get("num_frames")
+    if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
+        row["num_frames"] = round(count / own * fps)
+    return row
 
 
 def sent_html(text: Any, job: Job) -> str:

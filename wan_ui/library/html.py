@@ -19,7 +19,7 @@ from wan_ui.parts.icons import icon
 from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, rate_words, value_words
-from wan_ui.stage.html import go_on_button, sound_download
+from wan_ui.stage.html import film_button, go_on_button, sound_download
 from wan_ui.words.english import Texts
 
 
@@ -119,6 +119,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
         f"{made_here}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
+        f"{film_button(job, result, texts)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
         f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}{export_menu(job, texts)}"
         f"{upscale_menu(job, offers, texts)}"

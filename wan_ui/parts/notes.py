@@ -21,7 +21,9 @@ Place = Literal["prompt", "image", "sound", "settings"]
 PLACES: tuple[Place, ...] = get_args(Place)
 _PLACES_OF: dict[str, Place] = {
     **dict.fromkeys(("prompt", "negative_prompt", "shot", "shots", "a", "job"), "prompt"),
-    **dict.fromkeys(("track", "track_start", "track_fade", "track_volume", "shot_images", "shot_videos", "shot_drives"), "prompt"),
+    **dict.fromkeys(
+        ("track", "track_start", "track_fade", "track_volume", "shot_images", "shot_videos", "shot_drives"), "prompt"
+    ),
     **dict.fromkeys(("figure", "figures", "figure_images"), "prompt"),
     **dict.fromkeys(("image", "last_image"), "image"),
     **dict.fromkeys(("sound", "sound_start"), "sound"),

@@ -5,6 +5,7 @@ in the same places and only attributes and texts change: the picture swaps witho
 playing video is left alone. All text from people is escaped here.
 """
 
+import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import PurePath
@@ -17,7 +18,7 @@ from backend.contract.upscaling import FOREIGN, upscaler_of
 from backend.engine.job import Job
 from backend.errors import RequestError
 from wan_ui.desk.exports import export_menu
-from wan_ui.desk.media import media_url
+from wan_ui.desk.media import POSTER, media_url
 from wan_ui.desk.presets import goes_on_with_sound
 from wan_ui.desk.sound import sound_url
 from wan_ui.desk.upscaling import Offer, upscale_menu
@@ -225,7 +226,7 @@ def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> st
             _download(view, job, texts),
             upscale_menu(job, model.offers, texts),
             *buttons,
-            *_video_buttons(job, texts, model),
+            *_video_buttons(job, view.result, texts, model),
         ]
     return f'<div class="actions">{"".join(buttons)}</div>'
 
@@ -258,7 +259,7 @@ def sound_download(job: Job, result: VideoResult, texts: Texts) -> str:
     )
 
 
-def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
+def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) -> list[str]:
     one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     is_ours = job.request.preset != FOREIGN
     hint = texts.full_quality_hint.format(title=model.full_title)
@@ -271,6 +272,7 @@ def _video_buttons(job: Job, texts: Texts, model: Model) -> list[str]:
         *full,
         *_shot_buttons(job, texts),
         *([go_on_button(job, texts)] if is_ours else []),
+        film_button(job, result, texts),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
         f'<span class="small">{"".join(_small_buttons(job, texts, group))}</span>',
     ]
@@ -280,6 +282,16 @@ def go_on_button(job: Job, texts: Texts) -> str:
     """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
     act, hint = ("edit", texts.go_on_sound_hint) if goes_on_with_sound(job.request) else ("fill", texts.go_on_hint)
     return text_button(f"{act}:continue", texts.go_on, name="go_on", hint=hint, job=job.id)
+
+
+def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
+    """Puts the video on the storyboard's timeline as a shot that is made; `film.js` reads what it says."""
+    shot = {"job": job.id, "frames": result.num_frames, "fps": result.fps, "first": 0, "prompt": job.request.prompt}
+    shot |= {"video": media_url(job, result.path), "poster": media_url(job, POSTER)}
+    return (
+        f'<button type="button" data-view="create" data-take="{escape(json.dumps(shot, ensure_ascii=False))}"'
+        f' title="{escape(texts.film_take_hint)}">{icon("list")}<span>{escape(texts.film_take)}</span></button>'
+    )
 
 
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:

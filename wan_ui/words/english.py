@@ -135,6 +135,8 @@ class Texts:
     film_timeline: str = "Timeline; Alt and an arrow key move a shot"
     film_player: str = "The film as it is"
     film_place: str = "Place in the film"
+    film_take: str = "To the storyboard"
+    film_take_hint: str = "Puts this video on the timeline, as a shot that is made"
     film_play: str = "Play the whole"
     film_pause: str = "Pause"
     film_close: str = "Close the player"

@@ -12,7 +12,7 @@ from presets import load_preset
 from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft
 from wan_ui.form.fill import read_settings, settings_code
-from wan_ui.form.shots import ShotsPanel, figures_of, film_of, read_film, sent_html
+from wan_ui.form.shots import at_rate, ShotsPanel, figures_of, film_of, read_film, sent_html
 from wan_ui.form.shots_html import editor_html
 from wan_ui.parts.notes import place_of
 from wan_ui.parts.progress import StageView, advance, progress_words
@@ -132,3 +132,9 @@ def test_the_stage_says_which_shot_is_made_and_its_bar_never_goes_back():
 def test_a_storyboard_is_kept_by_from_stored():
     request = GenerationRequest.from_preset(load_preset("wan-tiny"), shots=[{"prompt": "a fox"}], seed=1)
     assert GenerationRequest.from_stored(request.for_sharing()).shots == request.shots
+
+
+def test_frames_of_made_shots_are_counted_at_the_films_rate():
+    rows = [{"job": "a", "num_frames": 81, "fps": 24}, {"job": "b", "num_frames": 17}, {"prompt": "x", "fps": "1"}]
+    assert at_rate(rows, 16) == [{"job": "a", "num_frames": 54}, {"job": "b", "num_frames": 17}, {"prompt": "x"}]
+    assert at_rate(rows, None)[0]["num_frames"] == 81

@@ -190,3 +190,21 @@ def test_a_shot_without_words_and_a_sound_that_is_none_are_said_beside_the_film(
     until(page, "document.querySelector('.film-lane').offsetHeight > 0")
     page.locator("#generate").click()
     until(page, "document.querySelector('#prompt-note').innerText.includes('must be a sound')")
+
+
+def test_a_finished_video_becomes_a_shot_that_is_made(visit):
+    page = visit()
+    page.locator("#steps input[type=number]").fill("2")
+    page.locator("#prompt textarea").fill("a red square moving right")
+    job = generated(page)
+    page.locator(".stage .actions [data-take]").click()
+    until_made(page, [True])
+    assert [(row["job"], row["num_frames"]) for row in rows(page)] == [(job, 17)]
+    assert page.locator(".shots-switch input").is_checked()
+    page.locator('[data-view="library"]').first.click()
+    page.locator(f'#library-grid [data-job="{job}"]').first.click()
+    page.locator("#library-detail [data-take]").click()
+    until_made(page, [True, True])
+    assert page.locator("#prompt").is_hidden() and page.locator(".film-block").first.is_visible(), "the timeline is seen"
+    cut = generated(page)
+    assert cut != job and page.locator(".stage .facts").inner_text().count("Shots") == 1
