@@ -40,11 +40,11 @@ class Shot(BaseModel):
     shot to shot.
 
     It goes on from the shot before, but for one that is `cut`, which starts from its words, and one with an `image` of its own,
-    a number of the request's `shot_images`, from 0. One that is made already is the `video` of this number in `shot_videos`; its
-    `num_frames` are those of that video. One in which a figure moves as a clip does has that clip as `drive`, a number of
-    `shot_drives`, and takes its first frames; if it is `cut` it starts from the request's `image`. Of a shot the part `trim` is seen, from and to in seconds, else all of it. It fades in
-    over the end of the shot before for so many seconds, `fade`; 0 is a cut.
-    """
+    a number of the request's `shot_images`, from 0. One that is made already is the `video` of this number in `shot_videos`;
+    its `num_frames` are those of that video. One in which a figure moves as a clip does has that clip as `drive`, a number of
+    `shot_drives`, and takes its first frames; if it is `cut` it starts from the request's `image`. Of a shot the part `trim` is
+    seen, from and to in seconds, else all of it. It fades in over the end of the shot before for so many seconds, `fade`; 0 is
+    a cut. """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
