@@ -44,7 +44,8 @@ class Shot(BaseModel):
     its `num_frames` are those of that video. One in which a figure moves as a clip does has that clip as `drive`, a number of
     `shot_drives`, and takes its first frames; if it is `cut` it starts from the request's `image`. Of a shot the part `trim` is
     seen, from and to in seconds, else all of it. It fades in over the end of the shot before for so many seconds, `fade`; 0 is
-    a cut. """
+    a cut.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
