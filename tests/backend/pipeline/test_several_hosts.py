@@ -19,6 +19,7 @@ from backend.pipeline.stage_files import LATENTS, STATE
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.backend.conftest import all_events, wait_for
+from tests.clip_files import counting_clip
 from tests.many_devices import QUICK
 from tests.many_hosts import hosts, members, processes_of
 
@@ -193,3 +194,12 @@ def test_two_hosts_go_on_with_the_shot_that_they_had_reached(tmp_path):
         assert isinstance(all_events(engine, again.id)[-1], Finished)
         made, undisturbed = (frames_of(engine.job(one.id).folder / "video.mp4") for one in (job, again))
     np.testing.assert_array_equal(made, undisturbed)
+
+
+@pytest.mark.slow
+def test_two_hosts_make_a_driven_video_segment_by_segment_as_one_does(alone, pair, tmp_path):
+    clip = counting_clip(tmp_path / "clip.mp4", 40, 16, (96, 96))
+    request = GenerationRequest.from_preset(
+        load_preset("wan-tiny-animate"), image=str(PICTURE), drive=str(clip), seed=1, steps=3, num_frames=25
+    )
+    assert nearly_the_same(latents_and_frames(pair[0], request), latents_and_frames(alone, request))
