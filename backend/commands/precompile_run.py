@@ -55,8 +55,9 @@ def write_programs(
 def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
     """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
     picture, which makes the latents longer; one with a last picture and one with a key frame, which may make them longer too;
-    one with a clip that is made anew, or whose sound is made; one with a control clip beside the video; one with a sound; and
-    one with a clip that goes on. Of each task also one at the level of `progressive`, if it is given."""
+    one with a clip that is made anew, or whose sound is made, or into which a figure is put; one with a control clip beside the
+    video; one with a sound; and one with a clip that goes on. Of each task also one at the level of `progressive`, if it is
+    given."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
@@ -68,7 +69,9 @@ def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | No
         yield example_request(preset, "i2v", last_image="/last_image.png", **sizes)
     if "keyframes" in preset.inputs:
         yield example_request(preset, "t2v", keyframes=("/picture.png",), keyframe_at=(1,), **sizes)
-    if "video" in preset.inputs and not is_controlled(preset):
+    if {"video", "mask"} <= preset.inputs.keys() and "drive" in preset.inputs:
+        yield example_request(preset, "i2v", video="/clip.mp4", mask="/mask.mp4", **sizes)
+    elif "video" in preset.inputs and not is_controlled(preset):
         what = {"make": "sound"} if preset.makes_sound else {}
         yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
     if sees_beside(preset):

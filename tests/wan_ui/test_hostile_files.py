@@ -94,7 +94,7 @@ def test_json_costs_what_it_says(visitor):
     assert status == 413 and b"1 MB beside data URLs" in answer
     data = b"data:image/png;base64," + b"A" * 3_000_000
     status, answer = visitor.post("/v1/videos", b'{"prompt": "x", "negative_prompt": "' + data + b'"}')
-    assert status == 400 and b"may stand in input_reference, video, sound or control only" in answer
+    assert status == 400 and b"may stand in input_reference, video, sound, control, drive or figures only" in answer
     assert visitor.post("/v1/videos", b"[" * 100_000)[0] == 400
 
 

@@ -24,10 +24,8 @@ from presets import Preset
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
 TRANSFORMER = "WanAnimate2Transformer3DModel"
-SEGMENT, SEGMENT_FRAMES = (
-    "segment_frame_length",
-    81,
-)  # the entry's name as diffusers' pipelines name the argument, and its usual value
+SEGMENT = "segment_frame_length"  # the entry of model_index.json, as diffusers' pipelines name the argument
+SEGMENT_FRAMES = 81  # its usual value
 NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
 SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
 
@@ -44,7 +42,14 @@ class SegmentKind(WanKind):
 class SegmentFamily(WanFamily):
     """What both Animates' faces share."""
 
-    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
+    def of_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
+        """As any family's, with the preset's segments."""
+        kind = Face.of_preset(self, preset, configs)
+        return kind and dataclasses.replace(
+            kind,
+            segment_frames=preset.segment_frames,
+            chunk=latent_frames(preset.segment_frames, preset.vae_scale_temporal) + 1,
+        )
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """None: its transformer lies in the checkpoint's folder."""

@@ -28,6 +28,9 @@ def test_every_presets_requests_can_be_made_and_cover_what_needs_programs_of_its
     assert any(request.references for request in made) is ("references" in preset.inputs)
     assert any(request.last_image for request in made) is preset.takes_last_image
     assert any(request.keyframes for request in made) is ("keyframes" in preset.inputs)
+    assert all(request.drive for request in made) is ("drive" in preset.inputs)
+    if {"drive", "video"} <= preset.inputs.keys():
+        assert any(request.video and request.mask for request in made), "a figure is put into a clip"
 
 
 @pytest.mark.demo_model
