@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 
 from training.animate_networks import MASK_CHANNELS, AnimateNetworks
 from training.animate_world import SEGMENT, Pair, carried_of, driving_of, picture_of, sample_pair, video_of
-from training.checkpoint import round_matrices
+from training.checkpoint import FLOW_SHIFT, round_matrices
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode
 from training.train_transformer import TransformerTraining, train_transformer
@@ -98,7 +99,8 @@ def assemble_animate(parts: Path, base: Path, target: Path) -> None:
         link = target / part
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(base / part, target))
-    shutil.copytree(base / "scheduler", target / "scheduler", dirs_exist_ok=True)
+    shutil.rmtree(target / "scheduler", ignore_errors=True)
+    FlowMatchEulerDiscreteScheduler(shift=FLOW_SHIFT).save_pretrained(target / "scheduler")
     index = {
         "_class_name": "WanAnimate2ModularPipeline",
         "transformer": ["diffusers", "WanAnimate2Transformer3DModel"],
@@ -106,6 +108,6 @@ def assemble_animate(parts: Path, base: Path, target: Path) -> None:
         "text_encoder": ["transformers", "UMT5EncoderModel"],
         "tokenizer": ["transformers", "T5TokenizerFast"],
         "image_encoder": [None, None],
-        "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
     }
     (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")

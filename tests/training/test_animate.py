@@ -288,6 +288,8 @@ def test_the_checkpoint_is_diffusers_class_and_shares_wan_tinys_parts(looking, t
     index = json.loads((tmp_path / "made/model_index.json").read_text("utf-8"))
     assert index["transformer"] == ["diffusers", "WanAnimate2Transformer3DModel"] and index["image_encoder"] == [None, None]
     loaded = WanAnimate2Transformer3DModel.from_pretrained(tmp_path / "made/transformer")
+    scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(tmp_path / "made/scheduler")
+    assert scheduler.config.shift == AnimateSettings.flow_shift and index["scheduler"][1] == type(scheduler).__name__
     assert loaded.config.in_dim == 36 and not loaded.config.use_img_emb
     scored = evaluate(AnimateSampler.load(tmp_path / "made"), [pair("right")], 1, AnimateSettings(steps=2))
     assert 0 <= scored["near"] <= 1
