@@ -117,6 +117,9 @@ def test_nothing_that_is_held_out_is_drawn_and_half_of_the_tasks_go_on():
     assert not held_out_triples() & drawn
     assert 0.45 < sum(given.segment > 0 for given in pairs) / len(pairs) < 0.55
     assert all(0 <= given.segment < num_segments(given.num_frames) for given in pairs)
+    changing = [sample_pair(rng, changing_share=1.0) for _ in range(100)]
+    assert {given.driving.motion for given in changing} == {"growing", "shrinking"}
+    assert not held_out_triples() & {given.triple for given in changing}
     assert {held_out_pair(number, 17, rng).triple for number in range(len(held_out_triples()))} == held_out_triples()
 
 
