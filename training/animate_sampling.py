@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from training.animate import condition_of
 from training.animate_networks import AnimateNetworks
 from training.animate_world import SEGMENT, frames_in_segments, num_segments
+from training.checkpoint import FLOW_SHIFT
 from training.fast_vae import speed_up
 from training.latents import encode, latent_statistics
 from training.recipes import WAN_TINY
@@ -23,7 +24,7 @@ class AnimateSettings:
     """How to sample: the preset's own values. There is no guidance."""
 
     steps: int = 12
-    flow_shift: float = 3.0
+    flow_shift: float = FLOW_SHIFT
     solver: Literal["euler", "unipc"] = "euler"  # diffusers' own steps hand their solver a generator, which UniPC does not take
 
     def schedule(self) -> FlowMatchEulerDiscreteScheduler | UniPCMultistepScheduler:

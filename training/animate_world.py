@@ -13,7 +13,7 @@ import random
 import torch
 
 from training.latents import Bucket
-from training.world import GROWTH, SIZES, Scene, draw, held_out_triples, path, sample_training_scene
+from training.world import DIRECTIONS, GROWTH, SIZES, Scene, draw, held_out_triples, path, sample_training_scene
 
 SEGMENT = 17  # frames that are made at once; the last one is the next segment's first
 LEAST, MOST = min(SIZES.values()) / GROWTH**0.5, max(SIZES.values()) * GROWTH**0.5  # radii, as shares of the shorter side
@@ -22,6 +22,7 @@ FIRST_LENGTHS = ((17, 0.5), (33, 0.2), (49, 0.15), (None, 0.15))  # frames of a 
 LATER_LENGTHS = ((33, 0.4), (49, 0.35), (None, 0.25))
 ANY_LENGTH = (SEGMENT // 2 + 1, 64)
 BARS_SHARE = 0.1  # of the driving clips that have another form than the picture
+STEADY = (*DIRECTIONS, "still")  # motions that leave a shape's size
 SLIPS = (0.015, 0.04)  # how far a carried frame is off, standard deviations: the centre in sides, the radius as a share
 
 
@@ -45,12 +46,14 @@ class Pair:
         return self.picture.colour, self.picture.shape, self.driving.motion
 
 
-def sample_pair(rng: random.Random) -> Pair:
-    """A pair of which neither a scene nor the video is held out."""
+def sample_pair(rng: random.Random, changing_share: float = 0.0, slips: tuple[float, float] = SLIPS) -> Pair:
+    """A pair of which neither a scene nor the video is held out; in at least `changing_share` of all the driving shape grows or
+    shrinks."""
     is_later = rng.random() < CARRIED_SHARE
     num_frames = _length(rng, LATER_LENGTHS if is_later else FIRST_LENGTHS, SEGMENT + 1 if is_later else ANY_LENGTH[0])
     picture, driving = sample_training_scene(rng), sample_training_scene(rng)
-    while (picture.colour, picture.shape, driving.motion) in held_out_triples():
+    is_changing, held_out = rng.random() < changing_share, held_out_triples()
+    while (picture.colour, picture.shape, driving.motion) in held_out or (is_changing and driving.motion in STEADY):
         driving = sample_training_scene(rng)
     return Pair(
         picture=picture,
@@ -58,7 +61,7 @@ def sample_pair(rng: random.Random) -> Pair:
         moment=rng.random(),
         num_frames=num_frames,
         segment=rng.randrange(1, num_segments(num_frames)) if is_later else 0,
-        slip=(rng.gauss(0, SLIPS[0]), rng.gauss(0, SLIPS[0]), 1 + rng.gauss(0, SLIPS[1])),
+        slip=(rng.gauss(0, slips[0]), rng.gauss(0, slips[0]), 1 + rng.gauss(0, slips[1])),
         has_bars=rng.random() < BARS_SHARE,
     )
 

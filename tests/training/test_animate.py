@@ -117,6 +117,9 @@ def test_nothing_that_is_held_out_is_drawn_and_half_of_the_tasks_go_on():
     assert not held_out_triples() & drawn
     assert 0.45 < sum(given.segment > 0 for given in pairs) / len(pairs) < 0.55
     assert all(0 <= given.segment < num_segments(given.num_frames) for given in pairs)
+    changing = [sample_pair(rng, changing_share=1.0) for _ in range(100)]
+    assert {given.driving.motion for given in changing} == {"growing", "shrinking"}
+    assert not held_out_triples() & {given.triple for given in changing}
     assert {held_out_pair(number, 17, rng).triple for number in range(len(held_out_triples()))} == held_out_triples()
 
 
@@ -288,6 +291,8 @@ def test_the_checkpoint_is_diffusers_class_and_shares_wan_tinys_parts(looking, t
     index = json.loads((tmp_path / "made/model_index.json").read_text("utf-8"))
     assert index["transformer"] == ["diffusers", "WanAnimate2Transformer3DModel"] and index["image_encoder"] == [None, None]
     loaded = WanAnimate2Transformer3DModel.from_pretrained(tmp_path / "made/transformer")
+    scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(tmp_path / "made/scheduler")
+    assert scheduler.config.shift == AnimateSettings.flow_shift and index["scheduler"][1] == type(scheduler).__name__
     assert loaded.config.in_dim == 36 and not loaded.config.use_img_emb
     scored = evaluate(AnimateSampler.load(tmp_path / "made"), [pair("right")], 1, AnimateSettings(steps=2))
     assert 0 <= scored["near"] <= 1
