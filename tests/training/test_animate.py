@@ -11,13 +11,13 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, WanAnimate2Transformer3DModel
 from diffusers.guiders import ClassifierFreeGuidance
-from diffusers.models.transformers import transformer_wan_animate_2
 from diffusers.models.transformers.transformer_wan_animate_2 import WanAnimate2KVCache
 from diffusers.modular_pipelines.modular_pipeline import PipelineState
 from diffusers.modular_pipelines.wan_animate_2.denoise import WanAnimate2DenoiseStep
 from diffusers.modular_pipelines.wan_animate_2.encoders import WanAnimate2ImageVaeEncoderStep
 from diffusers.modular_pipelines.wan_animate_2.encoders import WanAnimate2ProcessVideosInputStep as ProcessVideos
 
+from tests.parity.tiny_animate import uncompiled
 from training import animate_velocity
 from training.animate import assemble_animate, task_latents
 from training.animate_networks import REFERENCE_PROMPT, AnimateNetworks
@@ -147,12 +147,9 @@ def vae() -> torch.nn.Module:
 
 
 @pytest.fixture
-def eager_mask(monkeypatch):
-    """diffusers compiles its mask, which takes seconds and changes nothing."""
-    plain = transformer_wan_animate_2.create_block_mask
-    monkeypatch.setattr(
-        transformer_wan_animate_2, "create_block_mask", lambda *given, **named: plain(*given, **named | {"_compile": False})
-    )
+def eager_mask():
+    """diffusers compiles its mask and its attention, which takes seconds and changes nothing."""
+    uncompiled()
 
 
 def example() -> tuple[torch.Tensor, ...]:

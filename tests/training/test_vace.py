@@ -19,6 +19,7 @@ from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
 from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for
 from training.vace_world import (
+    USES,
     Task,
     box_of,
     keyframes_of,
@@ -70,7 +71,7 @@ def test_held_out_scenes_are_never_drawn():
     rng = random.Random(1)
     tasks = [sample_task(rng) for _ in range(500)]
     assert not held_out_triples() & {one.scene.triple for one in tasks}
-    assert {one.use for one in tasks} == {"edges", "box", "keyframes", "margins", "after", "before"}
+    assert {one.use for one in tasks} == {*USES}
 
 
 def test_a_reference_shows_the_shape_on_white_and_the_prompt_seldom_says_what_it_is():
