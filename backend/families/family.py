@@ -103,6 +103,7 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
         "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
         "experts": _pair(kind.num_experts, preset.num_experts),
         "last image": _pair(kind.needs("last_image"), preset.needs_last_image),
+        "clips of poses and faces": _pair("face" in kind.takes, "face" in preset.takes),
         "control clips": _control(kind, preset),
         "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
         "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
