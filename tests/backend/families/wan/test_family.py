@@ -44,7 +44,6 @@ def test_each_family_is_recognised(name):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"index": {"_class_name": "WanAnimatePipeline"}}, "its pipeline is WanAnimatePipeline"),
         ({"index": {"_class_name": "StableDiffusionPipeline"}}, "its pipeline is StableDiffusionPipeline"),
         ({"transformer": {"_class_name": "WanVACETransformer3DModel"}}, "it has a WanVACETransformer3DModel"),
         ({"vae": {"_class_name": "AutoencoderKL"}}, "it has a AutoencoderKL"),
