@@ -51,6 +51,7 @@ class DotsLane:
 
 class DotsModel:
     decode_stride = preview_stride = 2
+    segment = None
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._config = plan.kind, plan.dtype, plan.configs["transformer"]
