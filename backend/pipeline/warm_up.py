@@ -5,6 +5,7 @@ Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each se
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
@@ -47,16 +48,21 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
             begun = [pool.submit(_timed, call.program.begin(*call.arguments)) for call in lacking]
             for index, (call, kind, future) in enumerate(zip(lacking, kinds, begun, strict=True), 1):
                 name = call.program.name
-                yield Compiling(name, index=index, total=total, seconds_left=round(forecast.seconds_left, 1))
+                yield Compiling(name, index=index, total=total, seconds_left=_tenths(forecast.seconds_left))
                 compilation, seconds = future.result()
                 forecast.done(seconds)
                 if compilation.is_loaded:
-                    left = round(forecast.seconds_left, 1)
+                    left = _tenths(forecast.seconds_left)
                     yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
                 else:
                     times.learn({kind: seconds})
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _tenths(seconds: float) -> float:
+    """Rounded up to tenths: 0 says that nothing is known, and is not said of a moment."""
+    return math.ceil(10 * seconds) / 10
 
 
 def _timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
