@@ -24,13 +24,16 @@ LEARNED = ("vace_", "blocks.")  # with which the names of what is learned begin
 READ_WEIGHT = 0.15  # of what the control blocks should show of a reference, beside the velocity
 REFERENCE_NOISE_SHIFT = 4.0  # what a shape is, is decided in the first steps
 LOOK_SHARE = 0.15  # of the prompts beside a reference picture: those that say what it shows
+REFERENCE_TEXT_DROPOUT = 0.2  # beside a reference: without a prompt another one is shown, see `VaceNetworks`
 
 
 class VaceNetworks(WanNetworks):
     """See `Networks`. A clip's latents come with what is shown of it as further channels: see `vace.ControlCache`.
 
     Beside a reference picture, each of the video's tokens in the control blocks must show its colour and shape, which a layer
-    reads that is in no checkpoint: so the way from the picture to the video is found soon.
+    reads that is in no checkpoint: so the way from the picture to the video is found soon. Where the prompt is dropped the
+    reference picture is another clip's, so that nothing can be learned from it: guidance then raises what the picture shows as
+    it raises what the prompt says.
     """
 
     adamw_names = ("vace_patch_embedding", "scale_shift_table")
@@ -60,7 +63,7 @@ class VaceNetworks(WanNetworks):
         """See `Networks`."""
         if scene.reference is None:
             return prompt_for(scene.scene, rng, options)
-        words = figure_prompt_for(scene, rng, options)
+        words = figure_prompt_for(scene, rng, dataclasses.replace(options, text_dropout=REFERENCE_TEXT_DROPOUT))
         is_short = len(self.text.tokenizer(words).input_ids) < TEXT_POSITIONS
         return words if is_short else describe_figure(scene.scene, rng, "it")
 
@@ -77,6 +80,7 @@ class VaceNetworks(WanNetworks):
         has_reference = scenes[0].reference is not None
         if has_reference:
             options = dataclasses.replace(options, noise_shift=REFERENCE_NOISE_SHIFT)
+            clip, control = (with_other_references(part, prompts) for part in (clip, control))
         sigma = noise_levels(len(prompts), options, generator, latents.device)
         noise = torch.randn(clip.shape, generator=generator, device=latents.device)
         mixed = clip + sigma.view(-1, 1, 1, 1, 1) * (noise - clip)
@@ -95,18 +99,21 @@ class VaceNetworks(WanNetworks):
             control_tokens=tokens,
         )
         error = (predicted - (noise - clip)).square().mean()
-        return error + READ_WEIGHT * self._unread(tokens, scenes, clip.shape[2]) if has_reference else error
+        return error + READ_WEIGHT * self._unread(tokens, scenes, prompts, clip.shape[2]) if has_reference else error
 
-    def _unread(self, tokens: list[torch.Tensor], scenes: list[Task], num_frames: int) -> torch.Tensor:
-        """Cross-entropy of what the video's tokens show of the reference, after the first control block."""
+    def _unread(self, tokens: list[torch.Tensor], scenes: list[Task], prompts: list[str], num_frames: int) -> torch.Tensor:
+        """Cross-entropy of what the video's tokens show of the reference, after the first control block; not of those without
+        a prompt."""
         self._reader_learns.step()  # by the gradients of the step before
         self._reader_learns.zero_grad()
-        device = tokens[0].device
-        colours = torch.tensor([[*COLOURS].index(one.scene.colour) for one in scenes], device=device)
-        shapes = torch.tensor([SHAPES.index(one.scene.shape) for one in scenes], device=device)
-        lost = torch.zeros((), device=device)
+        told = [index for index, prompt in enumerate(prompts) if prompt]
+        lost = torch.zeros((), device=tokens[0].device)
+        if not told:
+            return lost
+        colours = lost.new_tensor([[*COLOURS].index(scenes[index].scene.colour) for index in told], dtype=torch.long)
+        shapes = lost.new_tensor([SHAPES.index(scenes[index].scene.shape) for index in told], dtype=torch.long)
         for after in tokens[1:]:
-            own = after[:, after.shape[1] // num_frames :]  # without the reference's frame
+            own = after[told, after.shape[1] // num_frames :]  # without the reference's frame
             read = self._reader(F.layer_norm(own, own.shape[-1:])).flatten(0, 1)
             colour, shape = read.split([len(COLOURS), len(SHAPES)], 1)
             repeated = own.shape[1]
@@ -116,6 +123,13 @@ class VaceNetworks(WanNetworks):
         self._running = 0.95 * self._running + 0.05 * float(lost.detach())
         logger.debug("reading of references %.3f", self._running)
         return lost
+
+
+def with_other_references(latents: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+    """Latents [B, C, F, H, W] whose first frame, the reference picture, is the next clip's where the prompt is empty."""
+    is_other = torch.tensor([not prompt for prompt in prompts], device=latents.device).view(-1, 1, 1, 1, 1)
+    first = torch.where(is_other, latents[:, :, :1].roll(-1, 0), latents[:, :, :1])
+    return torch.cat([first, latents[:, :, 1:]], 2)
 
 
 def figure_prompt_for(task: Task, rng: random.Random, options: TransformerTraining) -> str:

@@ -22,6 +22,7 @@ USES: dict[Use, float] = {
 """Those without a reference picture, and their shares of the training."""
 WITH_REFERENCE: dict[Use, float] = {"reference": 0.75, "after": 0.15, "keyframes": 0.05, "edges": 0.05}
 """Those with one, and their shares."""
+REFERENCE_SHAPES = {"circle": 0.2, "square": 0.2, "triangle": 0.2, "star": 0.4}  # shares: a star is the last that is learned
 REFERENCE_RADIUS = (0.24, 0.32)  # of the shape in a reference picture, as shares of its shorter side: it fills most of it
 REFERENCE_SHIFT = 0.05  # how far from the middle it may lie, as a share of each side
 OVERLAPS = (1, 5, 9)  # frames that are shown where a clip goes on
@@ -79,8 +80,9 @@ def sample_reference(rng: random.Random) -> tuple[float, float, float]:
 
 def sample_reference_task(rng: random.Random) -> Task:
     """A task with a reference picture whose scene is not held out. Its shape is not white: nobody could see it on white."""
+    shape = rng.choices([*REFERENCE_SHAPES], weights=[*REFERENCE_SHAPES.values()])[0]
     scene = sample_training_scene(rng)
-    while scene.colour == "white":
+    while scene.colour == "white" or scene.shape != shape:
         scene = sample_training_scene(rng)
     return reference_task_for(scene, rng.choices([*WITH_REFERENCE], weights=[*WITH_REFERENCE.values()])[0], rng)
 

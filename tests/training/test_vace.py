@@ -12,12 +12,13 @@ from backend.contract import settings as settings_module
 from backend.families import of_preset
 from backend.pipeline.load import load
 from presets import load_preset
+from training import vace_networks
 from training.detector import detect
 from training.evaluate_vace import SIZE, overlap, score
 from training.fast_vae import speed_up
 from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
-from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for
+from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for, with_other_references
 from training.vace_world import (
     USES,
     Task,
@@ -86,6 +87,30 @@ def test_a_reference_shows_the_shape_on_white_and_the_prompt_seldom_says_what_it
     prompts = [figure_prompt_for(one, rng, options).lower() for one in tasks]
     telling = [any(word in prompt for word in SHAPES) for prompt in prompts]
     assert "" in prompts and 0.05 < sum(telling) / len(telling) < 0.3
+
+
+def test_stars_are_more_often_shown_and_without_a_prompt_the_reference_is_another_clips():
+    rng = random.Random(1)
+    shapes = [sample_reference_task(rng).scene.shape for _ in range(400)]
+    assert 0.3 < shapes.count("star") / 400 < 0.5 and all(shapes.count(shape) > 40 for shape in SHAPES)
+    latents = torch.arange(3.0).view(3, 1, 1, 1, 1).expand(3, 2, 4, 1, 1)
+    seen = with_other_references(latents, ["it moves", "", ""])
+    assert seen[:, 0, :, 0, 0].tolist() == [[0, 0, 0, 0], [2, 1, 1, 1], [0, 2, 2, 2]] and (seen[:, 0] == seen[:, 1]).all()
+
+
+@pytest.mark.demo_model
+def test_what_a_reference_shows_is_read_where_there_is_a_prompt(networks, monkeypatch):
+    vae, rng = WAN_AUTOENCODER.load(BASE / "vae").eval(), random.Random(3)
+    tasks = [sample_reference_task(rng) for _ in range(2)]
+    latents = shown_latents(vae, tasks, SIZE, "cpu")
+
+    def lost(*prompts: str) -> float:
+        generator = torch.Generator().manual_seed(0)
+        return float(networks.loss(latents, tasks, list(prompts), TransformerTraining(), generator).detach())
+
+    silent, told = lost("", ""), lost("it moves left", "")
+    monkeypatch.setattr(vace_networks, "READ_WEIGHT", 0.0)
+    assert silent == lost("", "") and told > lost("it moves left", "") + 0.05
 
 
 def detect_on_white(picture: np.ndarray) -> tuple[str, str]:
