@@ -5,6 +5,7 @@ import pytest
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
+from tests.backend.pipeline.kills import keep_every_state
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +14,9 @@ def loaded(tmp_path_factory) -> LoadedModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield load(load_preset("wan-tiny"), None, lambda event: None)
+
+
+@pytest.fixture
+def at_every_step(monkeypatch) -> None:
+    """The state is kept after every step and piece."""
+    keep_every_state(monkeypatch)

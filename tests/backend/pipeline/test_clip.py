@@ -15,10 +15,10 @@ from backend.media.video import read_frames, read_request
 from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, STATE, read_conditions
-from backend.pipeline.state_saver import StateSaver
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime import work
 from presets import load_preset
+from tests.backend.pipeline.kills import make_with_copies
 from tests.clip_files import run_ffmpeg
 
 PRESET = load_preset("wan-tiny")
@@ -111,23 +111,11 @@ def test_the_same_request_makes_the_same_pixels(loaded, clip, tmp_path):
     np.testing.assert_array_equal(frames_of(tmp_path / "one"), frames_of(tmp_path / "two"))
 
 
-def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_path, monkeypatch):
+def test_a_denoising_that_was_killed_goes_on_without_its_clip(loaded, clip, tmp_path, at_every_step):
     """The clip's latents are among the files of the first stage."""
-
-    class EagerSaver(StateSaver):
-        def is_due(self):
-            return True
-
-        def write(self, state):
-            super().write(state)
-            self._writing.exception()
-
-    monkeypatch.setattr(pipeline, "StateSaver", EagerSaver)
     own = shutil.copy(clip, tmp_path / "own.mp4")
     request, whole, killed = make_request(own, steps=10), tmp_path / "whole", tmp_path / "killed"
-    for event in pipeline.generate(request, loaded, whole, lambda: False):
-        if isinstance(event, Step) and event.index == 3 and not killed.exists():
-            shutil.copytree(whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 3})
     assert (killed / STATE).exists() and load_file(killed / EMBEDDINGS)["clip"].shape[2] == 5
     (tmp_path / "own.mp4").unlink()
     events = run(request, loaded, killed)

@@ -1,6 +1,7 @@
 """Videos that a clip drives, by the real pipeline and the demo model: sound, length, resume, stages, and clips of any kind."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,15 +16,14 @@ from backend.media.clips import read_clip_facts
 from backend.media.driving import from_files, in_segments
 from backend.media.source import original
 from backend.media.video import read_frames
-from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.load import load
 from backend.pipeline.rates import stage_flops
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
-from backend.pipeline.state_saver import StateSaver
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
 from presets import load_preset
+from tests.backend.pipeline.kills import assert_same_video, keep_every_state, make_with_copies
 from tests.clip_files import counting_clip, marked_clip, turned
 
 PRESET = load_preset("wan-tiny-animate")
@@ -49,22 +49,6 @@ def files(tmp_path_factory) -> dict[str, str]:
     return {"image": str(folder / "figure.png"), "drive": str(folder / "clip.mp4")}
 
 
-@pytest.fixture
-def at_every_step(monkeypatch):
-    """Keeps the state after every step and piece, and waits until it is written."""
-
-    class EagerSaver(StateSaver):
-        def is_due(self):
-            return True
-
-        def write(self, state):
-            super().write(state)
-            self._writing.exception()
-
-    for module in (pipeline, decoding):
-        monkeypatch.setattr(module, "StateSaver", EagerSaver)
-
-
 def a_request(files, **changes) -> GenerationRequest:
     return GenerationRequest.from_preset(PRESET, **{**files, "steps": STEPS, "seed": 1, "num_frames": 40, **changes})
 
@@ -73,17 +57,27 @@ def events_of(request, loaded, folder):
     return pipeline.generate(request, loaded, folder, lambda: False)
 
 
-def assert_same_video(one, other):
-    np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
-    for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
-        np.testing.assert_array_equal(left, right)
+KILLED_STEPS = (2, STEPS + 1, 2 * STEPS)
+KILLED_FRAMES = (13, 17, 29)
 
 
 @pytest.fixture(scope="module")
 def whole(loaded, files, tmp_path_factory):
-    """A finished video of three segments, its events, and its folder."""
-    folder = tmp_path_factory.mktemp("whole")
-    return list(events_of(a_request(files), loaded, folder)), folder
+    """A finished video of three segments: its events, and its folder, beside which lie copies as kills would have left it."""
+    place = tmp_path_factory.mktemp("whole")
+    copies = {place / f"step {step}": partial(is_step, step) for step in KILLED_STEPS}
+    copies |= {place / f"frame {frame}": partial(is_frame, frame) for frame in KILLED_FRAMES}
+    with pytest.MonkeyPatch.context() as patch:
+        keep_every_state(patch)
+        return make_with_copies(a_request(files), loaded, place / "video", copies), place / "video"
+
+
+def is_step(number: int, event) -> bool:
+    return isinstance(event, Step) and event.index == number
+
+
+def is_frame(number: int, event) -> bool:
+    return isinstance(event, Decoding) and event.frame == number
 
 
 def test_a_video_is_as_long_as_asked_and_has_the_clips_sound(whole):
@@ -102,27 +96,21 @@ def test_a_video_of_one_segment_begins_a_longer_one(loaded, files, whole, tmp_pa
     np.testing.assert_array_equal(long[:, :, : short.shape[2]], short)
 
 
-@pytest.mark.parametrize("step", [2, STEPS + 1, 2 * STEPS])
+@pytest.mark.parametrize("step", KILLED_STEPS)
 def test_a_kill_within_a_segment_or_between_two_costs_a_step(loaded, files, whole, tmp_path, at_every_step, step):
-    killed, copy = tmp_path / "killed", tmp_path / "copy"
-    for event in events_of(a_request(files), loaded, killed):
-        if isinstance(event, Step) and event.index == step and not copy.exists():
-            shutil.copytree(killed, copy)
-    assert (copy / STATE).exists() and not (copy / LATENTS).exists()
-    steps = [event.index for event in events_of(a_request(files), loaded, copy) if isinstance(event, Step)]
+    killed = shutil.copytree(whole[1].parent / f"step {step}", tmp_path / "killed")
+    assert (killed / STATE).exists() and not (killed / LATENTS).exists()
+    steps = [event.index for event in events_of(a_request(files), loaded, killed) if isinstance(event, Step)]
     assert steps[-1] == 3 * STEPS and step - 1 <= steps[0] <= step + 1
-    assert_same_video(whole[1], copy)
+    assert_same_video(whole[1], killed)
 
 
-@pytest.mark.parametrize("frame", [13, 17, 29])
+@pytest.mark.parametrize("frame", KILLED_FRAMES)
 def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, files, whole, tmp_path, at_every_step, frame):
-    killed, copy = tmp_path / "killed", tmp_path / "copy"
-    for event in events_of(a_request(files), loaded, killed):
-        if isinstance(event, Decoding) and event.frame == frame and not copy.exists():
-            shutil.copytree(killed, copy)
-    assert (copy / FRAMES).exists()
-    assert isinstance(list(events_of(a_request(files), loaded, copy))[-1], Finished)
-    assert_same_video(whole[1], copy)
+    killed = shutil.copytree(whole[1].parent / f"frame {frame}", tmp_path / "killed")
+    assert (killed / FRAMES).exists()
+    assert isinstance(list(events_of(a_request(files), loaded, killed))[-1], Finished)
+    assert_same_video(whole[1], killed)
 
 
 def test_stop_leaves_what_is_there(loaded, files, tmp_path):

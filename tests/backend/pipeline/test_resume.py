@@ -1,20 +1,16 @@
 """A video whose making was disturbed is the same, bit for bit, as one that nothing disturbed."""
 
 import dataclasses
-import shutil
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from backend.contract.events import Cancelled, Decoding, Encoding, Finished, Step
 from backend.contract.request import GenerationRequest
-from backend.media.video import read_frames
-from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
-from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
+from tests.backend.pipeline.kills import assert_same_video, make_with_copies
 
 PRESET = load_preset("wan-tiny")
 KINDS = {"plain": {}, "step cache": {"step_cache": 0.3, "steps": 12}, "MagCache": {"mag_cache": 0.12, "steps": 12}}
@@ -27,22 +23,6 @@ MORE_KINDS = {
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 
-@pytest.fixture
-def at_every_step(monkeypatch):
-    """Keeps the state after every step and piece, and waits until it is written."""
-
-    class EagerSaver(StateSaver):
-        def is_due(self):
-            return True
-
-        def write(self, state):
-            super().write(state)
-            self._writing.exception()
-
-    for module in (pipeline, decoding):
-        monkeypatch.setattr(module, "StateSaver", EagerSaver)
-
-
 def a_request(**changes) -> GenerationRequest:
     settings = {"prompt": "a red circle moving right on a black background", "steps": 6, "seed": 1} | changes
     return GenerationRequest.from_preset(PRESET, **settings)
@@ -52,25 +32,11 @@ def events_of(request, loaded, folder, is_cancelled=lambda: False):
     return pipeline.generate(request, loaded, folder, is_cancelled)
 
 
-def snapshot_when(is_moment, request, loaded, folder, copy):
-    """Makes the video in `folder`; `copy` gets the folder as a kill at the first event that is the moment would leave it."""
-    for event in events_of(request, loaded, folder):
-        if is_moment(event) and not copy.exists():
-            shutil.copytree(folder, copy)
-    assert copy.exists()
-
-
-def assert_same_video(one, other):
-    np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
-    for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_KINDS)])
 def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path, at_every_step, kind):
     request = a_request(**(KINDS | MORE_KINDS)[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 4})
     assert (killed / STATE).exists() and not (killed / LATENTS).exists()
     events = list(events_of(request, loaded, killed))
     steps = [event.index for event in events if isinstance(event, Step)]
@@ -85,7 +51,7 @@ def test_a_denoising_that_was_killed_goes_on_and_ends_the_same(loaded, tmp_path,
 def test_the_caches_count_the_steps_of_both_processes(loaded, tmp_path, at_every_step, kind):
     request = a_request(**KINDS[kind])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    snapshot_when(lambda event: isinstance(event, Step) and event.index == 9, request, loaded, whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 9})
     resumed, fresh = (list(events_of(request, loaded, one))[-1].result.notes[-1] for one in (killed, tmp_path / "fresh"))
     assert resumed == fresh and "of 12 steps" in fresh
 
@@ -106,7 +72,7 @@ def test_a_closed_iterator_keeps_the_last_step_though_no_file_was_due(loaded, tm
 def test_a_decoding_that_was_killed_goes_on_at_its_frame(loaded, tmp_path, at_every_step):
     request = a_request()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    snapshot_when(lambda event: isinstance(event, Decoding) and event.frame == 13, request, loaded, whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Decoding) and event.frame == 13})
     assert (killed / FRAMES).exists()
     events = list(events_of(request, loaded, killed))
     assert [type(event) for event in events] == [Decoding, Decoding, Decoding, Finished]
@@ -125,7 +91,7 @@ def test_a_stopped_video_leaves_no_state(loaded, tmp_path, at_every_step):
 def test_a_file_that_the_disk_has_torn_is_made_again(loaded, tmp_path, at_every_step):
     request = a_request()
     whole, torn = tmp_path / "whole", tmp_path / "torn"
-    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, torn)
+    make_with_copies(request, loaded, whole, {torn: lambda event: isinstance(event, Step) and event.index == 4})
     for name in (STATE, EMBEDDINGS):
         kept = (torn / name).read_bytes()
         (torn / name).write_bytes(kept[: len(kept) // 2])
@@ -139,7 +105,7 @@ def test_a_file_that_the_disk_has_torn_is_made_again(loaded, tmp_path, at_every_
 def test_another_model_begins_anew(loaded, tmp_path, at_every_step):
     request = a_request()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    snapshot_when(lambda event: isinstance(event, Step) and event.index == 4, request, loaded, whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 4})
     other = dataclasses.replace(loaded, source="another/model")
     steps = [event.index for event in events_of(request, other, killed) if isinstance(event, Step)]
     assert steps == [1, 2, 3, 4, 5, 6]
@@ -148,6 +114,6 @@ def test_another_model_begins_anew(loaded, tmp_path, at_every_step):
 def test_the_seconds_of_all_processes_are_added(loaded, tmp_path, at_every_step):
     request = a_request(steps=8)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    snapshot_when(lambda event: isinstance(event, Step) and event.index == 7, request, loaded, whole, killed)
+    make_with_copies(request, loaded, whole, {killed: lambda event: isinstance(event, Step) and event.index == 7})
     one, both = (list(events_of(request, loaded, folder))[-1].result.seconds for folder in (tmp_path / "fresh", killed))
     assert both["encode"] > 0 and both["denoise"] > 0.3 * one["denoise"]

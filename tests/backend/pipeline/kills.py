@@ -1,0 +1,57 @@
+"""Videos whose making is disturbed: states after every step, copies of the folder as a kill leaves it, and what must be the same."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from backend.contract.request import GenerationRequest
+from backend.media.video import read_frames
+from backend.pipeline import decoding
+from backend.pipeline import generate as pipeline
+from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.stage_files import LATENTS
+from backend.pipeline.state_saver import StateSaver
+
+
+class EagerSaver(StateSaver):
+    """Keeps the state after every step and piece, and waits until it is written."""
+
+    def is_due(self) -> bool:
+        return True
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        super().write(state)
+        self._writing.exception()
+
+
+def keep_every_state(patch: pytest.MonkeyPatch) -> None:
+    """From now on."""
+    for module in (pipeline, decoding):
+        patch.setattr(module, "StateSaver", EagerSaver)
+
+
+def make_with_copies(
+    request: GenerationRequest, loaded: LoadedModel, folder: Path, copies: Mapping[Path, Callable[[Any], bool]]
+) -> list[Any]:
+    """Makes the video in `folder` and returns its events; each copy gets the folder as a kill at the first event that is its
+    moment would leave it."""
+    events = []
+    for event in pipeline.generate(request, loaded, folder, lambda: False):
+        events.append(event)
+        for copy, is_moment in copies.items():
+            if is_moment(event) and not copy.exists():
+                shutil.copytree(folder, copy)
+    assert all(copy.exists() for copy in copies)
+    return events
+
+
+def assert_same_video(one: Path, other: Path) -> None:
+    """Latents and pixels."""
+    np.testing.assert_array_equal(load_file(one / LATENTS)["latents"], load_file(other / LATENTS)["latents"])
+    for left, right in zip(read_frames(one / "video.mp4"), read_frames(other / "video.mp4"), strict=True):
+        np.testing.assert_array_equal(left, right)
