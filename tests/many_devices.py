@@ -1,7 +1,14 @@
 """How the tests compile for the CPU, and the environment of a process that plays several devices on it."""
 
+import json
 import os
+import subprocess
+import sys
+from typing import Any
 
+import pytest
+
+from backend.settings import PROJECT_FOLDER
 from tests import kept
 
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
@@ -21,6 +28,20 @@ def environment(num_devices: int) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
     return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | programs
+
+
+def told_by(module: str, *words: str, devices: int = 8) -> Any:
+    """The JSON that a module of the tests prints last, run by a process that plays so many devices."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *words]
+    done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment(devices), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def asked(request: pytest.FixtureRequest, parameter: str) -> list[str]:
+    """For a fixture of a file's tests: the values of their parameter that this run of the tests asks for."""
+    items = (item for item in request.session.items if item.path == request.path and request.fixturename in item.fixturenames)
+    return list(dict.fromkeys(item.callspec.params[parameter] for item in items))
 
 
 def without_quick() -> dict[str, str]:

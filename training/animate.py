@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 
 from training.animate_networks import MASK_CHANNELS, AnimateNetworks
 from training.animate_world import SEGMENT, SLIPS, Pair, carried_of, driving_of, picture_of, sample_pair, video_of
-from training.checkpoint import FLOW_SHIFT, round_matrices
+from training.checkpoint import FLOW_SHIFT, write_beside
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode
 from training.train_transformer import TransformerTraining, train_transformer
@@ -34,7 +32,6 @@ BUCKETS = (
     Bucket(width=96, height=128, num_frames=SEGMENT, share=0.06, batch=24, clips=96),
 )
 REFINING_WORLD = World(sample=partial(sample_pair, changing_share=0.4, slips=(SLIPS[0], 0.01)), render=video_of)
-LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 FLOAT32_PARTS = ("time_embedding", "time_projection", "modulation", "norm")  # the class's `_keep_in_fp32_modules`
 REFINING_SHARE = 1 / 11  # of the first stage's time; sizes in later segments are learned then
 REFINING_BUCKETS = tuple(dataclasses.replace(bucket, clips=bucket.clips // 2) for bucket in BUCKETS)
@@ -99,25 +96,13 @@ def make_animate(base: Path, work: Path, output: Path, seconds: float, device: s
 
 
 def assemble_animate(parts: Path, base: Path, target: Path) -> None:
-    """Writes the transformer, its matrices in bfloat16 to save half; the other parts are links to `base`'s."""
+    """Writes the checkpoint, with a scheduler of its own."""
     networks = AnimateNetworks.load(parts, base / "tokenizer", "cpu")
-    round_matrices(networks.learned, torch.bfloat16, FLOAT32_PARTS)
-    shutil.rmtree(target / "transformer", ignore_errors=True)
-    networks.learned.save_pretrained(target / "transformer")
-    for part in LINKED:
-        link = target / part
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(base / part, target))
     shutil.rmtree(target / "scheduler", ignore_errors=True)
     FlowMatchEulerDiscreteScheduler(shift=FLOW_SHIFT).save_pretrained(target / "scheduler")
-    index = {
-        "_class_name": "WanAnimate2Pipeline",
+    own = {
         "segment_frame_length": SEGMENT,
-        "transformer": ["diffusers", "WanAnimate2Transformer3DModel"],
-        "vae": ["diffusers", "AutoencoderKLWan"],
-        "text_encoder": ["transformers", "UMT5EncoderModel"],
-        "tokenizer": ["transformers", "T5TokenizerFast"],
         "image_encoder": [None, None],
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
     }
-    (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    write_beside(base, networks.learned, target, "WanAnimate2Pipeline", FLOAT32_PARTS, **own)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import WanAnimate2Transformer3DModel
 
-from training.velocity import _cross_attention, _heads, _linear, _modulate, _per_frame, _rms_norm, _rotate
+from training.velocity import cross_attention, linear, modulate, per_frame, seen_attention
 
 DRIVING_TIMESTEP = 1.0  # the class's own
 
@@ -49,7 +49,7 @@ def predict_animated(
         hidden = run_block(block, hidden, *texts[0], *texts[1], modulation, cosine, sine, seen, dtype)
     hidden = hidden[:, : num_frames * down * across]
     shift, scale = (transformer.head.modulation[None] + time[:, :num_frames, None]).unbind(2)
-    patches = _linear(transformer.head.head, _modulate(hidden, shift, scale), dtype).float()
+    patches = linear(transformer.head.head, modulate(hidden, shift, scale), dtype).float()
     patches = patches.reshape(batch, num_frames, down, across, 1, height // down, width // across, channels)
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(latents.shape)
 
@@ -60,25 +60,18 @@ def run_animated_block(
     """Tokens [B, S, D] after one block: a video's of F frames, then the driving clip's. `modulation` [B, 2 F - 1, 6, D];
     `cosine` and `sine` [1, S, 1, D / heads]; `seen` [S, S]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.modulation[None] + modulation).unbind(2)
-    attention, normal = block.self_attn, _modulate(hidden, shift, scale)
-    query, key = (
-        _rotate(_heads(_rms_norm(norm, _linear(project, normal, dtype)), attention.heads), cosine, sine)
-        for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
-    )
-    value = _heads(_linear(attention.to_v, normal, dtype), attention.heads)
-    attended = F.scaled_dot_product_attention(query.to(dtype), key.to(dtype), value.to(dtype), attn_mask=seen)
-    attended = _linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
-    hidden = hidden + _per_frame(attended, gate)
+    attended = seen_attention(block.self_attn, modulate(hidden, shift, scale), cosine, sine, seen, dtype)
+    hidden = hidden + per_frame(attended, gate)
     normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm3.weight, block.norm3.bias, block.norm3.eps)
     frames = modulation.shape[1]
     made, driving = normal.split([hidden.shape[1] * count // frames for count in ((frames + 1) // 2, frames // 2)], 1)
     told = [
-        _cross_attention(block.cross_attn, made, text, text_bias, dtype),
-        _cross_attention(block.cross_attn, driving, driving_text, driving_bias, dtype),
+        cross_attention(block.cross_attn, made, text, text_bias, dtype),
+        cross_attention(block.cross_attn, driving, driving_text, driving_bias, dtype),
     ]
     hidden = hidden + torch.cat(told, 1)
-    inner = F.gelu(_linear(block.ffn[0], _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
-    return hidden + _per_frame(_linear(block.ffn[2], inner, dtype).float(), gate_ff)
+    inner = F.gelu(linear(block.ffn[0], modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + per_frame(linear(block.ffn[2], inner, dtype).float(), gate_ff)
 
 
 def who_sees_whom(num_frames: int, tokens: int) -> torch.Tensor:
@@ -121,11 +114,11 @@ def _embed_time(transformer, timestep: torch.Tensor, num_frames: int, dtype) -> 
     """Time embedding [B, 2 F - 1, D] and modulation [B, 2 F - 1, 6, D]: the video's frames, then the driving clip's."""
     both = torch.stack([timestep, torch.full_like(timestep, DRIVING_TIMESTEP)], 1)
     time = transformer.time_embedding(transformer.timesteps_proj(both.flatten()))
-    modulation = _linear(transformer.time_projection[1], F.silu(time), dtype).float().unflatten(1, (6, -1))
+    modulation = linear(transformer.time_projection[1], F.silu(time), dtype).float().unflatten(1, (6, -1))
     counts = torch.tensor([num_frames, num_frames - 1], device=timestep.device)
     return tuple(value.unflatten(0, both.shape).repeat_interleave(counts, 1) for value in (time, modulation))
 
 
 def _embed_text(transformer, text: torch.Tensor, dtype) -> torch.Tensor:
     first, _, second = transformer.text_embedding
-    return _linear(second, F.gelu(_linear(first, text, dtype), approximate="tanh"), dtype)
+    return linear(second, F.gelu(linear(first, text, dtype), approximate="tanh"), dtype)

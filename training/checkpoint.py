@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -9,6 +12,7 @@ from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, Wa
 from transformers import AutoTokenizer, UMT5EncoderModel
 
 FLOAT32_PARTS = ("time_embedder", "scale_shift_table", "norm")  # what diffusers keeps in float32 in a bfloat16 model
+LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own, in the checkpoints that share them
 FLOW_SHIFT = 3.0
 
 
@@ -27,6 +31,29 @@ def assemble_wan(parts: Path, vae_folder: Path, tokenizer_folder: Path, target: 
         expand_timesteps=True,
     )
     pipeline.save_pretrained(target)
+
+
+def write_beside(
+    base: Path, network: torch.nn.Module, target: Path, pipeline: str, kept: tuple[str, ...] = FLOAT32_PARTS, **index: object
+) -> None:
+    """Writes the checkpoint of a transformer that has all else from `base`, wan-tiny's folder: its matrices in bfloat16 to save
+    half, links to the other parts, and the index of a pipeline's class, with more of it in `index`."""
+    round_matrices(network, torch.bfloat16, kept)
+    shutil.rmtree(target / "transformer", ignore_errors=True)
+    network.save_pretrained(target / "transformer")
+    for part in LINKED:
+        link = target / part
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(base / part, target))
+    whole = {
+        "_class_name": pipeline,
+        "transformer": ["diffusers", type(network).__name__],
+        "vae": ["diffusers", "AutoencoderKLWan"],
+        "text_encoder": ["transformers", "UMT5EncoderModel"],
+        "tokenizer": ["transformers", "T5TokenizerFast"],
+        **index,
+    }
+    (target / "model_index.json").write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
 
 
 def round_matrices(network: torch.nn.Module, dtype: torch.dtype, kept: tuple[str, ...] = ()) -> None:

@@ -8,14 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import random
-import shutil
 from pathlib import Path
 
-import torch
-
-from training.checkpoint import FLOAT32_PARTS, round_matrices
+from training.checkpoint import write_beside
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World
 from training.live_networks import LiveNetworks, transformer_config
@@ -26,7 +22,6 @@ from training.wan_vae import WAN_AUTOENCODER
 SECONDS = 2700.0
 BLOCKS = 9
 BUCKET = Bucket(width=96, height=96, num_frames=1 + 4 * (BLOCKS - 1), share=1.0, batch=32, clips=2048)
-LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 OPTIONS = TransformerTraining(learning_rate=1e-3, refresh_every=16, compiled=True)  # 1.3 s a step in place of 2.0, measured
 
 logger = logging.getLogger(__name__)
@@ -50,23 +45,10 @@ def make_live(base: Path, work: Path, output: Path, seconds: float, device: str)
 
 
 def assemble_live(parts: Path, base: Path, target: Path) -> None:
-    """Writes the transformer, its matrices in bfloat16 to save half; the other parts are links to `base`'s."""
+    """Writes the checkpoint; its transformer's configuration says how blocks are made."""
     networks = LiveNetworks.load(parts, base / "tokenizer", "cpu")
-    round_matrices(networks.learned, torch.bfloat16, FLOAT32_PARTS)
-    shutil.rmtree(target / "transformer", ignore_errors=True)
-    networks.learned.save_pretrained(target / "transformer")
+    causal = ["diffusers", "CausalWanTransformer3DModel"]
+    write_beside(base, networks.learned, target, "WanCausalDMDPipeline", transformer=causal)
     path = target / "transformer/config.json"
     config = json.loads(path.read_text("utf-8")) | transformer_config(networks.learned, BLOCKS, list(ACTIONS))
     path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    for part in LINKED:
-        link = target / part
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(base / part, target))
-    index = {
-        "_class_name": "WanCausalDMDPipeline",
-        "transformer": ["diffusers", "CausalWanTransformer3DModel"],
-        "vae": ["diffusers", "AutoencoderKLWan"],
-        "text_encoder": ["transformers", "UMT5EncoderModel"],
-        "tokenizer": ["transformers", "T5TokenizerFast"],
-    }
-    (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
-import os
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +18,7 @@ import torch
 
 from backend.contract.geometry import Geometry
 from backend.families.wan_vace.conditions import mask_channels
-from training.checkpoint import FLOAT32_PARTS, round_matrices
+from training.checkpoint import write_beside
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode
 from training.train_transformer import TransformerTraining, train_transformer
@@ -50,7 +47,6 @@ REFERENCE_BUCKETS = (  # a latent frame more, for the picture
     Bucket(width=128, height=96, num_frames=17, share=0.02, batch=24, clips=32),
     Bucket(width=96, height=128, num_frames=17, share=0.02, batch=24, clips=32),
 )
-LINKED = ("vae", "text_encoder", "tokenizer")  # wan-tiny's own
 SPATIAL_SCALE = 16
 PICTURES = 48  # of a colour and a shape in the store of reference pictures
 OPTIONS = TransformerTraining(learning_rate=1e-3, image_to_video=0.0, refresh_every=16, warmup_steps=60)
@@ -153,21 +149,6 @@ def make_vace(
 
 
 def assemble_vace(parts: Path, base: Path, target: Path) -> None:
-    """Writes the transformer, its matrices in bfloat16 to save half; the other parts are links to `base`'s."""
+    """Writes the checkpoint."""
     networks = VaceNetworks.load(parts, base / "tokenizer", "cpu")
-    round_matrices(networks.learned, torch.bfloat16, FLOAT32_PARTS)
-    shutil.rmtree(target / "transformer", ignore_errors=True)
-    networks.learned.save_pretrained(target / "transformer")
-    for part in LINKED:
-        link = target / part
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(base / part, target))
-    index = {
-        "_class_name": "WanVACEPipeline",
-        "transformer": ["diffusers", "WanVACETransformer3DModel"],
-        "transformer_2": [None, None],
-        "vae": ["diffusers", "AutoencoderKLWan"],
-        "text_encoder": ["transformers", "UMT5EncoderModel"],
-        "tokenizer": ["transformers", "T5TokenizerFast"],
-    }
-    (target / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    write_beside(base, networks.learned, target, "WanVACEPipeline", transformer_2=[None, None])

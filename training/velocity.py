@@ -39,8 +39,8 @@ def predict_velocity(
     hidden = transformer.patch_embedding(latents).flatten(2).transpose(1, 2)
     embedder = transformer.condition_embedder
     time, modulation = _embed_time(embedder, torch.cat([first_frame_timestep, timestep]), num_frames, dtype)
-    text = _linear(
-        embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
+    text = linear(
+        embedder.text_embedder.linear_2, F.gelu(linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
     )
     run_block, others = run_block or run_one_block, (text, text_bias, modulation, cosine, sine, dtype)
     hints = {} if control is None else _hints(transformer, hidden, control, run_block, others, control_tokens)
@@ -48,8 +48,8 @@ def predict_velocity(
         hidden = run_block(block, hidden, *others)
         hidden = hidden + hints[index] if index in hints else hidden
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
-    hidden = _modulate(hidden, shift, scale)
-    patches = _linear(transformer.proj_out, hidden, dtype).float()
+    hidden = modulate(hidden, shift, scale)
+    patches = linear(transformer.proj_out, hidden, dtype).float()
     _, down, across = transformer.config.patch_size
     patches = patches.reshape(batch, num_frames, height // down, width // across, 1, down, across, channels)
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
@@ -60,13 +60,13 @@ def _hints(
 ) -> dict:
     """What the control blocks add after layers, by the layer's number."""
     tokens, dtype = transformer.vace_patch_embedding(control).flatten(2).transpose(1, 2), others[-1]
-    tokens = hidden + _linear(transformer.vace_blocks[0].proj_in, tokens, dtype).float()
+    tokens = hidden + linear(transformer.vace_blocks[0].proj_in, tokens, dtype).float()
     hints = {}
     for block, layer in zip(transformer.vace_blocks, transformer.config.vace_layers, strict=True):
         tokens = run_block(block, tokens, *others)
         if kept is not None:
             kept.append(tokens)
-        hints[layer] = _linear(block.proj_out, tokens, dtype).float()
+        hints[layer] = linear(block.proj_out, tokens, dtype).float()
     return hints
 
 
@@ -95,10 +95,10 @@ def predict_blocks(
     embedder = transformer.condition_embedder
     both = torch.cat([torch.zeros_like(timesteps), timesteps], 1)
     time = embedder.time_embedder(embedder.timesteps_proj(both.flatten()))
-    modulation = _linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
+    modulation = linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
     time, modulation = time.unflatten(0, both.shape), modulation.unflatten(0, both.shape)
-    text = _linear(
-        embedder.text_embedder.linear_2, F.gelu(_linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
+    text = linear(
+        embedder.text_embedder.linear_2, F.gelu(linear(embedder.text_embedder.linear_1, text, dtype), approximate="tanh"), dtype
     )
     text, text_bias = (torch.cat([value, value], 1).flatten(0, 1) for value in (text, text_bias))
     seen = _seen(num_frames, window).to(noisy.device).repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
@@ -106,8 +106,8 @@ def predict_blocks(
     for block in transformer.blocks:
         hidden = run_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype)
     shift, scale = (transformer.scale_shift_table[None] + time[:, :, None]).unbind(2)
-    hidden = _modulate(hidden, shift, scale)[:, num_frames * tokens :]
-    patches = _linear(transformer.proj_out, hidden, dtype).float()
+    hidden = modulate(hidden, shift, scale)[:, num_frames * tokens :]
+    patches = linear(transformer.proj_out, hidden, dtype).float()
     _, down, across = transformer.config.patch_size
     patches = patches.reshape(batch, num_frames, height // down, width // across, 1, down, across, channels)
     return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(batch, channels, num_frames, height, width)
@@ -124,26 +124,19 @@ def _seen(num_frames: int, window: int) -> torch.Tensor:
 def run_framewise_block(block, hidden, text, text_bias, modulation, cosine, sine, seen, dtype) -> torch.Tensor:
     """As `run_one_block`, where tokens attend to those that they have `seen` [S, S] and each frame to its own text."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
-    attention, normal = block.attn1, _modulate(hidden, shift, scale)
-    query, key = (
-        _rotate(_heads(_rms_norm(norm, _linear(project, normal, dtype)), attention.heads), cosine, sine)
-        for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
-    )
-    value = _heads(_linear(attention.to_v, normal, dtype), attention.heads)
-    attended = F.scaled_dot_product_attention(query.to(dtype), key.to(dtype), value.to(dtype), attn_mask=seen)
-    attended = _linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
-    hidden = hidden + _per_frame(attended, gate)
+    attended = seen_attention(block.attn1, modulate(hidden, shift, scale), cosine, sine, seen, dtype)
+    hidden = hidden + per_frame(attended, gate)
     normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm2.weight, block.norm2.bias, block.norm2.eps)
     frames = normal.unflatten(1, (modulation.shape[1], -1)).flatten(0, 1)
-    hidden = hidden + _cross_attention(block.attn2, frames, text, text_bias, dtype).reshape(hidden.shape)
-    inner = F.gelu(_linear(block.ffn.net[0].proj, _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
-    return hidden + _per_frame(_linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
+    hidden = hidden + cross_attention(block.attn2, frames, text, text_bias, dtype).reshape(hidden.shape)
+    inner = F.gelu(linear(block.ffn.net[0].proj, modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + per_frame(linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
 
 
 def _embed_time(embedder, timesteps: torch.Tensor, num_frames: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Time embedding [B, F, D] and modulation [B, F, 6, D], from [first frames' timesteps; the others']."""
     time = embedder.time_embedder(embedder.timesteps_proj(timesteps))
-    modulation = _linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
+    modulation = linear(embedder.time_proj, F.silu(time), dtype).float().unflatten(1, (6, -1))
     return _spread(time, num_frames), _spread(modulation, num_frames)
 
 
@@ -155,40 +148,53 @@ def _spread(value: torch.Tensor, num_frames: int) -> torch.Tensor:
 def run_one_block(block, hidden, text, text_bias, modulation, cosine, sine, dtype) -> torch.Tensor:
     """Tokens [B, S, D] after one transformer block; `modulation` [B, F, 6, D], `cosine` and `sine` [1, S, 1, D / heads]."""
     shift, scale, gate, shift_ff, scale_ff, gate_ff = (block.scale_shift_table[None] + modulation).unbind(2)
-    attended = _self_attention(block.attn1, _modulate(hidden, shift, scale), cosine, sine, dtype)
-    hidden = hidden + _per_frame(attended, gate)
+    attended = _self_attention(block.attn1, modulate(hidden, shift, scale), cosine, sine, dtype)
+    hidden = hidden + per_frame(attended, gate)
     normal = F.layer_norm(hidden, hidden.shape[-1:], block.norm2.weight, block.norm2.bias, block.norm2.eps)
-    hidden = hidden + _cross_attention(block.attn2, normal, text, text_bias, dtype)
-    inner = F.gelu(_linear(block.ffn.net[0].proj, _modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
-    return hidden + _per_frame(_linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
+    hidden = hidden + cross_attention(block.attn2, normal, text, text_bias, dtype)
+    inner = F.gelu(linear(block.ffn.net[0].proj, modulate(hidden, shift_ff, scale_ff), dtype), approximate="tanh")
+    return hidden + per_frame(linear(block.ffn.net[2], inner, dtype).float(), gate_ff)
 
 
-def _modulate(hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def modulate(hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Layer norm, then a shift and scale [B, F, D] a frame."""
     normal = F.layer_norm(hidden, hidden.shape[-1:], eps=1e-6)
     frames = normal.unflatten(1, (shift.shape[1], -1))
     return (frames * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
 
 
-def _per_frame(value: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+def per_frame(value: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     return (value.unflatten(1, (gate.shape[1], -1)) * gate[:, :, None]).flatten(1, 2)
 
 
-def _linear(layer: torch.nn.Linear, value: torch.Tensor, dtype) -> torch.Tensor:
+def linear(layer: torch.nn.Linear, value: torch.Tensor, dtype) -> torch.Tensor:
     return F.linear(value.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def _self_attention(attention, hidden, cosine, sine, dtype) -> torch.Tensor:
-    query = _rotate(_heads(_rms_norm(attention.norm_q, _linear(attention.to_q, hidden, dtype)), attention.heads), cosine, sine)
-    key = _rotate(_heads(_rms_norm(attention.norm_k, _linear(attention.to_k, hidden, dtype)), attention.heads), cosine, sine)
-    value = _heads(_linear(attention.to_v, hidden, dtype), attention.heads)
-    return _attend(attention, query, key, value, None, dtype)
+    return _attend(attention, *_projected(attention, hidden, cosine, sine, dtype), None, dtype)
 
 
-def _cross_attention(attention, hidden, text, text_bias, dtype) -> torch.Tensor:
-    query = _heads(_rms_norm(attention.norm_q, _linear(attention.to_q, hidden, dtype)), attention.heads)
-    key = _heads(_rms_norm(attention.norm_k, _linear(attention.to_k, text, dtype)), attention.heads)
-    value = _heads(_linear(attention.to_v, text, dtype), attention.heads)
+def seen_attention(attention, hidden, cosine, sine, seen, dtype) -> torch.Tensor:
+    """Tokens [B, S, D] attend to those that they have `seen` [S, S]."""
+    heads = (array.to(dtype) for array in _projected(attention, hidden, cosine, sine, dtype))
+    attended = F.scaled_dot_product_attention(*heads, attn_mask=seen)
+    return linear(attention.to_out[0], attended.transpose(1, 2).flatten(2), dtype).float()
+
+
+def _projected(attention, hidden, cosine, sine, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries and keys, turned to their places, and values of tokens [B, S, D]: each [B, H, S, D / heads]."""
+    query, key = (
+        _rotate(_heads(_rms_norm(norm, linear(project, hidden, dtype)), attention.heads), cosine, sine)
+        for norm, project in ((attention.norm_q, attention.to_q), (attention.norm_k, attention.to_k))
+    )
+    return query, key, _heads(linear(attention.to_v, hidden, dtype), attention.heads)
+
+
+def cross_attention(attention, hidden, text, text_bias, dtype) -> torch.Tensor:
+    query = _heads(_rms_norm(attention.norm_q, linear(attention.to_q, hidden, dtype)), attention.heads)
+    key = _heads(_rms_norm(attention.norm_k, linear(attention.to_k, text, dtype)), attention.heads)
+    value = _heads(linear(attention.to_v, text, dtype), attention.heads)
     return _attend(attention, query, key, value, text_bias, dtype)
 
 
@@ -196,7 +202,7 @@ def _attend(attention, query, key, value, bias, dtype) -> torch.Tensor:
     scores = torch.matmul(query.to(dtype), key.to(dtype).transpose(-1, -2)).float() * query.shape[-1] ** -0.5
     weights = torch.softmax(scores if bias is None else scores + bias, -1)
     attended = torch.matmul(weights.to(dtype), value.to(dtype)).transpose(1, 2).flatten(2)
-    return _linear(attention.to_out[0], attended, dtype).float()
+    return linear(attention.to_out[0], attended, dtype).float()
 
 
 def _rms_norm(norm: torch.nn.RMSNorm, value: torch.Tensor) -> torch.Tensor:

@@ -1,15 +1,10 @@
 """Eight virtual devices give what one gives: guidance, tokens and columns apart, alone and together."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from backend.errors import RequestError
 from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
-from backend.settings import PROJECT_FOLDER
-from tests.many_devices import environment
+from tests.many_devices import asked, told_by
 
 MESHES = ("1,8,1,0", "2,2,2,1", "2,4,1,1,6", "2,2,2,1,8,1")
 MORE_MESHES = ("2,1,1,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
@@ -20,12 +15,7 @@ exchange in pairs and gather the rest."""
 @pytest.fixture(scope="module")
 def results(request) -> dict[str, dict[str, float]]:
     """Of all meshes that are asked for in this run of the tests."""
-    items = (item for item in request.session.items if item.path == request.path and "results" in item.fixturenames)
-    asked = dict.fromkeys(item.callspec.params["mesh"] for item in items)
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.runtime.mesh_run", *asked]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.backend.runtime.mesh_run", *asked(request, "mesh"))
 
 
 @pytest.mark.parametrize("mesh", [*MESHES, *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MORE_MESHES)])

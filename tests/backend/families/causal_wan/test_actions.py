@@ -1,9 +1,5 @@
 """The action module of Matrix-Game 2.0 against a plain one, and its place in the transformer, on one device and on several."""
 
-import json
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,9 +16,8 @@ from backend.families.causal_wan.actions import (
     frame_angles,
     parameter_shapes,
 )
-from backend.settings import PROJECT_FOLDER
 from tests.backend.families.causal_wan.plain_actions import PlainActions, random_weights
-from tests.many_devices import environment
+from tests.many_devices import asked, told_by
 
 UNIVERSAL = ActionShape(
     layers=2, heads=4, width=48, keys=4, key_width=10, mouse_width=2, stride=4, reach=12, time_width=4, theta=256
@@ -108,12 +103,7 @@ ROLLOUTS = {
 @pytest.fixture(scope="module")
 def differences(request) -> dict[str, float]:
     """Of all cases that are asked for in this run of the tests."""
-    items = (item for item in request.session.items if item.path == request.path and "differences" in item.fixturenames)
-    asked = dict.fromkeys(item.callspec.params["case"] for item in items)
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.causal_wan.action_rollout_run", *asked]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(4), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.backend.families.causal_wan.action_rollout_run", *asked(request, "case"), devices=4)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,8 @@
 """A video made block by block is what references give that keep everything, on one device and on several."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from backend.settings import PROJECT_FOLDER
-from tests.many_devices import environment
+from tests.many_devices import asked, told_by
 
 CASES = {
     "1,1,3,21,0,21,7": 1e-4,  # nothing is dropped: against diffusers' whole transformer with a mask
@@ -30,12 +25,7 @@ SLOW = ("1,1,1,8,0,8,8", "1,1,3,6,0,21,5", "1,1,3,12,3,21,6", "1,1,1,4,1,6,9")
 @pytest.fixture(scope="module")
 def differences(request) -> dict[str, float]:
     """Of all cases that are asked for in this run of the tests."""
-    items = (item for item in request.session.items if item.path == request.path and "differences" in item.fixturenames)
-    asked = dict.fromkeys(item.callspec.params["case"] for item in items)
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.causal_wan.rollout_run", *asked]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.backend.families.causal_wan.rollout_run", *asked(request, "case"))
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES])

@@ -1,13 +1,8 @@
 """The transformer gives what diffusers' own class gives, on one device and on every kind of mesh."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from backend.settings import PROJECT_FOLDER
-from tests.many_devices import environment
+from tests.many_devices import asked, told_by
 
 MESHES = ("1,1,1,1,1,1", "2,4,1,2,0,1", "2,2,2,2,0,0", "1,8,1,1,0,0", "2,2,1,2,1,1")
 MORE_MESHES = ("1,1,1,2,0,0", "2,4,1,2,1,0", "1,4,2,2,1,1")
@@ -18,12 +13,7 @@ with two heads sp=4 and sp=8 exchange in pairs and gather the rest."""
 @pytest.fixture(scope="module")
 def differences(request) -> dict[str, float]:
     """Of all meshes that are asked for in this run of the tests."""
-    items = (item for item in request.session.items if item.path == request.path and "differences" in item.fixturenames)
-    asked = dict.fromkeys(item.callspec.params["mesh"] for item in items)
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.hunyuan.mesh_run", *asked]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.backend.families.hunyuan.mesh_run", *asked(request, "mesh"))
 
 
 @pytest.mark.parametrize("mesh", [*MESHES, *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MORE_MESHES)])

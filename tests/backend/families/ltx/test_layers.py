@@ -1,9 +1,6 @@
 """LTX-2's autoencoders and vocoders by our own layers are diffusers' classes, on one device and on several."""
 
 import functools
-import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +13,8 @@ from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 from backend.families.ltx.autoencoders import convolve_by_product
 from backend.families.ltx.upsampler import LatentUpsampler
 from backend.families.ltx.vocoder import vocode, vocode_wider
-from backend.settings import PROJECT_FOLDER
 from tests.backend.families.ltx.tiny_video_vae import CONFIGS, distances
-from tests.many_devices import environment
+from tests.many_devices import told_by
 
 BOUND = 1e-4  # float32: some 30 convolutions of up to 32 x 27 products, summed in another order
 
@@ -40,10 +36,7 @@ def test_a_convolution_by_one_product_is_pytorchs(stride):
 
 def test_strips_on_eight_devices_are_the_whole():
     """Columns, rows, and a picture of which only four devices get a part."""
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.ltx.tiny_video_vae"]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = told_by("tests.backend.families.ltx.tiny_video_vae")
     assert len(found) == 9 and max(value for one in found for value in one.values()) <= BOUND
 
 

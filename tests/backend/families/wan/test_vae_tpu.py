@@ -1,15 +1,10 @@
 """The TPU's autoencoder in interpret mode against diffusers' own layers, frame by frame, on one device and on eight."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from backend.families.wan import vae_tpu as tpu_autoencoder
-from backend.settings import PROJECT_FOLDER
 from presets import load_preset
-from tests.many_devices import environment
+from tests.many_devices import asked, told_by
 
 # Devices, height and width of latents; eight share out the height of 8,3, because it divides.
 ALONE, UNEVEN, EVEN = "1,3,4", "8,5,8", "8,8,3"
@@ -33,12 +28,7 @@ TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, 
 @pytest.fixture(scope="module")
 def results(request) -> dict[str, list[float]]:
     """Of all cases that are asked for in this run of the tests."""
-    items = (item for item in request.session.items if item.path == request.path and "results" in item.fixturenames)
-    asked = dict.fromkeys(item.callspec.params["case"] for item in items)
-    words = [sys.executable, "-W", "ignore", "-m", "tests.backend.families.wan.vae_tpu_run", *asked]
-    done = subprocess.run(words, cwd=PROJECT_FOLDER, env=environment(8), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.backend.families.wan.vae_tpu_run", *asked(request, "case"))
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)])
