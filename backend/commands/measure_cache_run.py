@@ -9,15 +9,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 from backend.commands.arguments import absolute, model_of, worker_options_of
-from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
-from backend.commands.parent import end_with
+from backend.commands.command_line import OK
+from backend.commands.parent import run_for_parent
 from backend.commands.progress import Progress
 from backend.contract.events import Event
 from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.folder import open_inputs
-from backend.errors import RequestError, StudioError
-from backend.imports import hide_unused_libraries
+from backend.errors import RequestError
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.load import load
 from backend.pipeline.magnitudes import NEVER, as_measured, measure
@@ -94,21 +93,5 @@ def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
     return f"of {request.num_steps} steps with --mag-cache reuse others: {told}"
 
 
-def main() -> int:
-    """Measures what the command line names."""
-    hide_unused_libraries()
-    end_with(int(sys.argv[1]))
-    try:
-        return run_here(parse(sys.argv[2:]))
-    except RequestError as error:
-        print_error(error)
-        return WRONG_REQUEST
-    except (StudioError, OSError) as error:
-        print_error(error)
-    except KeyboardInterrupt:
-        print_error("Stopped")
-    return FAILED
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_for_parent(run_here))

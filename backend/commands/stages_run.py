@@ -19,8 +19,8 @@ from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.arguments import model_of, request_of, worker_options_of
-from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
-from backend.commands.parent import end_with
+from backend.commands.command_line import FAILED, OK, print_error
+from backend.commands.parent import run_for_parent
 from backend.commands.progress import Progress
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.guided_steps import first_steps
@@ -29,7 +29,6 @@ from backend.contract.settings import FIELDS
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, StudioError
 from backend.files import folder_lock
-from backend.imports import hide_unused_libraries
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
@@ -281,21 +280,5 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
         os.close(gone)
 
 
-def main() -> int:
-    """Runs the stage that the command line names."""
-    hide_unused_libraries()
-    end_with(int(sys.argv[1]))
-    try:
-        return run_here(parse(sys.argv[2:]))
-    except RequestError as error:
-        print_error(error)
-        return WRONG_REQUEST
-    except (StudioError, OSError) as error:
-        print_error(error)
-    except KeyboardInterrupt:
-        print_error("Stopped")
-    return FAILED
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_for_parent(run_here))

@@ -141,8 +141,9 @@ def save_and_wait(self, copy, save=StateSaver.save, saved=[]):
         time.sleep(600)
 
 StateSaver.save, StateSaver.__init__.__defaults__ = save_and_wait, (0.0,)
-from backend.commands.stages_run import main
-main()
+from backend.commands.parent import run_for_parent
+from backend.commands.stages_run import run_here
+run_for_parent(run_here)
 """
 
 
