@@ -20,8 +20,9 @@ from diffusers.modular_pipelines.wan_animate_2 import modular_blocks_wan_animate
 from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
 from backend.families.wan_animate.names import PICTURE_CHANNELS
-from presets import Preset, load_preset
+from presets import Preset
 from tests.parity.tiny_checkpoints import DEMO, HEAD_WIDTH, HEADS, HIDDEN, SHIFT, VAE_21, _vae
+from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("wan2.2-animate", "wan2.2-animate-fast")
 LAYERS = 11  # more than the one that the branch without the prompt leaves out
@@ -86,38 +87,26 @@ def _transformer() -> WanAnimate2Transformer3DModel:
 
 def make_preset(kind: str, folder: Path) -> Preset:
     """A preset for the checkpoint: guided, or distilled."""
-    demo = load_preset("wan-tiny").model_dump()
-    own = dict(
-        name=f"tiny-{kind}",
+    return tiny_preset(
+        kind,
+        folder,
+        64,
         series="wan2.2-animate",
-        model=str(folder),
-        width=64,
-        height=64,
-        num_frames=9,
         steps=3,
         size_multiple=16,
         vae_scale_spatial=8,
         frame_step=1,
-        min_width=32,
-        min_height=32,
-        min_frames=5,
         frame_counts=[9, 25],
-        sizes=[[64, 64]],
-        max_steps=50,
-        trained_frames=None,
-        windows_above=None,
         flow_shift=SHIFT,
         solver="euler" if kind.endswith("fast") else "unipc",
         tasks=["i2v"],
         guidance=[1.0] if kind.endswith("fast") else [3.0],
         takes={"drive": "must"},
-        continues=False,
         needs_prompt=False,
         segment_frames=SEGMENT,
         drive_prompt=WORDS,
         latent_spectrum=None,
     )
-    return Preset(**{**demo, **own})
 
 
 def make_pipeline(kind: str, folder: Path) -> Any:

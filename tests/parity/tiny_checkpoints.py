@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig,
 
 from backend.families.wan_vace.family import INPUTS
 from presets import Preset, load_preset
+from tests.parity.tiny_preset import tiny_preset
 
 DEMO = Path(load_preset("wan-tiny").model_source)
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
@@ -153,25 +154,17 @@ def _takes(family: str) -> dict[str, str]:
 def make_preset(family: str, folder: Path) -> Preset:
     """A preset for the family's tiny checkpoint."""
     scale = 16 if family == "wan2.2-ti2v" else 8
-    demo = load_preset("wan-tiny").model_dump()
-    own = dict(
-        name=f"tiny-{family}",
-        series=family,
-        model=str(folder),
-        width=96,
-        height=96,
-        num_frames=9,
+    return tiny_preset(
+        family,
+        folder,
+        96,
         steps=4,
         size_multiple=2 * scale,
         vae_scale_spatial=scale,
-        min_width=32,
-        min_height=32,
         frame_counts=[5, 9],
         trained_frames=17,
         windows_above=17,
-        min_frames=5,
         sizes=[[96, 96], [64, 64]],
-        max_steps=50,
         flow_shift=SHIFT,
         tasks={"wan2.2-ti2v": ["t2v", "i2v"]}.get(family, ["t2v"] if family.endswith(("t2v", "vace")) else ["i2v"]),
         guidance=[4.0, 3.0] if family in BOUNDARIES else [4.0],
@@ -182,4 +175,3 @@ def make_preset(family: str, folder: Path) -> Preset:
         takes_last_image=family in ("wan2.1-flf2v", "wan2.2-i2v"),
         needs_last_image=family == "wan2.1-flf2v",
     )
-    return Preset(**{**demo, **own})

@@ -29,7 +29,8 @@ from transformers import (
 )
 
 from backend.families.hunyuan.text_encoder import SYSTEM_MESSAGE
-from presets import Preset, load_preset
+from presets import Preset
+from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("hunyuanvideo-1.5-t2v", "hunyuanvideo-1.5-i2v", "hunyuanvideo-1.5-i2v-meanflow")
 HEADS, HEAD_WIDTH, LAYERS = 2, 128, 2
@@ -80,25 +81,14 @@ def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
 
 def make_preset(kind: str, folder: Path) -> Preset:
     """A preset for the kind's tiny checkpoint."""
-    demo = load_preset("wan-tiny").model_dump()
-    own = dict(
-        name=f"tiny-{kind}",
-        series=kind,
-        model=str(folder),
-        width=SIDE,
-        height=SIDE,
-        num_frames=9,
+    return tiny_preset(
+        kind,
+        folder,
+        SIDE,
         steps=4,
         size_multiple=16,
         vae_scale_spatial=16,
-        min_width=32,
-        min_height=32,
         frame_counts=[5, 9],
-        trained_frames=None,
-        windows_above=None,
-        min_frames=5,
-        sizes=[[SIDE, SIDE]],
-        max_steps=50,
         flow_shift=SHIFT,
         solver="euler-distilled",
         tasks=["i2v" if "i2v" in kind else "t2v"],
@@ -106,9 +96,7 @@ def make_preset(kind: str, folder: Path) -> Preset:
         negative_prompt="",
         max_prompt_tokens=1000,
         takes_last_image=False,
-        continues=False,
     )
-    return Preset(**demo | own)
 
 
 def _transformer(kind: str) -> HunyuanVideo15Transformer3DModel:

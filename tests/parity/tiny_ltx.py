@@ -30,8 +30,9 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from presets import Preset, load_preset
+from presets import Preset
 from tests.parity.tiny_hunyuan import make_tokenizer
+from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("ltx-2.0", "ltx-2.3", "ltx-2.5")
 SIDE = 64  # of a video, in pixels
@@ -92,27 +93,18 @@ def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
 
 def make_preset(kind: str, folder: Path) -> Preset:
     """A preset for the kind's tiny checkpoint."""
-    demo = load_preset("wan-tiny").model_dump()
-    own = dict(
-        name=f"tiny-{kind}",
-        series=kind,
-        model=str(folder),
-        width=SIDE,
-        height=SIDE,
-        num_frames=9,
+    return tiny_preset(
+        kind,
+        folder,
+        SIDE,
         fps=24,
         steps=2,
         size_multiple=32,
         vae_scale_spatial=32,
         vae_scale_temporal=8,
         frame_step=8,
-        min_width=32,
-        min_height=32,
         frame_counts=[9, 17],
-        trained_frames=None,
-        windows_above=None,
         min_frames=9,
-        sizes=[[SIDE, SIDE]],
         flow_shift=1.0,
         solver="ltx",
         solvers=["ltx", "ltx-distilled", "ltx-ancestral"],
@@ -125,7 +117,6 @@ def make_preset(kind: str, folder: Path) -> Preset:
         continues=True,
         makes_sound=True,
     )
-    return Preset(**demo | own)
 
 
 def make_upsampler() -> LTX2LatentUpsamplerModel:

@@ -10,7 +10,7 @@ import torch
 from diffusers import UniPCMultistepScheduler, WanAnimatePipeline, WanAnimateTransformer3DModel
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionModel, UMT5EncoderModel
 
-from presets import Preset, load_preset
+from presets import Preset
 from tests.parity.tiny_checkpoints import (
     DEMO,
     HEAD_WIDTH,
@@ -23,6 +23,7 @@ from tests.parity.tiny_checkpoints import (
     _vae,
     name_as_transformers_4,
 )
+from tests.parity.tiny_preset import tiny_preset
 
 KINDS = ("wan2.2-animate-poses",)
 LAYERS, EVERY, FACE, SEGMENT = 4, 2, 16, 9
@@ -81,33 +82,22 @@ def write_checkpoint(parts: dict[str, Any], folder: Path) -> Path:
 
 def make_preset(kind: str, folder: Path) -> Preset:
     """A preset for the checkpoint."""
-    demo = load_preset("wan-tiny").model_dump()
-    own = dict(
-        name=f"tiny-{kind}",
-        series=kind,
-        model=str(folder),
-        width=64,
-        height=64,
-        num_frames=9,
+    return tiny_preset(
+        kind,
+        folder,
+        64,
         steps=3,
         size_multiple=16,
         vae_scale_spatial=8,
         frame_step=1,
         min_width=16,
         min_height=16,
-        min_frames=5,
         frame_counts=[9, 25],
-        sizes=[[64, 64]],
-        max_steps=50,
-        trained_frames=None,
-        windows_above=None,
         flow_shift=SHIFT,
         tasks=["i2v"],
         guidance=[1.0],
         takes={"drive": "must", "face": "must", "video": "may", "mask": "may"},
-        continues=False,
         segment_frames=SEGMENT,
         face_side=FACE,
         latent_spectrum=None,
     )
-    return Preset(**{**demo, **own})

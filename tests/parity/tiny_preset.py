@@ -1,0 +1,27 @@
+"""The preset of a tiny checkpoint, whatever its family."""
+
+from pathlib import Path
+from typing import Any
+
+from presets import Preset, load_preset
+
+
+def tiny_preset(kind: str, folder: Path, side: int, **own: Any) -> Preset:
+    """wan-tiny's preset for square videos of this side and nine frames by the checkpoint in `folder`, with `own` values."""
+    usual = dict(
+        name=f"tiny-{kind}",
+        series=kind,
+        model=str(folder),
+        width=side,
+        height=side,
+        num_frames=9,
+        min_width=32,
+        min_height=32,
+        min_frames=5,
+        sizes=[[side, side]],
+        max_steps=50,
+        trained_frames=None,
+        windows_above=None,
+        continues=False,
+    )
+    return Preset(**load_preset("wan-tiny").model_dump() | usual | own)
