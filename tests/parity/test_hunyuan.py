@@ -21,6 +21,7 @@ from backend.contract import settings as settings_module
 from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
+from backend.families.hunyuan import model as hunyuan_model
 from backend.families.hunyuan.family import HUNYUAN
 from backend.media.pictures import crop_to
 from backend.pipeline import load as load_module
@@ -323,6 +324,27 @@ def test_a_prompt_that_is_too_long_is_cut_where_diffusers_cuts_it(tiny):
     assert np.abs(ours - reference).max() <= LATENT_TOLERANCE
     (note,) = made.loaded.model.notes(request)
     assert "of which the model reads 1000: its end was left out" in note
+
+
+def test_a_step_has_room_for_the_tokens_that_count_and_what_is_compiled_ahead_knows_it(tiny, monkeypatch):
+    """What is read from the prompts before, and what is counted in the conditions, come to one room."""
+    made, lengths, chosen = tiny(KINDS[0]), set(), hunyuan_model.beside
+
+    def noted(xp, *branches, length, **given):
+        lengths.add((xp is np, length))
+        return chosen(xp, *branches, length=length, **given)
+
+    monkeypatch.setattr(hunyuan_model, "beside", noted)
+    middle = LONG[:90]
+    for prompt, negative, room in (("a fox", "", 64), (middle, "", 256), ("a fox", middle, 256), (LONG, "", 1256)):
+        lengths.clear()
+        latents_of(made.request(guidance=(6.0,), prompt=prompt, negative_prompt=negative, steps=1), made.loaded)
+        assert lengths == {(False, room), (True, room)}, (prompt[:20], negative[:20])
+    rooms = {
+        made.loaded.model._room_of(made.request(prompt=prompt), None, 2)
+        for prompt in made.loaded.model.prompts_for_all_programs("a fox " * 8)
+    }
+    assert rooms == {64, 256, 512, 1256}
 
 
 def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):

@@ -40,8 +40,9 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
     }
 
 
-def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, dtype: jnp.dtype) -> Tokens:
-    """Which tokens stand beside the video's, from each guidance branch's arrays; `num_seen` is the picture's number of tokens."""
+def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
+    """Which tokens stand beside the video's, from each guidance branch's arrays: `num_seen` of the picture, and of the prompt and
+    its text in quotes those that count, with padding to `length`."""
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])
         for name in ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_mask_2")
@@ -50,9 +51,18 @@ def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, dtype: jnp.dtyp
     return Tokens(
         prompt=prompt.astype(dtype),
         prompt_counts=mask.sum(1).astype(np.int32),
-        order=xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32),
+        order=xp.argsort(1 - counting, axis=1, stable=True).astype(np.int32)[:, : num_seen + length],
         counts=counting.sum(1).astype(np.int32),
     )
+
+
+def most_told(*branches: Mapping[str, Any]) -> int | None:
+    """How many tokens of the prompt and of its text in quotes count in the branch that has most; None where only shapes are
+    known."""
+    masks = [(branch["prompt_embeds_mask"], branch["prompt_embeds_mask_2"]) for branch in branches]
+    if any(isinstance(mask, jax.ShapeDtypeStruct) for both in masks for mask in both):
+        return None
+    return max(sum(int(np.asarray(mask).sum()) for mask in both) for both in masks)
 
 
 def quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:

@@ -21,6 +21,7 @@ from presets import Preset
 
 TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
 QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
+SHORT_TOKENS = 512  # of both, for which a step has room if they are no more: most prompts, rewritten ones too
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
 TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
@@ -159,10 +160,10 @@ HUNYUAN = HunyuanFamily()
 
 
 def context_tokens(configs: Configs) -> int:
-    """How many tokens at most stand beside the video's: the prompt's, those of the text in quotes, and a picture's."""
+    """For how many tokens beside the video's a step has room where the prompt is short: its own with those of the text in quotes,
+    and a picture's."""
     image = configs.get("image_encoder")
-    picture = 0 if image is None else (image["image_size"] // image["patch_size"]) ** 2
-    return picture + QUOTED_TOKENS + TEXT_TOKENS
+    return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
 
 
 def _scales(configs: Configs) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.families.model.Model`."""
+"""HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.families.model.Model`.
+
+Tokens beside the video's that do not count need no room: a step's program has room for short prompts, or for all.
+"""
 
 import dataclasses
 import functools
@@ -6,6 +9,7 @@ import math
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import numpy as np
 from transformers import SiglipImageProcessorPil
 
 from backend.checkpoints.json_files import AGAIN
@@ -13,8 +17,8 @@ from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import HALF
 from backend.errors import ModelError
 from backend.families.hunyuan import text_encoder
-from backend.families.hunyuan.conditions import PREFIXES, beside, quoted_embeddings, text_conditions
-from backend.families.hunyuan.family import TEXT_TOKENS, context_tokens
+from backend.families.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
+from backend.families.hunyuan.family import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, context_tokens
 from backend.families.hunyuan.image_encoder import ImageEncoder
 from backend.families.hunyuan.quoted_text import QuotedTextEncoder
 from backend.families.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
@@ -32,6 +36,9 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.weights.parking import on_devices
+
+SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon
+MOST_BESIDE = QUOTED_TOKENS + TEXT_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,10 +58,12 @@ class HunyuanModel(WholeClipModel):
     _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
 
     def _make_encoders(self, plan: ModelPlan) -> None:
+        is_tpu = plan.devices[0].platform == "tpu"
+        self._rooms = (SHORT_TOKENS,) if is_tpu else SHORT_ROOMS
         configs, tokenizer = plan.configs, read_tokenizer(plan)
         if tokenizer is not None and not tokenizer.chat_template:
             raise ModelError("The checkpoint's tokenizer folder has no chat template:", "the prompt is read as a chat", AGAIN)
-        lengths = (MOST_TOKENS,) if plan.devices[0].platform == "tpu" else LENGTHS
+        lengths = (MOST_TOKENS,) if is_tpu else LENGTHS
         self._text_encoder = TextEncoder(configs["text_encoder"], tokenizer, lengths)
         self._quoted = QuotedTextEncoder(configs["text_encoder_2"], read_tokenizer(plan, "tokenizer_2"))
         self._image_encoder = None
@@ -110,7 +119,8 @@ class HunyuanModel(WholeClipModel):
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT} for prefix in PREFIXES[:branches])
         num_seen = 0 if picture is None else picture.shape[1]
-        tokens = yield OnHost(functools.partial(beside, num_seen=num_seen, dtype=self.dtype), of_branches)
+        length = self._room_of(request, most_told(*of_branches), branches)
+        tokens = yield OnHost(functools.partial(beside, num_seen=num_seen, length=length, dtype=self.dtype), of_branches)
         tokens = yield Put(tokens, programs.layout.replicated)
         quoted = yield OnHost(quoted_embeddings, of_branches)
         still = yield Call(programs.embed_still, (weights["transformer"], quoted, picture))
@@ -123,6 +133,21 @@ class HunyuanModel(WholeClipModel):
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
         return lane, cache
 
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """See `Model`. A step has room for short prompts, or for all."""
+        prompts = super().prompts_for_all_programs(example)
+        return prompts if len(prompts) > 1 else [*prompts, " ".join([example] * self._repeats[-1])]
+
+    def _room_of(self, request: GenerationRequest, told: int | None, branches: int) -> int:
+        """The least compiled room for the prompts' tokens and those of their text in quotes: `told` are how many count, None if
+        it is to be found from the request's prompts."""
+        if told is None:
+            prompts = self._prompts(request)[:branches]
+            counts = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
+            measured = all(isinstance(one, np.ndarray) for one in counts)
+            told = int(sum(counts).max()) if measured else max(len(prompt.split()) for prompt in prompts)
+        return next((room for room in self._rooms if room >= told), MOST_BESIDE)
+
     def _room(self, request: GenerationRequest) -> Work:
         """Zeros where the decoder's attention keeps its keys and values."""
         shape, vae = self.latent_shape(request), self._programs(request.is_guided).vae
@@ -132,7 +157,8 @@ class HunyuanModel(WholeClipModel):
         """The lengths after `backend.runtime.joint_attention` has spread the attention over the chips; as "text" the attention of
         the prompt's tokens to themselves."""
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
-        others, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
+        short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
+        others = short - SHORT_TOKENS + self._room_of(request, None, len(PREFIXES))
         room = programs.denoiser.room_for(others)
         own_queries = programs.denoiser.padded_tokens(self.latent_shape(request), room) * group // sp
         queries = own_queries if room and group == sp else own_queries + others

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from diffusers import HunyuanVideo15Transformer3DModel
 
-from backend.families.hunyuan.conditions import beside, quoted_embeddings
+from backend.families.hunyuan.conditions import beside, most_told, quoted_embeddings
 from backend.families.hunyuan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run
@@ -84,7 +84,8 @@ def ours(
     host = {name: value.numpy() for name, value in arrays.items()}
     rows = [{name: host[name][row : row + 1] for name in host if name.startswith("prompt")} for row in range(branches)]
     picture = host.get("image_embeds")
-    tokens = beside(np, *rows, num_seen=0 if picture is None else PICTURE_TOKENS, dtype=np.dtype(np.float32))
+    seen = 0 if picture is None else PICTURE_TOKENS
+    tokens = beside(np, *rows, num_seen=seen, length=most_told(*rows), dtype=np.dtype(np.float32))  # none beyond those that count
     context = Context(
         tokens=tokens,
         still=jax.jit(denoiser.embed_still)(weights, quoted_embeddings(np, *rows), picture),
