@@ -7,6 +7,7 @@ their sources.
 import ast
 import functools
 import hashlib
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,9 +22,20 @@ _READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
 
 
 def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
-    """The hash of the program as it is given to the compiler, the compiler's version, and the code that reads its answer."""
+    """The hash of the program as it is given to the compiler, the compiler's version, the code that reads its answer, and the
+    slice: the same text is given for chips of another kind."""
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
     parts += [_meaning(path) for path in _READERS]
+    return of_slice(_digest(parts), program.layout.mesh.devices.flatten())
+
+
+def of_slice(digest: str, devices: Sequence[jax.Device]) -> str:
+    """The fingerprint on these devices of what has this digest."""
+    sides = [max(places) + 1 for places in zip(*(device.coords for device in devices), strict=True)]
+    return _digest([digest, f"{len(devices)} x {devices[0].device_kind}, {'x'.join(map(str, sides))}"])
+
+
+def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

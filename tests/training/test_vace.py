@@ -16,6 +16,7 @@ from training import vace_networks
 from training.detector import detect
 from training.evaluate_vace import SIZE, overlap, score
 from training.fast_vae import speed_up
+from training.prompts import describe
 from training.train_transformer import TransformerTraining
 from training.vace import assemble_vace, shown_latents
 from training.vace_networks import LEARNED, VaceNetworks, figure_prompt_for, with_other_references
@@ -208,17 +209,22 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
     assert found["outside"] >= 35 and 0 <= found["overlap"] <= 1
 
 
+SHOWN = [("blue", "square", "right"), ("red", "circle", "down"), ("green", "triangle", "left"), ("yellow", "star", "up"),
+         ("cyan", "circle", "still"), ("magenta", "square", "growing")]  # fmt: skip
+LEAST = {"box": 0.5, "edges": 0.7, "keyframes": 0.5, "margins": 0.5, "after": 0.5}
+"""The least mean overlap over these scenes. One scene tells little: within a box and beyond a clip what is shown leaves some freedom."""
+
+
 @pytest.mark.demo_model
-@pytest.mark.parametrize(
-    "use", ["box", *(pytest.param(use, marks=pytest.mark.slow) for use in ("edges", "keyframes", "margins", "after"))]
-)
+@pytest.mark.parametrize("use", ["box", *(pytest.param(use, marks=pytest.mark.slow) for use in LEAST if use != "box")])
 def test_the_committed_model_makes_what_it_is_shown(committed, use):
     loaded, preset = committed
-    rng = random.Random(4)
-    found = score(
-        loaded, preset, task_for(sample_scene(rng, ("blue", "square", "right")), use, rng), "a blue square moving right", 3
-    )
-    assert found["colour"] and found["overlap"] >= 0.5 and found.get("outside", 35) >= 35
+    rng, found = random.Random(4), []
+    for triple in SHOWN:
+        scene = sample_scene(rng, triple)
+        found.append(score(loaded, preset, task_for(scene, use, rng), describe(scene, random.Random(1)), 3))
+    assert all(one["colour"] and one.get("outside", 35) >= 35 for one in found)
+    assert sum(one["overlap"] for one in found) / len(found) >= LEAST[use]
 
 
 @pytest.fixture(scope="module")
