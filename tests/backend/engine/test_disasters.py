@@ -107,8 +107,8 @@ from pathlib import Path
 from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, request
 engine = Engine(Path(sys.argv[1]), pipeline=FAKE)
-for _ in range(2):
-    print(engine.submit(request("a slow square", steps=3)).id, flush=True)
+for steps in (12, 3):  # the first outlasts what the tests do meanwhile, on a busy machine too
+    print(engine.submit(request("a slow square", steps=steps)).id, flush=True)
 time.sleep(600)
 """
 
