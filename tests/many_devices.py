@@ -11,7 +11,10 @@ import pytest
 from backend.settings import PROJECT_FOLDER
 from tests import kept
 
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 """XLA_FLAGS with which programs that run once are compiled in half the time; the results differ by rounding only."""
 
 

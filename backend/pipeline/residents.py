@@ -82,6 +82,7 @@ class Residents:
         self._models: dict[Key, _Resident] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
+        self._has_made_room = False  # before the first model there is nothing to free
 
     @functools.cached_property
     def _bounds(self) -> Bounds:
@@ -119,7 +120,9 @@ class Residents:
         with self._lock:
             self._current = None
             self._fit(found, num_bytes, bytes_per_device)
-            gc.collect()  # frees the devices of a model that is used no longer
+            if self._has_made_room:
+                gc.collect()  # frees the devices of a model that is used no longer
+            self._has_made_room = True
 
     def make_room_beside(self, found: Collection[KeptNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Prepares for a model that comes while another is in use, if it has room beside that one; whether it has."""

@@ -1,5 +1,6 @@
 """Which models stay, where, and for how long; and that a kept one makes the same video as a fresh one."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -26,6 +27,13 @@ from presets import Preset, load_preset
 
 HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
 SIZE = 1000  # bytes of a network
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_others_is_gone() -> None:
+    """What earlier tests left in this process is not looked through each time that a model goes."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
