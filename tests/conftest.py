@@ -2,13 +2,16 @@
 
 import collections
 import contextlib
+import functools
 import gc
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks r
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
 
+LOADED_ONCE = ("tiny_ltx", "tiny")
+"""Fixtures of tests/parity that load models and compile programs for all files that use them: one process has those files."""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where only benchmarks are asked for, the many files that have none are not imported."""
@@ -32,10 +38,34 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@functools.cache
+def group_of(file: str) -> str:
+    """The fixture that this file of tests shares with others, else the file itself."""
+    text = Path(__file__).parent.parent.joinpath(file).read_text("utf-8") if file.startswith("tests/parity/") else ""
+    uses = (name for name in LOADED_ONCE if re.search(rf"def test_\w+\([^)]*\b{name}\b", text) and f"def {name}(" not in text)
+    return next(uses, file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take longest come first, so that pytest-xdist's workers end at the same time."""
+    """Groups of files that take longest come first, so that pytest-xdist's workers end at the same time."""
+    files = {item.nodeid.partition("::")[0] for item in items}
     seconds = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+    totals = collections.Counter()
+    for file in files:
+        totals[group_of(file)] += seconds.get(file, 0)
+    items.sort(key=lambda item: -totals[group_of(item.nodeid.partition("::")[0])])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, with each group as one file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadGroups(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(super()._split_scope(nodeid))
+
+    return LoadGroups(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

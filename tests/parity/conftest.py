@@ -15,9 +15,10 @@ from backend.media.pictures import crop_to, load_checked_image
 from backend.pipeline import load as load_module
 from presets import load_preset
 from tests.kept import digest, kept
+from tests.parity.ltx_runs import tiny_ltx
 from tests.parity.tiny_runs import pictures, tiny
 
-__all__ = ["pictures", "tiny"]
+__all__ = ["pictures", "tiny", "tiny_ltx"]
 
 PRESET = load_preset("wan-tiny")
 

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from transformers import CLIPVisionModel
 
-from backend.contract import settings as settings_module
 from backend.contract.cues import Cue
 from backend.contract.events import Block, Finished
 from backend.contract.request import GenerationRequest
@@ -37,6 +36,7 @@ from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
 from tests.parity.tiny_checkpoints import IMAGE_WIDTH, make_checkpoint
+from tests.parity.tiny_preset import find_also
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -149,7 +149,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own, picture) -> Iterator
     preset = Preset(**load_preset("matrix-game-2.0").model_dump() | own)
     actions = PlainActions(weights=weights, heads=4, time_width=4, theta=256, block=BLOCK, window=WINDOW)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
+        find_also(patch, preset)
         loaded = load_module.load(preset, None, lambda event: None)
         yield Tiny(preset=preset, loaded=loaded, transformer=transformer, actions=actions, folder=folder, picture=picture)
 

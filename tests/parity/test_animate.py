@@ -12,18 +12,18 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract import settings as settings_module
 from backend.contract.drive import segments_of
 from backend.contract.request import GenerationRequest
 from backend.media.driving import DrivingClip
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
-from presets import Preset, load_preset
+from presets import Preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept
 from tests.parity import tiny_animate
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [
@@ -58,7 +58,7 @@ class Driven:
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory, caches_in_a_folder_of_their_own):
     folder = tiny_animate.write_checkpoint(tiny_animate.make_parts("wan2.2-animate"), tmp_path_factory.mktemp("animate"))
-    place, presets = tmp_path_factory.mktemp("files"), {}
+    place = tmp_path_factory.mktemp("files")
     files = {"image": str(place / "figure.png"), "drive": str(place / "clip.mp4")}
     rows, columns = np.mgrid[:64, :64]
     inside = (rows - 30) ** 2 + (columns - 24) ** 2 < 12**2
@@ -66,14 +66,15 @@ def driven(tmp_path_factory, caches_in_a_folder_of_their_own):
     moving = ["-f", "lavfi", "-i", "testsrc2=s=80x48:r=24:d=2", "-c:v", "libx264", "-crf", "8", "-pix_fmt", "yuv420p"]
     run_ffmpeg(*moving, files["drive"])
 
-    @functools.cache
-    def make(kind: str) -> Driven:
-        preset = presets[f"tiny-{kind}"] = tiny_animate.make_preset(kind, folder)
-        loaded = load_module.load(preset, None, lambda event: None)
-        return Driven(preset=preset, loaded=loaded, folder=folder, files=files)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        presets = find_also(patch)
+
+        @functools.cache
+        def make(kind: str) -> Driven:
+            preset = presets[f"tiny-{kind}"] = tiny_animate.make_preset(kind, folder)
+            loaded = load_module.load(preset, None, lambda event: None)
+            return Driven(preset=preset, loaded=loaded, folder=folder, files=files)
+
         yield make
 
 

@@ -18,7 +18,6 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
-from backend.contract import settings as settings_module
 from backend.contract.cues import Cue
 from backend.contract.events import Block, Cancelled, Event, Finished
 from backend.contract.live import frame_name
@@ -33,9 +32,10 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
-from presets import Preset, load_preset
+from presets import Preset
 from tests.backend.families.causal_wan.masked import masked_velocity
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -86,7 +86,7 @@ def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Iterator[Tiny]:
     own |= dict(tasks=["t2v", "i2v"])
     preset = Preset(**make_preset("wan2.1-t2v", folder).model_dump() | own)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: preset if name == NAME else load_preset(name))
+        find_also(patch, preset)
         yield Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None), reference=reference)
 
 

@@ -22,11 +22,11 @@ from diffusers import (
 )
 from transformers import ByT5Tokenizer, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 
-from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.pipeline import load as load_module
-from presets import Preset, load_preset
+from presets import Preset
 from tests.parity.tiny_hunyuan import KINDS, make_preset, make_tokenizer, pipeline_of, write_checkpoint
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -137,7 +137,7 @@ def test_diffusers_still_gives_what_it_publishes(parts, prompt):
 
 def test_we_give_what_diffusers_publishes(parts, prompt, tmp_path, monkeypatch):
     preset = make_published_preset(write_checkpoint(parts, tmp_path / "model"))
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     loaded = load_module.load(preset, None, lambda event: None)
     request = GenerationRequest.from_preset(preset, prompt=prompt, seed=0)
     video = video_of(request, loaded, latents_of(request, loaded))

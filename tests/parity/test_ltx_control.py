@@ -27,7 +27,7 @@ from backend.pipeline.load import merge_loras
 from backend.pipeline.warm_up import calls
 from backend.sampling.solvers import make_schedule, step_inputs
 from backend.settings import from_environment
-from tests.parity.test_ltx import (
+from tests.parity.ltx_runs import (
     ALL,
     ANCESTRAL,
     DISTILLED,
@@ -36,13 +36,12 @@ from tests.parity.test_ltx import (
     LEAST_SNR,
     OFF,
     Tiny,
-    _decoded,
     arguments_of,
+    decoded,
     finished,
     kept_streams,
     normalised,
     scheduler_of,
-    tiny,  # noqa: F401
 )
 from tests.parity.test_ltx_keyframes import keep_clean, pictures  # noqa: F401
 from tests.parity.tiny_ltx import KINDS, SIDE, in_context_pipeline_of
@@ -160,17 +159,17 @@ MORE_CASES = [
 
 
 @pytest.mark.parametrize("kind, given", CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES])
-def test_a_control_clip_equals_diffusers(tiny, clip, pictures, kind, given):  # noqa: F811
-    made = tiny(kind)
+def test_a_control_clip_equals_diffusers(tiny_ltx, clip, pictures, kind, given):  # noqa: F811
+    made = tiny_ltx(kind)
     assert_equal(made, request_of(made, clip, pictures, **given))
 
 
 @pytest.mark.parametrize("kind", [KINDS[1], *(pytest.param(kind, marks=pytest.mark.slow) for kind in (KINDS[0], KINDS[2]))])
-def test_its_pixels_and_its_sound_equal_diffusers(tiny, clip, pictures, kind):  # noqa: F811
-    made = tiny(kind)
+def test_its_pixels_and_its_sound_equal_diffusers(tiny_ltx, clip, pictures, kind):  # noqa: F811
+    made = tiny_ltx(kind)
     request = request_of(made, clip, pictures, steps=2, **DISTILLED)
     video, sound, waveform = finished(made, request)
-    pixels, expected = _decoded(made, *run_reference(made, request))
+    pixels, expected = decoded(made, *run_reference(made, request))
     error = np.square(video_of(request, made.loaded, video).clip(0, 1) - pixels).mean()
     assert -10 * np.log10(max(error, 1e-12)) >= LEAST_PSNR
     noise = np.square(waveform - expected[:, : waveform.shape[1]]).mean()
@@ -192,8 +191,8 @@ def in_context_lora(made: Tiny, style: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("style", ["makers", pytest.param("diffusers", marks=pytest.mark.slow)])
-def test_a_lora_of_control_clips_equals_diffusers(tiny, clip, pictures, style):  # noqa: F811
-    made, folder = tiny(KINDS[1]), from_environment().loras_dir
+def test_a_lora_of_control_clips_equals_diffusers(tiny_ltx, clip, pictures, style):  # noqa: F811
+    made, folder = tiny_ltx(KINDS[1]), from_environment().loras_dir
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"control-{style}.safetensors"
     save_file(in_context_lora(made, style), path, metadata={"reference_downscale_factor": "2"})
@@ -203,8 +202,8 @@ def test_a_lora_of_control_clips_equals_diffusers(tiny, clip, pictures, style): 
     merge_loras(made.loaded, (), lambda event: None)
 
 
-def test_a_lora_of_smaller_clips_is_refused_with_a_larger_one(tiny, clip, pictures, tmp_path):  # noqa: F811
-    made, folder = tiny(KINDS[1]), from_environment().loras_dir
+def test_a_lora_of_smaller_clips_is_refused_with_a_larger_one(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
+    made, folder = tiny_ltx(KINDS[1]), from_environment().loras_dir
     folder.mkdir(parents=True, exist_ok=True)
     save_file(in_context_lora(made, "makers"), folder / "smaller.safetensors", metadata={"reference_downscale_factor": "2"})
     request = request_of(made, clip, pictures, steps=1, loras=({"source": "smaller.safetensors"},), **DISTILLED)
@@ -226,9 +225,9 @@ def test_a_clip_that_is_followed_in_part_goes_to_the_next_level(solver):
 
 
 @pytest.mark.slow
-def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny, clip, pictures, tmp_path):  # noqa: F811
+def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
     """Bit for bit: its own noisy latents are kept with the states of the streams."""
-    made = tiny(KINDS[2])
+    made = tiny_ltx(KINDS[2])
     request = request_of(made, clip, pictures, steps=8, **ANCESTRAL, **IN_PART)
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     for event in events:
@@ -243,9 +242,9 @@ def test_a_clip_that_is_followed_in_part_goes_on_after_a_stop(tiny, clip, pictur
 
 
 @pytest.mark.parametrize("given", [{}, SMALLER, IN_PART | WITH_PICTURES])
-def test_its_tokens_count_wherever_a_step_is_described(tiny, clip, pictures, given):  # noqa: F811
+def test_its_tokens_count_wherever_a_step_is_described(tiny_ltx, clip, pictures, given):  # noqa: F811
     """In the attention that predictions are about, and in the programs that are compiled ahead."""
-    made = tiny(KINDS[0])
+    made = tiny_ltx(KINDS[0])
     request, model = request_of(made, clip, pictures, steps=2, **OFF, **given), made.loaded.model
     appended = {(): 12, ("control_downscale",): 3}.get(tuple(given), 16)
     assert (
@@ -259,9 +258,9 @@ def test_its_tokens_count_wherever_a_step_is_described(tiny, clip, pictures, giv
 
 
 @pytest.mark.slow
-def test_a_video_that_goes_on_follows_a_clip_too(tiny, clip, pictures, tmp_path):  # noqa: F811
+def test_a_video_that_goes_on_follows_a_clip_too(tiny_ltx, clip, pictures, tmp_path):  # noqa: F811
     """It begins with the frames of one clip, and another stands beside it."""
-    made = tiny(KINDS[1])
+    made = tiny_ltx(KINDS[1])
     given = dict(video=clip, extend="after", overlap=9, keeps_pixels=False)
     request = request_of(made, clip, pictures, steps=2, **DISTILLED, **SMALLER, **given)
     follows, alone = (finished(made, one)[0] for one in (request, made.request(num_frames=FRAMES, steps=2, **DISTILLED, **given)))

@@ -18,7 +18,7 @@ from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.inputs import open_inputs
-from tests.parity.test_ltx import LATENT_TOLERANCE, LEAST_PSNR, LEAST_SNR, Tiny, finished, tiny  # noqa: F401
+from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny
 from tests.parity.tiny_ltx import KINDS, SIDE, pipeline_of
 from training.sound_networks import log_mel_of
 
@@ -53,8 +53,8 @@ def clip(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("kind", by_turns("ltx-2.3"))
-def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa: F811
-    made = tiny(kind)
+def test_the_picture_follows_a_given_sound(tiny_ltx, sweep, kind, tmp_path):
+    made = tiny_ltx(kind)
     request = made.request(steps=2, sound=str(sweep), sound_start=0.25, guidance=(2.0,))
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     video = _latents(tmp_path, "latents")
@@ -71,8 +71,8 @@ def test_the_picture_follows_a_given_sound(tiny, sweep, kind, tmp_path):  # noqa
 
 
 @pytest.mark.parametrize("kind", by_turns("ltx-2.0"))
-def test_a_sound_is_made_for_a_clip(tiny, clip, kind, tmp_path):  # noqa: F811
-    made = tiny(kind)
+def test_a_sound_is_made_for_a_clip(tiny_ltx, clip, kind, tmp_path):
+    made = tiny_ltx(kind)
     request = made.request(steps=2, video=str(clip), make="sound", sound_guidance=2.0)
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     given = encoded_video(made, request)

@@ -27,7 +27,7 @@ from backend.pipeline.inputs import open_inputs
 from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
-from tests.parity.test_ltx import (  # noqa: F401
+from tests.parity.ltx_runs import (  # noqa: F401
     ALL,
     LATENT_TOLERANCE,
     OFF,
@@ -35,7 +35,7 @@ from tests.parity.test_ltx import (  # noqa: F401
     arguments_of,
     normalised,
     scheduler_of,
-    tiny,
+    tiny_ltx,
 )
 from tests.parity.test_ltx_given import begun_scheduler, encoded_sound, encoded_texts, encoded_video, velocities
 from tests.parity.tiny_ltx import KINDS, SIDE, condition_pipeline_of
@@ -74,8 +74,8 @@ CASES = [(KINDS[1], ALL), pytest.param(KINDS[0], OFF, marks=SLOW), pytest.param(
 
 
 @pytest.mark.parametrize("kind, changes", CASES)
-def test_the_frames_of_a_clip_begin_the_video_as_in_diffusers(tiny, silent, kind, changes):  # noqa: F811
-    made = tiny(kind)
+def test_the_frames_of_a_clip_begin_the_video_as_in_diffusers(tiny_ltx, silent, kind, changes):  # noqa: F811
+    made = tiny_ltx(kind)
     request = going_on(made, silent, keeps_sound=False, **changes)
     noise, latents = initial_noise(request, made.loaded.model), _latents(made, request)
     pipeline = condition_pipeline_of(made.parts | {"scheduler": scheduler_of(made, request)})
@@ -95,8 +95,8 @@ def test_the_frames_of_a_clip_begin_the_video_as_in_diffusers(tiny, silent, kind
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=SLOW), pytest.param(KINDS[2], marks=SLOW)])
-def test_the_sound_of_a_clip_begins_that_of_the_video(tiny, clip, kind):  # noqa: F811
-    made = tiny(kind)
+def test_the_sound_of_a_clip_begins_that_of_the_video(tiny_ltx, clip, kind):  # noqa: F811
+    made = tiny_ltx(kind)
     request = going_on(made, clip, guidance=(2.0,), sound_guidance=3.0)
     inputs, latents = open_inputs(request), _latents(made, request)
     assert inputs["sound"][0].shape == (2, OVERLAP * 16_000 // FPS)
@@ -107,9 +107,9 @@ def test_the_sound_of_a_clip_begins_that_of_the_video(tiny, clip, kind):  # noqa
         assert np.abs(latents[name][:, :, given:] - expected[:, :, given:]).max() <= LATENT_TOLERANCE
 
 
-def test_a_silent_clip_leaves_the_sound_to_the_model(tiny, silent, clip):  # noqa: F811
+def test_a_silent_clip_leaves_the_sound_to_the_model(tiny_ltx, silent, clip):  # noqa: F811
     """In the program that is compiled ahead, when nobody has opened the clip."""
-    made = tiny(KINDS[0])
+    made = tiny_ltx(KINDS[0])
     heard, unheard = (_latents(made, going_on(made, given)) for given in (clip, silent))
     without = _latents(made, going_on(made, silent, keeps_sound=False))
     assert np.abs(unheard[SOUND] - without[SOUND]).max() <= LATENT_TOLERANCE
@@ -119,8 +119,8 @@ def test_a_silent_clip_leaves_the_sound_to_the_model(tiny, silent, clip):  # noq
     assert steps and all(one.program.has_run(*one.arguments) for one in steps)
 
 
-def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny, tmp_path):  # noqa: F811
-    made = tiny(KINDS[0])
+def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tmp_path):  # noqa: F811
+    made = tiny_ltx(KINDS[0])
     request = made.request(steps=1, num_frames=33, shots=[dict(prompt="a dog barks"), dict(prompt="it runs")])
     *_, last = make(request, made.loaded, tmp_path, lambda: False)
     assert isinstance(last, Finished) and last.result.has_sound and last.result.num_frames == 2 * 33 - OVERLAP

@@ -14,7 +14,6 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract import settings as settings_module
 from backend.contract.events import Cancelled, Finished, Step
 from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import REFINING_LEVELS, first_size
@@ -26,8 +25,7 @@ from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
-from presets import load_preset
-from tests.parity.test_ltx import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
+from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
 from tests.parity.tiny_ltx import (
     SIDE,
@@ -38,6 +36,7 @@ from tests.parity.tiny_ltx import (
     make_upsampler,
     write_checkpoint,
 )
+from tests.parity.tiny_preset import find_also
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
@@ -55,7 +54,7 @@ def made(tmp_path_factory, caches_in_a_folder_of_their_own) -> Tiny:
     presets = {name: usual.model_copy(update={"name": name}) for name in (PRESET, FIRST)}
     presets[PRESET] = in_two_sizes(presets[PRESET])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        find_also(patch, *presets.values())
         yield Tiny(preset=presets[PRESET], loaded=load_module.load(presets[PRESET], None, lambda event: None), parts=parts)
 
 

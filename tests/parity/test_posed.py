@@ -12,12 +12,11 @@ from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, WanAnim
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionModelWithProjection
 
-from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
-from presets import Preset, load_preset
+from presets import Preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept
 from tests.parity import tiny_posed
@@ -34,6 +33,7 @@ from tests.parity.published import (
 from tests.parity.test_parity import LEAST_PSNR, psnr
 from tests.parity.test_published import PROMPTS, black, ends
 from tests.parity.tiny_checkpoints import DEMO
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -54,7 +54,7 @@ def posed(tmp_path_factory, caches_in_a_folder_of_their_own):
         run_ffmpeg("-f", "lavfi", "-i", f"{source}:r=24:d=2", "-c:v", "libx264", "-crf", "8", "-pix_fmt", "yuv420p", files[name])
     preset = tiny_posed.make_preset(KIND, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+        find_also(patch, preset)
         yield preset, load_module.load(preset, None, lambda event: None), folder, files
 
 
@@ -186,7 +186,7 @@ def test_we_give_what_diffusers_publishes(tmp_path, monkeypatch):
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     clip, picture = tmp_path / "black.gif", tmp_path / "black.png"
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={PUBLISHED_FRAMES / 10}", str(clip))
     black(16).save(picture)

@@ -10,11 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
-from presets import load_preset
 from tests.parity.published import (
     GUIDANCE,
     NUM_FRAMES,
@@ -25,6 +23,7 @@ from tests.parity.published import (
     make_pipeline,
     make_published_preset,
 )
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -76,7 +75,7 @@ def test_we_give_what_diffusers_publishes(case, tmp_path, monkeypatch):
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     loaded = load_module.load(preset, None, lambda event: None)
     images = {name: str(tmp_path / f"{name}.png") for name in case.pictures}
     for path in images.values():

@@ -11,13 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.source import source_of
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
-from presets import load_preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import kept
 from tests.parity.published import (
@@ -33,6 +31,7 @@ from tests.parity.published import (
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
 from tests.parity.test_published import PROMPTS, black, ends
 from tests.parity.tiny_checkpoints import HIDDEN, VACE_LAYERS
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import Tiny, decode_reference, latents_of, video_of
 from tests.rounding import rounding
 
@@ -203,7 +202,7 @@ def test_we_give_what_diffusers_publishes(references, tmp_path, monkeypatch):
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     clip, picture = tmp_path / "black.gif", tmp_path / "black.png"
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={PUBLISHED_FRAMES / 10}", str(clip))
     black(16).save(picture)

@@ -14,19 +14,18 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanVideoToVideoPipeline
 from PIL import Image
 
-from backend.contract import settings as settings_module
 from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.clips import read_part
 from backend.pipeline import load as load_module
-from presets import load_preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept
 from tests.parity.conftest import PRESET
 from tests.parity.published import GUIDANCE, SEED, TEXT_POSITIONS, Published, make_pipeline, make_published_preset
 from tests.parity.test_parity import LATENT_TOLERANCE, LEAST_PSNR, psnr
 from tests.parity.test_published import PROMPTS, ends
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import decode_reference, latents_of, video_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
@@ -127,7 +126,7 @@ def test_we_give_what_the_published_networks_give_with_wans_scheduler(tmp_path, 
     for module in (text_encoder, conditions, model):
         monkeypatch.setattr(module, "TEXT_TOKENS", TEXT_POSITIONS)
     monkeypatch.setattr(model, "text_lengths", lambda platform: (TEXT_POSITIONS,))
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     black = tmp_path / "black.gif"  # without loss
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={FRAMES / 10}", str(black))
     request = GenerationRequest.from_preset(preset, **PROMPTS, seed=SEED, video=str(black), fps=10)

@@ -1,8 +1,11 @@
-"""The preset of a tiny checkpoint, whatever its family."""
+"""The preset of a tiny checkpoint, whatever its family, and how requests find it."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from backend.contract import settings
 from presets import Preset, load_preset
 
 
@@ -25,3 +28,10 @@ def tiny_preset(kind: str, folder: Path, side: int, **own: Any) -> Preset:
         continues=False,
     )
     return Preset(**load_preset("wan-tiny").model_dump() | usual | own)
+
+
+def find_also(patch: pytest.MonkeyPatch, *presets: Preset) -> dict[str, Preset]:
+    """While the patch lasts, requests find these by name too, and those that are added to the result."""
+    found, others = {preset.name: preset for preset in presets}, settings.load_preset
+    patch.setattr(settings, "load_preset", lambda name: found[name] if name in found else others(name))
+    return found

@@ -16,7 +16,6 @@ from diffusers import WanImageToVideoPipeline, WanPipeline, WanVACEPipeline
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract import settings as settings_module
 from backend.contract.events import Decoding, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline_module
@@ -24,9 +23,10 @@ from backend.pipeline import load as load_module
 from backend.pipeline.decoding import decode_frames
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Run
-from presets import Preset, load_preset
+from presets import Preset
 from tests.kept import digest, kept
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
+from tests.parity.tiny_preset import find_also
 
 SIZE = dict(width=64, height=64, num_frames=9)
 
@@ -60,16 +60,15 @@ class Tiny:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, caches_in_a_folder_of_their_own) -> Callable[[str], Tiny]:
     """Makes each family once; requests find its preset by name."""
-    presets: dict[str, Preset] = {}
-
-    @functools.cache
-    def make(family: str) -> Tiny:
-        folder = make_checkpoint(family, tmp_path_factory.mktemp(family))
-        preset = presets[f"tiny-{family}"] = make_preset(family, folder)
-        return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings_module, "load_preset", lambda name: presets[name] if name in presets else load_preset(name))
+        presets = find_also(patch)
+
+        @functools.cache
+        def make(family: str) -> Tiny:
+            folder = make_checkpoint(family, tmp_path_factory.mktemp(family))
+            preset = presets[f"tiny-{family}"] = make_preset(family, folder)
+            return Tiny(preset=preset, loaded=load_module.load(preset, None, lambda event: None))
+
         yield make
 
 

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLTextModel
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.contract import settings as settings_module
 from backend.contract.request import GenerationRequest
 from backend.families import recognise
 from backend.pipeline.load import load
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
+from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 from training import __main__ as command
 from training import train_text_encoder as text_training
@@ -217,7 +217,7 @@ def preset(plan, monkeypatch) -> Preset:
     state["proj_out.weight"] = 0.05 * torch.randn(state["proj_out.weight"].shape, generator=torch.Generator().manual_seed(4))
     save_file(state, path, {"format": "pt"})
     preset = load_preset("hunyuan-tiny").model_copy(update={"model": str(plan.output)})
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+    find_also(monkeypatch, preset)
     return preset
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from backend.contract import settings as settings_module
 from backend.families import of_preset
 from backend.pipeline.load import load
 from presets import load_preset
+from tests.parity.tiny_preset import find_also
 from training import vace_networks
 from training.detector import detect
 from training.evaluate_vace import SIZE, overlap, score
@@ -203,7 +203,7 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
     assert (tmp_path / "made/vae").is_symlink() and (tmp_path / "made/vae/config.json").is_file()
     assert sum(path.stat().st_size for path in (tmp_path / "made/transformer").iterdir()) < 30_000_000
     preset = load_preset("wan-tiny-vace").model_copy(update={"model": str(tmp_path / "made"), "steps": 2})
-    monkeypatch.setattr(settings_module, "load_preset", lambda name: preset)
+    find_also(monkeypatch, preset)
     assert of_preset(preset)[1].name == "wan2.1-vace"
     found = score(load(preset, None, lambda event: None), preset, task("box"), "a red circle", 1)
     assert found["outside"] >= 35 and 0 <= found["overlap"] <= 1

@@ -165,7 +165,7 @@ def test_a_stop_among_steps_that_reuse_others_leaves_a_state_that_reuses_nothing
     request = request_folder.read_request(whole)
     reuses = reused_steps(request)
     assert (request.mag_cache, sum(reuses)) == (0.12, 6)
-    loaded = load(find_preset(request.preset), None, lambda event: None, stages=("denoise",))
+    loaded = stages_run.load(find_preset(request.preset), ("denoise",))
     for stop in range(2, 8):
         folder = copy_of(encoded, tmp_path / str(stop))
         (folder / "request.json").write_bytes((whole / "request.json").read_bytes())

@@ -6,7 +6,6 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.commands.precompile_run import requests_of
-from backend.contract import settings as settings_module
 from backend.contract.clip import Part
 from backend.contract.events import Compiling, Encoding, Finished, ShotMade, Step
 from backend.contract.request import GenerationRequest
@@ -19,9 +18,9 @@ from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
 from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls, warm_up
-from presets import load_preset
 from tests.clip_files import run_ffmpeg
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
+from tests.parity.tiny_preset import find_also
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def made(tmp_path_factory):
     preset = make_preset("wan2.1-vace", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(settings_module, "load_preset", lambda name: preset if name == preset.name else load_preset(name))
+        find_also(patch, preset)
         yield preset, load(preset, None, lambda event: None)
 
 

@@ -6,8 +6,8 @@ from backend.errors import RequestError
 from backend.runtime.mesh import MeshPlan, legal_plans, plan_copies, plan_mesh
 from tests.many_devices import asked, told_by
 
-MESHES = ("1,8,1,0", "2,2,2,1", "2,4,1,1,6", "2,2,2,1,8,1")
-MORE_MESHES = ("2,1,1,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
+MESHES = ("1,8,1,0", "2,4,1,1,6", "2,2,2,1,8,1")
+MORE_MESHES = ("2,1,1,1", "2,2,2,1", "1,1,3,0", "2,4,1,1", "1,2,1,0", "1,4,1,1", "1,1,2,1", "2,2,1,1", "1,2,2,0,8")
 """dp, sp, tp, guided, how many of a block's matrices are copied, and whether only while steps run; with six heads sp=4 and sp=8
 exchange in pairs and gather the rest."""
 
