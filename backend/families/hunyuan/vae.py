@@ -25,6 +25,7 @@ class VideoAutoencoder(StreamedAutoencoder):
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.conv.weight"
+    _pads_strips = True
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):

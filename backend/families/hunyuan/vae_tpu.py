@@ -45,11 +45,13 @@ def _matrix(weight: jax.Array) -> jax.Array:
 def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
     """Room for keys and values of these widths, [F, W, H, C'] each, in the strips of latents [1, C, F, H, W]."""
     _, _, frames, height, width = latent_shape
-    strips = Strips.of(layout, height, width)
-    columns, rows = (height, width) if strips.turned else (width, height)
+    strips = Strips.of(layout, height, width, pads=True)
+    rows = width if strips.turned else height
     sharding = layout.sharding(strips.spec)
     return {
-        name: jax.ShapeDtypeStruct((frames, columns, padded_rows(rows), padded_channels(size)), dtype, sharding=sharding)
+        name: jax.ShapeDtypeStruct(
+            (frames, strips.all_columns, padded_rows(rows), padded_channels(size)), dtype, sharding=sharding
+        )
         for name, size in widths.items()
     }
 
@@ -91,8 +93,8 @@ class _Plan:
 
     def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
         """`way` through the layers on every chip, from and to arrays [1, C, F, height, width]; and the caches after it."""
-        strips = Strips.of(self.layout, *self.size)
-        rows = array.shape[4] if strips.turned else array.shape[3]
+        strips = Strips.of(self.layout, *self.size, pads=True)
+        columns, rows = array.shape[3:] if strips.turned else array.shape[:2:-1]
         own = {name: _turned(value) if strips.turned else value for name, value in weights.items()}
         norms = ((name, module) for name, module in self.vae.named_modules() if isinstance(module, HunyuanVideo15RMS_norm))
         widths = {name: module.gamma.numel() for name, module in norms}
@@ -101,7 +103,7 @@ class _Plan:
 
         def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
             chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
-            runner = LayerRunner(chip, own, widths, kept, rows, seen)
+            runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_of(columns), seen)
             result, channels = way(runner, self.vae, frames)
             return strips.pictures(result[:, :, : runner.rows], channels), runner.after
 

@@ -37,12 +37,21 @@ def _middle(name: str, block: Any) -> list[Step]:
 
 class LayerRunner(StripRunner):
     """Caches have the name of their layer. Before the first frame `before` holds nothing but the room for keys and values; `seen`
-    counts the latent frames in there."""
+    counts the latent frames in there. The last columns of the last strip may be `padding`, of which only the first is ever seen:
+    it repeats the picture's border."""
 
     def __init__(
-        self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches, rows: int, seen: jax.Array
+        self,
+        chip: Chip,
+        weights: Weights,
+        widths: Mapping[str, int],
+        before: Caches,
+        rows: int,
+        padding: int,
+        seen: jax.Array,
     ) -> None:
         super().__init__(chip, weights, widths, before, rows)
+        self._padding = padding
         self._seen, self._is_first = seen, all(name.endswith(KEYS_AND_VALUES) for name in before)
 
     def decode(self, vae: AutoencoderKLHunyuanVideo15, latents: jax.Array) -> tuple[jax.Array, int]:
@@ -101,6 +110,7 @@ class LayerRunner(StripRunner):
         parts = packed[..., :channels].reshape(frames, columns, rows, times, 2, 2, -1)
         parts = parts.swapaxes(4, 5) if self._chip.is_turned else parts
         self._rows *= 2
+        self._padding *= 2
         places = jnp.eye(padded_rows(self._rows), 2 * rows, dtype=packed.dtype).reshape(-1, rows, 2)
         ordered = jnp.einsum("yhb,fwhtbac->ftwayc", places, parts, preferred_element_type=packed.dtype)
         return _padded(ordered.reshape(frames * times, 2 * columns, -1, parts.shape[6]), self._rows)
@@ -118,6 +128,7 @@ class LayerRunner(StripRunner):
         packed = jnp.concatenate(parts, axis=-1)
         mean = _grouped_mean(self._parts(total, times), entered, packed.shape[3])
         self._rows //= 2
+        self._padding //= 2
         return _padded(packed, self._rows) + _padded(mean, self._rows)
 
     def _parts(self, frames: jax.Array, times: int) -> list[jax.Array]:
@@ -146,7 +157,11 @@ class LayerRunner(StripRunner):
         axes = self._chip.axes
         everyones = jax.lax.all_gather(query, axes, axis=1, tiled=True) if axes else query
         queries = everyones.reshape(-1, query.shape[3])
-        is_real = jnp.broadcast_to(jnp.arange(keys.shape[2]) < self._rows, keys.shape[1:3]).reshape(-1)
+        is_real = jnp.broadcast_to(jnp.arange(keys.shape[2]) < self._rows, keys.shape[1:3])
+        if self._padding:
+            columns = keys.shape[1] - jnp.where(self._chip.is_last, self._padding, 0)
+            is_real &= jnp.arange(keys.shape[1])[:, None] < columns
+        is_real = is_real.reshape(-1)
 
         def add_frame(frame: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             largest, count, total = sums
@@ -168,6 +183,7 @@ class LayerRunner(StripRunner):
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """A convolution that sees two frames back; beyond its ends the clip's first frame and the picture's border repeat."""
+        frames = self._bordered(frames)
         before = self._exchanged(name, frames)
         return causal_conv(
             frames,
@@ -180,6 +196,14 @@ class LayerRunner(StripRunner):
             repeats_rows=True,
             interpret=self._chip.interpret,
         )
+
+    def _bordered(self, frames: jax.Array) -> jax.Array:
+        """The picture's last column once more after it, where the strip goes on with padding."""
+        if not self._padding:
+            return frames
+        place = frames.shape[1] - self._padding
+        column = jnp.where(self._chip.is_last, frames[:, place - 1], frames[:, place])
+        return frames.at[:, place].set(column)
 
     def _exchanged(self, name: str, frames: jax.Array) -> jax.Array:
         """The frames kept at this place by the last call; in the first call the first frame, which is kept as often."""

@@ -28,6 +28,11 @@ class Chip:
     is_turned: bool
     interpret: bool
 
+    @property
+    def is_last(self) -> jax.Array | bool:
+        """Whether the last strip is this chip's."""
+        return jax.lax.axis_index(self.axes) == jax.lax.axis_size(self.axes) - 1 if self.axes else True
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:

@@ -38,6 +38,7 @@ class StreamedAutoencoder(abc.ABC):
     latent_channels: int
     _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
     _convolution: ClassVar[str]  # the name of a weight of 3x3x3, which `arrange` leaves with three axes
+    _pads_strips: ClassVar[bool] = False  # whether `vae_tpu` adds columns where a picture does not divide by the chips
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout
@@ -123,7 +124,8 @@ class StreamedAutoencoder(abc.ABC):
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: self._layout.whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
-        place = Strips.of(self._layout, *size).describe if are_strips else self._layout.describe_spread
+        strips = Strips.of(self._layout, *size, pads=self._pads_strips)
+        place = strips.describe if are_strips else self._layout.describe_spread
         return place(pictures) | counts
 
     def _encode(self, weights: Weights, pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:

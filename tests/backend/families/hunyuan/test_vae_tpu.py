@@ -4,11 +4,13 @@ import pytest
 
 from tests.many_devices import told_by
 
-ALONE, SHARED = "1,3,2", "4,4,3"  # devices, height and width of latents; four share out the height, because it divides
+# Devices, height and width of latents. Four share out the height, because it divides or because one row more makes it divide; or
+# the width with one column more.
+ALONE, DIVIDED, TURNED, PADDED = "1,3,2", "4,4,3", "4,7,3", "4,3,7"
 TOLERANCE = 2e-5  # pixels in [-1, 1], float32: the same sums in another order, through some fifteen convolutions
 
 
-@pytest.mark.parametrize("case", [SHARED, pytest.param(ALONE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", [TURNED, *(pytest.param(case, marks=pytest.mark.slow) for case in (ALONE, DIVIDED, PADDED))])
 def test_it_decodes_and_encodes_as_diffusers_does(case):
     errors = told_by("tests.backend.families.hunyuan.vae_tpu_run", case, devices=4)[case]
     assert len(errors) == 6 and max(errors) <= TOLERANCE
