@@ -102,7 +102,12 @@ def _studio(kind: str, server: "_serving") -> Studio:
     url, seconds = server.url, server.seconds
     if kind == "fake":
         return Studio(
-            kind=kind, url=url, first_page_seconds=seconds, slow_prompt="a slow red square", slow_steps=20, patience_ms=PATIENCE_MS
+            kind=kind,
+            url=url,
+            first_page_seconds=seconds,
+            slow_prompt="a slow red square",
+            slow_steps=20,
+            patience_ms=PATIENCE_MS,
         )
     return Studio(
         kind=kind,
