@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 
@@ -74,6 +75,9 @@ class _Resident:
 class Residents:
     """All of them, those used last at the end. One thread uses a model; another may bring the next one meanwhile."""
 
+    _was_used: ClassVar[bool] = False
+    """Whether this process has had a model: before the first one there is nothing to free."""
+
     def __init__(self, bounds: Callable[[], Bounds] = lambda: NOTHING, available: Callable[[], int] = free_memory) -> None:
         """`bounds` is called once there is something to keep, when the devices are known; `available` gives the bytes of the
         host's memory that are free."""
@@ -82,7 +86,6 @@ class Residents:
         self._models: dict[Key, _Resident] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
-        self._has_made_room = False  # before the first model there is nothing to free
 
     @functools.cached_property
     def _bounds(self) -> Bounds:
@@ -120,9 +123,9 @@ class Residents:
         with self._lock:
             self._current = None
             self._fit(found, num_bytes, bytes_per_device)
-            if self._has_made_room:
+            if Residents._was_used:
                 gc.collect()  # frees the devices of a model that is used no longer
-            self._has_made_room = True
+            Residents._was_used = True
 
     def make_room_beside(self, found: Collection[KeptNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Prepares for a model that comes while another is in use, if it has room beside that one; whether it has."""

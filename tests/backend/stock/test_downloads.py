@@ -1,6 +1,7 @@
 """Downloads for the page, against a Hub on this machine: their progress, a pause, a restart, and what goes wrong."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -140,7 +141,8 @@ def test_what_the_hub_does_not_have_fails_with_its_reason(make):
 def test_a_disk_that_is_too_small_is_refused_before_the_first_byte(hub: FakeHub, home, monkeypatch):
     said = []
     monkeypatch.setattr(download_run, "say", said.append)
-    monkeypatch.setattr("backend.checkpoints.hub.shutil.disk_usage", lambda folder: type("Usage", (), {"free": 20_000_000})())
+    usage = shutil.disk_usage  # other threads ask it too
+    monkeypatch.setattr("backend.checkpoints.hub.shutil.disk_usage", lambda folder: usage(folder)._replace(free=20_000_000))
     monkeypatch.setattr("backend.checkpoints.hub.HfApi", lambda: __import__("huggingface_hub").HfApi(endpoint=hub.url))
     with pytest.raises(ModelError, match="GB more and the disk has 0.0 GB free"):
         download_run._download(REPOSITORY)
