@@ -22,7 +22,7 @@ from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_fill_in_browser import drop
 from tests.wan_ui.form.test_four_steps_in_browser import kept_settings, put
 from tests.wan_ui.routes.test_api import wanted
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -132,6 +132,7 @@ def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_prese
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
     until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    rest(other)
     other.goto(page.locator("#message input").input_value())
     other.locator("#more > button").click()
     until(other, SHOWN.format("0.5"))

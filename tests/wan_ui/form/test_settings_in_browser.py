@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.wan_ui.steps import again, made, until
+from tests.wan_ui.steps import again, made, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -50,6 +50,7 @@ def test_a_link_opens_the_studio_with_its_settings(visit):
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
     until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    rest(other)
     other.goto(page.locator("#message input").input_value())
     until(other, "document.querySelector('#prompt textarea')?.value === 'a shared idea'")
     assert other.locator("#steps input[type=number]").input_value() == "9"
@@ -66,6 +67,7 @@ def test_more_settings_say_what_reusing_steps_by_plan_costs_and_a_link_has_it(vi
     page.locator("#own-menu summary").click()
     page.locator('[data-act="own:link"]').click()
     until(page, "document.querySelector('#message input')?.value.includes('?settings=')")
+    rest(other)
     other.goto(page.locator("#message input").input_value())
     until(other, "document.querySelector('#prompt textarea')?.value === 'a planned video'")
     other.locator("#more > button").first.click()

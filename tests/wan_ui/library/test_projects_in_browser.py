@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from tests.wan_ui.steps import made, ready, until
+from tests.wan_ui.steps import made, ready, rest, until
 from tests.wan_ui.visitor import Visitor
 
 pytestmark = pytest.mark.browser
@@ -115,6 +115,7 @@ def test_a_strangers_acts_change_nothing(visit, studio):
     for what in ("rename", "archive", "restore", "delete", "use", "move", "tag", "import"):
         answer = json.dumps(stranger.call("act_6", {}, {"what": what, "job": job, "value": project}), ensure_ascii=False)
         assert "Theirs" in answer and "Mine" not in answer and "secret" not in answer, what
+    rest(page)
     page.reload()
     ready(page)
     page.locator('#views [data-view="library"]').click()

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.steps import generate, held, lists, made, press, until
+from tests.wan_ui.steps import generate, held, lists, made, press, rest, until
 from wan_ui.door.access import Access
 
 pytestmark = pytest.mark.browser
@@ -108,6 +108,7 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
     page.locator('.stage[data-phase="denoising"]').wait_for()
     page.close()
     assert "a slow one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
+    rest(browser)
     browser.goto(Access.of(data_dir).link(studio.url))
     until(browser, "typeof window.studioAct === 'function'")  # the model is busy, not ready
     running = browser.locator('.queue li[data-state="running"]', has_text="a slow one elsewhere")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.media.sound import Sound, read_sound
-from tests.wan_ui.steps import made, until
+from tests.wan_ui.steps import made, rest, until
 from wan_ui.words.english import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -60,6 +60,7 @@ def test_a_video_with_sound_is_muted_until_it_is_turned_on_and_that_is_remembere
     shutil.copy(download.value.path(), tmp_path / "sound.wav")
     assert Sound.read(tmp_path / "sound.wav").samples.shape == (2, round(17 / 16 * 24_000))
     page.add_init_script(REFUSING)
+    rest(page)
     page.reload()
     page.locator('.stage [data-player=sound][data-refused="true"]').wait_for()
     assert page.evaluate(LOUDNESS) == [True, 0.4]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.wan_ui.conftest import _serving
-from tests.wan_ui.steps import generate, made, press, ready, until
+from tests.wan_ui.steps import generate, made, press, ready, rest, until
 from wan_ui.door.access import Access
 
 pytestmark = pytest.mark.browser
@@ -37,6 +37,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     visitor.evaluate("studioAct('clean', {what: 'now'})")
     visitor.wait_for_timeout(500)
     assert path.exists()
+    rest(operator)
     operator.goto(Access.of(data_dir).link(studio.url))
     ready(operator)
     operator.keyboard.press("Alt+7")
