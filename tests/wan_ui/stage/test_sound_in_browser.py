@@ -88,8 +88,8 @@ def test_the_waveform_shows_the_sound_and_every_way_to_move_keeps_the_frame(page
         if key:
             page.keyboard.press(key)
         until(page, f"document.querySelector('.player output').textContent === '{frame + 1} / 17'")
-        until(page, "!document.querySelector('.stage video').seeking")
-        assert frame <= page.evaluate("document.querySelector('.stage video').currentTime") * 16 < frame + 1
+        shown = "(video => !video.seeking && Math.floor(16 * video.currentTime))(document.querySelector('.stage video'))"
+        until(page, f"{shown} === {frame}")
     page.locator("[data-player=scrub]").fill("15")
     page.evaluate("document.querySelector('.stage video').addEventListener('seeked', () => { window.hasLooped = true; })")
     until(page, "!document.querySelector('.stage video').seeking")
