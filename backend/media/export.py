@@ -2,7 +2,6 @@
 
 import io
 import math
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -99,11 +98,4 @@ def _run(arguments: Sequence[str]) -> None:
     limits, line = ffmpeg.within_limits(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]
-    try:
-        with ffmpeg.running(ffmpeg.command("-y", *line), stdout=subprocess.DEVNULL) as process:
-            _, errors = process.communicate()
-    except OSError as error:
-        raise VideoFileError("the file could not be written:", str(error), "check the disk") from error
-    if process.returncode != 0:
-        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
-        raise VideoFileError("the file could not be written:", reason, "choose another format")
+    ffmpeg.write(ffmpeg.command("-y", *line), "the file could not be written:", "choose another format")

@@ -15,6 +15,8 @@ from typing import IO
 
 import imageio_ffmpeg
 
+from backend.errors import VideoFileError
+
 PIPE = subprocess.PIPE
 MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
 THREADS = ("-threads", "2")
@@ -98,6 +100,23 @@ def run(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Done
         output, errors = process.communicate(timeout=seconds)
     decoded = {"output": output.decode(errors="replace"), "errors": errors.decode(errors="replace")}
     return Done(returncode=process.returncode, **decoded)
+
+
+def write(line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX) -> None:
+    """Runs ffmpeg, which writes a file, to its end. Raises: VideoFileError, with this `failure` and `fix`, if it fails or takes
+    longer than this."""
+    try:
+        with running(line, stdout=subprocess.DEVNULL) as process, time_limit(seconds, process):
+            _, errors = process.communicate()
+    except OSError as error:
+        raise VideoFileError(failure, str(error), "check the disk") from error
+    if process.returncode != 0:
+        raise VideoFileError(failure, last_words(errors.decode(errors="replace")), fix)
+
+
+def last_words(log: str) -> str:
+    """The last line that ffmpeg wrote."""
+    return (log.strip().splitlines() or ["ffmpeg gave no reason"])[-1]
 
 
 def stated_seconds(report: str) -> float | None:

@@ -149,5 +149,5 @@ def _run(line: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise VideoFileError("the video could not be written", "in time", "check the disk") from None
     if done.returncode != 0:
-        reason = (done.errors.strip().splitlines() or ["ffmpeg gave no reason"])[-1]
+        reason = ffmpeg.last_words(done.errors)
         raise VideoFileError("the video could not be written:", reason, "check the space on the disk")

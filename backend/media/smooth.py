@@ -2,11 +2,10 @@
 step."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from backend.errors import RequestError, VideoFileError
+from backend.errors import RequestError
 from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
@@ -33,7 +32,7 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         inputs = [*ffmpeg.within_limits(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
-        _run(line)
+        ffmpeg.write(line, "the video could not be made smoother:", "give another one")
         if facts.width % 2 or facts.height % 2:
             mp4_boxes.set_shown_size(part, facts.width, facts.height)
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
@@ -46,14 +45,3 @@ def _comment(video: Path) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _run(line: list[str]) -> None:
-    try:
-        with ffmpeg.running(line, stdout=subprocess.DEVNULL) as process:
-            _, errors = process.communicate()
-    except OSError as error:
-        raise VideoFileError("the video could not be made smoother:", str(error), "check the disk") from error
-    if process.returncode != 0:
-        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
-        raise VideoFileError("the video could not be made smoother:", reason, "give another one")

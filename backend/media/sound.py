@@ -1,6 +1,5 @@
 """Sound: in memory, as WAV files, and in videos of ours."""
 
-import subprocess
 import tempfile
 import wave
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from typing import Self
 
 import numpy as np
 
-from backend.errors import VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
@@ -133,11 +131,4 @@ def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tupl
 
 
 def _run(line: Sequence[str], failure: str) -> None:
-    try:
-        with ffmpeg.running(line, stdout=subprocess.DEVNULL) as process, ffmpeg.time_limit(SOUND_SECONDS, process):
-            _, errors = process.communicate()
-    except OSError as error:
-        raise VideoFileError(failure, str(error), "check the disk") from error
-    if process.returncode != 0:
-        reason = (errors.decode(errors="replace").strip().splitlines() or ["ffmpeg gave no reason"])[-1]
-        raise VideoFileError(failure, reason, "add it with an editor")
+    ffmpeg.write(line, failure, "add it with an editor", SOUND_SECONDS)

@@ -295,5 +295,4 @@ def _even(frame: Frame) -> Frame:
 
 def _reason(log: str) -> str:
     """The line that says that the disk is full, wherever it stands, or the last one."""
-    lines = log.strip().splitlines() or ["ffmpeg gave no reason"]
-    return next((line for line in lines if is_disk_full(OSError(line))), lines[-1])
+    return next((line for line in log.strip().splitlines() if is_disk_full(OSError(line))), ffmpeg.last_words(log))
