@@ -193,7 +193,7 @@ def blocks(name: str, repeats: int) -> Row:
 
     @jax.jit
     def velocity(weights: StackedWeights, noisy: jax.Array, context: Context) -> jax.Array:
-        return denoiser.velocity(weights, noisy, jnp.float32(500.0), context)
+        return denoiser.velocity(weights, noisy, (jnp.float32(500.0),), context)
 
     ours_latents, timestep = jnp.asarray(latents.numpy()), torch.tensor([500.0])
     latents, text = latents.to(dtype), text.to(dtype)

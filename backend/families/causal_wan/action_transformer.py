@@ -117,7 +117,7 @@ class ActionDenoiser(BlockDenoiser):
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: SteeredContext, past: Past
     ) -> tuple[jax.Array, SteeredRing]:
         """See `BlockDenoiser`."""
-        hidden, time = self._begin(weights, latents, timestep, context)
+        (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions, layers = context.text, context.positions, self._model.config.num_layers
         frame = self.frame_tokens(latents.shape)
         starts, count = self._places(past.frames, latents.shape)

@@ -107,7 +107,7 @@ class BlockDenoiser(Denoiser):
     ) -> tuple[jax.Array, KeyRing]:
         """Velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`, and the ring with the block's keys and values:
         those of these latents, to be overwritten by the next step, at last by those of the clean latents."""
-        hidden, time = self._begin(weights, latents, timestep, context)
+        (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
         starts, count = self._places(past.frames, latents.shape)
 

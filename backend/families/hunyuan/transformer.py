@@ -22,7 +22,7 @@ from backend.families.hunyuan.attention import JointAttention, TextAttention
 from backend.families.hunyuan.block import run_block
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.step_cache import StepCache, describe_cache
-from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
+from backend.families.kit.transformer import ClipTransformer, RunLayer
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
@@ -60,16 +60,6 @@ class Context:
     first_frame: jax.Array | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Streams:
-    """The state between two layers and what all layers read: the video's tokens `hidden` [B, S, D], those `beside` [B, L, D], the
-    time embedding [1, D]."""
-
-    hidden: jax.Array
-    beside: jax.Array
-    time: jax.Array
-
-
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
     """Bytes of a layer's matrices by name, those that gain most from a copy first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
@@ -80,8 +70,8 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
     return video | feed | beside | {f"{norm}.linear.weight": 6 * square for norm in ("norm1", "norm1_context")}
 
 
-class Denoiser(StackedTransformer):
-    """See `StackedTransformer`; a token is one latent."""
+class Denoiser(ClipTransformer):
+    """See `ClipTransformer`; a token is one latent."""
 
     _stacks = (BLOCKS,)
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
@@ -101,7 +91,7 @@ class Denoiser(StackedTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """The timestep of the step, and the next."""
+        """The timestep of the step, and the next, which counts for a model with `use_meanflow` only."""
         return inputs.timestep, inputs.next_timestep
 
     def room_for(self, num_beside: int) -> int:
@@ -133,73 +123,25 @@ class Denoiser(StackedTransformer):
         embedded = self._call_outer(name, weights, value.astype(weights.outer["proj_out.weight"].dtype))
         return embedded + weights.outer["cond_type_embed.weight"][kind]
 
-    def velocity(
-        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
-    ) -> jax.Array:
-        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each guidance branch.
-
-        Timesteps are scalars, 0 to 1000; the next one counts for a model with `use_meanflow` only.
-        """
-        state = self._begin(weights, latents, timestep, next_timestep, context)
-        hidden = self._after_layers(weights, state, context)
-        return self._finish(weights, hidden, state.time, context, latents.shape)
-
-    def kept_velocity(
-        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
-    ) -> tuple[jax.Array, jax.Array]:
-        """As `velocity`, and what all layers added to the video's tokens, [B, S, D]."""
-        state = self._begin(weights, latents, timestep, next_timestep, context)
-        after = self._after_layers(weights, state, context)
-        return self._finish(weights, after, state.time, context, latents.shape), self._added(state.hidden, after)
-
-    def reused_velocity(
-        self,
-        weights: StackedWeights,
-        latents: jax.Array,
-        timestep: jax.Array,
-        next_timestep: jax.Array,
-        context: Context,
-        added: jax.Array,
-    ) -> jax.Array:
-        """As `velocity`, but in place of the layers this is added, as they did in another step. Needs none of their weights."""
-        state = self._begin(weights, latents, timestep, next_timestep, context)
-        return self._finish(weights, state.hidden + added, state.time, context, latents.shape)
-
-    def _after_layers(self, weights: StackedWeights, state: _Streams, context: Context) -> jax.Array:
-        """The video's tokens [B, S, D] after all layers."""
-        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
-        return run_layers(run_layer, tokens, weights.stacks[BLOCKS])
-
-    def cached_velocity(
-        self,
-        weights: StackedWeights,
-        latents: jax.Array,
-        timestep: jax.Array,
-        next_timestep: jax.Array,
-        context: Context,
-        cache: StepCache,
-        threshold: jax.Array,
-    ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
-        state = self._begin(weights, latents, timestep, next_timestep, context)
-        run_layer, tokens = self._layer_runner(state.time, context), (state.hidden, state.beside)
-        num_tokens, layers = context.positions.num_tokens, weights.stacks[BLOCKS]
-        hidden, cache = self._reuse_or_run(cache, threshold, num_tokens, run_layer, tokens, layers)
-        return self._finish(weights, hidden, state.time, context, latents.shape), cache
-
     def _layer_runner(self, time: jax.Array, context: Context) -> RunLayer:
         return lambda tokens, block: self._run_layer(tokens, block, time, context)
+
+    def _layers(self, weights: StackedWeights, context: Context) -> dict[str, jax.Array]:
+        return weights.stacks[BLOCKS]
 
     def describe_cache(self, context: Context) -> StepCache:
         """Shapes and places of an empty cache for these conditions."""
         branches, _, width = context.still.shape
         return describe_cache(self._layout, (branches, context.positions.cosine.shape[0], width), context.still.dtype)
 
-    def _begin(self, weights: StackedWeights, latents, timestep, next_timestep, context: Context) -> _Streams:
+    def _begin(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        """The video's tokens [B, S, D], those beside them [B, L, D], and the time embedding [1, D]."""
         dtype = weights.outer["proj_out.weight"].dtype
         time = self._embed_time(weights, timestep, next_timestep).astype(dtype)
         hidden = self._embed_latents(weights, latents.astype(dtype), context)
-        return _Streams(hidden=hidden, beside=self._beside(weights, timestep, context), time=time)
+        return (hidden, self._beside(weights, timestep, context)), time
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, next_timestep: jax.Array) -> jax.Array:
         """[1, D] float32."""
@@ -240,11 +182,11 @@ class Denoiser(StackedTransformer):
         hidden, beside = call_module(self._block, self._gathered(block), run, *arguments)
         return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
 
-    def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, context: Context, shape) -> jax.Array:
+    def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
         """The velocity from the last layer's tokens."""
         normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
-        velocity = velocity[:, : context.positions.num_tokens].astype(jnp.float32)
+        velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
         return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
 
 

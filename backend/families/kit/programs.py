@@ -9,7 +9,7 @@ import jax
 
 from backend.families.kit.modules import Encoder
 from backend.families.kit.step_cache import StepCache
-from backend.families.kit.transformer import StackedTransformer
+from backend.families.kit.transformer import ClipTransformer
 from backend.families.kit.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
@@ -25,7 +25,7 @@ class ClipPrograms:
     takes and adds in their place."""
 
     layout: Layout
-    denoiser: StackedTransformer
+    denoiser: ClipTransformer
     vae: StreamedAutoencoder
     embed_text: Program | None
     embed_image: Program | None
@@ -42,7 +42,7 @@ class ClipPrograms:
 
 
 def common_programs(
-    denoiser: StackedTransformer,
+    denoiser: ClipTransformer,
     vae: StreamedAutoencoder,
     text: Encoder | None,
     image: Encoder | None,
@@ -90,34 +90,34 @@ def common_programs(
     }
 
 
-def _step_function(denoiser: StackedTransformer, guided: Callable = guide) -> Callable:
+def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
         """One guided solver step; latents [1, C, F, H, W] float32."""
-        velocity = denoiser.velocity(weights, state.sample, *denoiser.times(inputs), context)
+        velocity = denoiser.velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs, guided)
 
     return step
 
 
-def _kept_step_function(denoiser: StackedTransformer) -> Callable:
+def _kept_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> tuple[SamplerState, jax.Array]:
         """The same, and what all layers added to the tokens."""
-        velocity, added = denoiser.kept_velocity(weights, state.sample, *denoiser.times(inputs), context)
+        velocity, added = denoiser.kept_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), added
 
     return step
 
 
-def _reused_step_function(denoiser: StackedTransformer) -> Callable:
+def _reused_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
         """The same without the layers, whose weights it does not need: they add what they added before."""
-        velocity = denoiser.reused_velocity(weights, state.sample, *denoiser.times(inputs), context, added)
+        velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
 
     return step
 
 
-def _cached_step_function(denoiser: StackedTransformer) -> Callable:
+def _cached_step_function(denoiser: ClipTransformer) -> Callable:
     def step(
         weights: StackedWeights,
         state: SamplerState,
@@ -128,7 +128,7 @@ def _cached_step_function(denoiser: StackedTransformer) -> Callable:
     ) -> tuple[SamplerState, StepCache]:
         """The same, but reuses the last full step's work if the first layer shows that little has changed."""
         times = denoiser.times(inputs)
-        velocity, cache = denoiser.cached_velocity(weights, state.sample, *times, context, cache, threshold)
+        velocity, cache = denoiser.cached_velocity(weights, state.sample, times, context, cache, threshold)
         return take_guided_step(state, velocity, inputs), cache
 
     return step

@@ -46,11 +46,6 @@ class StackedTransformer:
     def head_width(self) -> int:
         return self._model.config.attention_head_dim
 
-    @staticmethod
-    def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """The timesteps that a step reads, scalars."""
-        return (inputs.timestep,)
-
     @classmethod
     def role_of(cls, name: str) -> Role:
         """How a matrix of a layer is cut over tp."""
@@ -113,10 +108,6 @@ class StackedTransformer:
         state, added = shapes
         return self._layout.whole(state), placed(added, self._layout.sharding(self._layout.tokens))
 
-    def _added(self, before: jax.Array, after: jax.Array) -> jax.Array:
-        """What all layers have added to the tokens [B, S, D]."""
-        return self._layout.constrain(after - before, self._layout.tokens)
-
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""
         layout = self._layout
@@ -133,16 +124,74 @@ class StackedTransformer:
         """The result of `function(module, *arguments)` for the module of this name outside the layers."""
         return call_module(self._model.get_submodule(name), with_prefix(weights.outer, f"{name}."), function, *arguments)
 
-    def _reuse_or_run(
+
+class ClipTransformer(StackedTransformer):
+    """A transformer of whole videos, whose layers a step may spare. A family embeds what they read (`_begin`), names them and
+    runs one (`_layers`, `_layer_runner`), and reads the velocity from the tokens after the last (`_finish`). Contexts have
+    `positions`, and the first of the tokens are the video's."""
+
+    _begin: Callable[..., tuple[tuple[jax.Array, ...], Any]]  # of weights, latents, times, context: the tokens, and the time
+    _layer_runner: Callable[[Any, Any], RunLayer]  # of the time and the context
+    _layers: Callable[[StackedWeights, Any], Any]  # of the weights and the context: trees, the layers along their first axis
+    _finish: Callable[..., jax.Array]  # of weights, the video's tokens, the time, positions and the latents' shape
+
+    @staticmethod
+    def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
+        """The timesteps that a step reads, scalars."""
+        return (inputs.timestep,)
+
+    def velocity(self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any) -> jax.Array:
+        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each guidance branch. `times`, as
+        from `times`, are scalars, 0 to 1000."""
+        tokens, time = self._begin(weights, latents, *times, context)
+        after = self._after_layers(weights, tokens, time, context)
+        return self._finish(weights, after, time, context.positions, latents.shape)
+
+    def kept_velocity(
+        self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `velocity`, and what all layers added to the video's tokens, [B, S, D]."""
+        tokens, time = self._begin(weights, latents, *times, context)
+        after = self._after_layers(weights, tokens, time, context)
+        velocity = self._finish(weights, after, time, context.positions, latents.shape)
+        return velocity, self._layout.constrain(after - tokens[0], self._layout.tokens)
+
+    def reused_velocity(
+        self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any, added: jax.Array
+    ) -> jax.Array:
+        """As `velocity`, but in place of the layers this is added, as they did in another step. Needs none of their weights."""
+        tokens, time = self._begin(weights, latents, *times, context)
+        return self._finish(weights, tokens[0] + added, time, context.positions, latents.shape)
+
+    def cached_velocity(
         self,
+        weights: StackedWeights,
+        latents: jax.Array,
+        times: tuple[jax.Array, ...],
+        context: Any,
         cache: StepCache,
         threshold: jax.Array,
-        num_tokens: int,
-        run_layer: RunLayer,
-        tokens: tuple[jax.Array, ...],
-        layers: Any,
     ) -> tuple[jax.Array, StepCache]:
-        """The first of `tokens` after all layers, of which those after the first layer may be spared, and the cache after it."""
+        """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
+        tokens, time = self._begin(weights, latents, *times, context)
+        after, cache = self._reuse_or_run(weights, tokens, time, context, cache, threshold)
+        return self._finish(weights, after, time, context.positions, latents.shape), cache
+
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: Any, context: Any) -> jax.Array:
+        """The video's tokens [B, S, D] after all layers, from the tokens before the first."""
+        return run_layers(self._layer_runner(time, context), tokens, self._layers(weights, context))
+
+    def _reuse_or_run(
+        self,
+        weights: StackedWeights,
+        tokens: tuple[jax.Array, ...],
+        time: Any,
+        context: Any,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[jax.Array, StepCache]:
+        """As `_after_layers`, but those after the first may be spared; and the cache after it."""
+        run_layer, layers = self._layer_runner(time, context), self._layers(weights, context)
 
         def run(index, tokens):
             return run_layer(tokens, layer_at(layers, index))
@@ -152,7 +201,7 @@ class StackedTransformer:
             self._layout,
             cache,
             threshold,
-            num_tokens,
+            context.positions.num_tokens,
             tokens[0],
             first[0],
             lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first)[0],

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.modules import with_prefix
 from backend.families.kit.step_cache import StepCache, describe_cache
-from backend.families.kit.transformer import RunLayer, StackedTransformer, run_layers
+from backend.families.kit.transformer import ClipTransformer, RunLayer
 from backend.families.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.families.wan.block import run_block
 from backend.runtime.mesh import Layout, placed
@@ -117,7 +117,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
     return own | text | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
 
 
-class Denoiser(StackedTransformer):
+class Denoiser(ClipTransformer):
     """The keys of its stacks are joined in their order by `prepare_text`."""
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
@@ -191,62 +191,13 @@ class Denoiser(StackedTransformer):
         keys = dataclasses.replace(shapes, bias=None)
         return dataclasses.replace(placed(keys, sharding), bias=self._layout.whole(shapes.bias))
 
-    def velocity(
-        self,
-        weights: StackedWeights,
-        latents: jax.Array,
-        timestep: jax.Array,
-        context: Context,
-    ) -> jax.Array:
-        """Velocity (noise - data) [B, C, F, H, W] float32 of `latents` [1, C, F, H, W], one for each branch of `context.text`.
-
-        `timestep` is a scalar, 0 to 1000. `FirstFrames` replace the first latent frames, at timestep 0.
-        """
-        hidden, time = self._begin(weights, latents, timestep, context)
-        hidden = self._after_layers(weights, hidden, time, context)
-        return self._finish(weights, hidden, time, context.positions, latents.shape)
-
-    def kept_velocity(
-        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
-    ) -> tuple[jax.Array, jax.Array]:
-        """As `velocity`, and what all layers added to the tokens, [B, S, D]."""
-        before, time = self._begin(weights, latents, timestep, context)
-        after = self._after_layers(weights, before, time, context)
-        return self._finish(weights, after, time, context.positions, latents.shape), self._added(before, after)
-
-    def reused_velocity(
-        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context, added: jax.Array
-    ) -> jax.Array:
-        """As `velocity`, but in place of the layers this is added, as they did in another step. Needs none of their weights."""
-        before, time = self._begin(weights, latents, timestep, context)
-        return self._finish(weights, before + added, time, context.positions, latents.shape)
-
-    def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: _Time, context: Context) -> jax.Array:
-        """The tokens [B, S, D] after all layers, from those before the first."""
-        return run_layers(self._layer_runner(time, context), (hidden,), self._layers(weights, context.text))
-
-    def cached_velocity(
-        self,
-        weights: StackedWeights,
-        latents: jax.Array,
-        timestep: jax.Array,
-        context: Context,
-        cache: StepCache,
-        threshold: jax.Array,
-    ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but the layers after the first may be spared, see `backend.families.kit.step_cache`."""
-        hidden, time = self._begin(weights, latents, timestep, context)
-        run_layer, layers = self._layer_runner(time, context), self._layers(weights, context.text)
-        num_tokens = context.positions.num_tokens
-        hidden, cache = self._reuse_or_run(cache, threshold, num_tokens, run_layer, (hidden,), layers)
-        return self._finish(weights, hidden, time, context.positions, latents.shape), cache
-
     def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
         text = context.text
         return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
 
-    def _layers(self, weights: StackedWeights, text: TextContext) -> tuple:
+    def _layers(self, weights: StackedWeights, context: Context) -> tuple:
         """The layers' weights, and their keys and values of text and pictures."""
+        text = context.text
         return weights.stacks[BLOCKS], text.key, text.value, text.image
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
@@ -254,13 +205,16 @@ class Denoiser(StackedTransformer):
         shape = (text.branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
         return describe_cache(self._layout, shape, text.key.dtype)
 
-    def _begin(self, weights: StackedWeights, latents, timestep, context: Context):
-        """Padded tokens [B, S, D] and the time embeddings that they share."""
+    def _begin(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
+    ) -> tuple[tuple[jax.Array], _Time]:
+        """Padded tokens [B, S, D] and the time embeddings that they share. `FirstFrames` replace the first latent frames, at
+        timestep 0."""
         condition = context.condition
         hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.branches)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
         still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
-        return self._pad(hidden, context.positions), self._embed_time(weights, timestep, still_tokens)
+        return (self._pad(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
 
     def _run_layer(
         self,

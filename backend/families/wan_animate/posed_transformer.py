@@ -78,17 +78,17 @@ class PosedDenoiser(Denoiser):
         return placed(shapes, self._layout.sharding(self._layout.stacked_text_heads))
 
     def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
-        hidden, time = super()._begin(weights, latents, timestep, context)
+        (hidden,), time = super()._begin(weights, latents, timestep, context)
         kernel, bias = weights.outer[f"{POSE}.weight"], weights.outer[f"{POSE}.bias"]
         patches = to_patches(context.pose.astype(kernel.dtype), self._patch)
         poses = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         before = self.num_tokens(latents.shape) - poses.shape[1]  # the picture's
         around = (before, hidden.shape[1] - before - poses.shape[1])
-        return self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), self._layout.tokens), time
+        return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), self._layout.tokens),), time
 
-    def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: Any, context: PosedContext) -> jax.Array:
-        """See `Denoiser`: runs of layers, each of which looks at the face after its first."""
-        layers, run_layer = self._layers(weights, context.text), self._layer_runner(time, context)
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: PosedContext) -> jax.Array:
+        """See `ClipTransformer`: runs of layers, each of which looks at the face after its first."""
+        layers, run_layer, (hidden,) = self._layers(weights, context), self._layer_runner(time, context), tokens
         frames = context.pose.shape[2] // self._patch[0] + 1
         frame = jnp.arange(hidden.shape[1]) // (context.positions.num_tokens // frames)
         frame = jnp.minimum(frame, frames - 1)  # padding counts to the last one

@@ -18,7 +18,7 @@ import numpy as np
 
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.transformer import RunLayer
-from backend.families.wan.transformer import BLOCKS, Context, Denoiser
+from backend.families.wan.transformer import Context, Denoiser
 from backend.families.wan_animate.attention import DrivenAttention
 from backend.families.wan_animate.names import wan_config
 from backend.runtime.driven_attention import ClipKeys, place_keys
@@ -82,7 +82,7 @@ class DrivenDenoiser(Denoiser):
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
         """Every layer's keys and values of a driving clip with these `latents` [1, C, F, H, W]. The context's condition holds a
         mask of ones and the same latents; its text has a row for each chip on dp, all alike."""
-        hidden, time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
+        (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
 
         def one_layer(hidden: jax.Array, layer: tuple) -> tuple[jax.Array, ClipKeys]:
@@ -90,8 +90,7 @@ class DrivenDenoiser(Denoiser):
             hidden = self._run_layer(hidden, layer, time, text.bias, positions)
             return hidden, self._attention.made
 
-        layers = (weights.stacks[BLOCKS], text.key, text.value, text.image)
-        keys = jax.lax.scan(one_layer, hidden, layers)[1]
+        keys = jax.lax.scan(one_layer, hidden, super()._layers(weights, context))[1]
         places = place_keys(self._layout, keys)
         return jax.tree.map(lambda array, place: self._layout.constrain(array, place.sharding.spec), keys, places)
 
@@ -114,6 +113,6 @@ class DrivenDenoiser(Denoiser):
 
         return run_layer
 
-    def _layers(self, weights: StackedWeights, text: Any) -> tuple:
+    def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
         """As Wan's, each with its number."""
-        return jnp.arange(self._model.config.num_layers), *super()._layers(weights, text)
+        return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)

@@ -83,26 +83,25 @@ class ControlledDenoiser(Denoiser):
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(segments_of(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def _after_layers(self, weights: StackedWeights, hidden: jax.Array, time: Any, context: ControlContext) -> jax.Array:
-        """See `Denoiser`."""
-        return self._run_all(_Step(weights=weights, time=time, context=context), hidden)
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
+        """See `ClipTransformer`."""
+        return self._run_all(_Step(weights=weights, time=time, context=context), *tokens)
 
-    def cached_velocity(
+    def _reuse_or_run(
         self,
         weights: StackedWeights,
-        latents: jax.Array,
-        timestep: jax.Array,
+        tokens: tuple[jax.Array],
+        time: Any,
         context: ControlContext,
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """As `velocity`, but all that comes after the first layer may be spared, see `backend.families.kit.step_cache`. In a step
-        that is not spared the first layer runs twice: the first time without its hint, to see what has changed."""
-        hidden, time = self._begin(weights, latents, timestep, context)
-        step = _Step(weights=weights, time=time, context=context)
+        """See `ClipTransformer`. In a step that is not spared the first layer runs twice: the first time without its hint, to see
+        what has changed."""
+        step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
         first, num_tokens = self._run_numbered(step, hidden, 0), context.positions.num_tokens
         rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all(step, hidden))
-        return self._finish(weights, first + rest, time, context.positions, latents.shape), cache
+        return first + rest, cache
 
     def _run_all(self, step: _Step, hidden: jax.Array) -> jax.Array:
         """The video's tokens [B, S, D] after all layers, from those before the first."""
