@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,17 @@ class TpuOptions:
     online_sizes: BlockSizes | None = None
 
 
+class _Arrays(NamedTuple):
+    """The arguments that are arrays. Keys and values are those of all layers if there is a `layer`."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    counts: KeyCounts | None
+    layer: jax.Array | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
     """The arguments that are not arrays."""
@@ -97,17 +108,17 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = (window_size, window_size) if isinstance(window_size, int) else window_size
     call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[-3], tpu=tpu or TpuOptions(), gives_sums=gives_sums)
-    arrays = (query, key, value, bias, counts, layer)
+    arrays = _Arrays(query, key, value, bias, counts, layer)
     if implementation is not None:
-        return _run(implementation, call, *arrays)
+        return _run(implementation, call, arrays)
     platform = target_platform()
     if platform is not None:
-        return _run(_choose(platform, call, *arrays), call, *arrays)
-    chosen = {name: _choose(name, call, *arrays) for name in ("tpu", "cpu")}
+        return _run(_choose(platform, call, arrays), call, arrays)
+    chosen = {name: _choose(name, call, arrays) for name in ("tpu", "cpu")}
     if chosen["tpu"] == chosen["cpu"]:
-        return _run(chosen["cpu"], call, *arrays)
+        return _run(chosen["cpu"], call, arrays)
     run = {name: functools.partial(_run, implementation, call) for name, implementation in chosen.items()}
-    return jax.lax.platform_dependent(*arrays, tpu=run["tpu"], default=run["cpu"])
+    return jax.lax.platform_dependent(arrays, tpu=run["tpu"], default=run["cpu"])
 
 
 def target_platform() -> str | None:
@@ -130,29 +141,20 @@ def _mesh_device():
     return jax.sharding.get_abstract_mesh().abstract_device
 
 
-def _choose(
-    platform: str,
-    call: _Call,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    counts: KeyCounts | None = None,
-    layer: jax.Array | None = None,
-) -> Implementation:
-    scores = query.shape[1] * key.shape[-3]
+def _choose(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
+    scores = arrays.query.shape[1] * arrays.key.shape[-3]
     special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
     if special is not None and scores > special[1] and special[0] not in _withdrawn:
         implementation, _ = special
         try:
-            _refuse(implementation, call, query, *_described(key, value, layer), bias, counts)
+            _refuse(implementation, call, arrays)
             return implementation
         except NotImplementedError as reason:
             if platform == (
                 target_platform() or jax.default_backend()
             ):  # not if the program is merely lowered for this platform too
                 _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
-    return "reference" if scores <= SMALL_SCORES or bias is not None else "blocked"
+    return "reference" if scores <= SMALL_SCORES or arrays.bias is not None else "blocked"
 
 
 @functools.cache
@@ -160,16 +162,10 @@ def _log_once(message: str) -> None:
     logger.warning(message)
 
 
-def _refuse(
-    implementation: Implementation,
-    call: _Call,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None,
-    counts: KeyCounts | None,
-) -> None:
+def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> None:
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
+    described = _described(arrays)
+    query, key, value, bias, counts, _ = described
     if call.gives_sums and (bias is not None or call.window is not None or counts is not None):
         raise NotImplementedError("log-sums are given without bias, window and counts only")
     if call.gives_sums and implementation == "cudnn":
@@ -182,33 +178,25 @@ def _refuse(
         raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
     if implementation == "cudnn":
         try:
-            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, counts)
+            jax.eval_shape(functools.partial(_run_cudnn, call), described)
         except (RuntimeError, ValueError, TypeError) as error:
             raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
 
-def _run(
-    implementation: Implementation,
-    call: _Call,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    counts: KeyCounts | None = None,
-    layer: jax.Array | None = None,
-) -> jax.Array:
-    _refuse(implementation, call, query, *_described(key, value, layer), bias, counts)
+def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> jax.Array:
+    _refuse(implementation, call, arrays)
     options = call.tpu
     if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):
-        return _run_tpu(call, query, key, value, bias, counts, layer)
-    key, value = (of_layer(array, layer) for array in (key, value))
+        return _run_tpu(call, arrays)
+    key, value = (of_layer(array, arrays.layer) for array in (arrays.key, arrays.value))
     if implementation == "pallas_tpu":
-        return _run_tpu(call, query, key, value, bias, counts)
+        return _run_tpu(call, arrays._replace(key=key, value=value, layer=None))
     if call.tpu.bounds is not None:
         raise NotImplementedError(f"{implementation} attention takes no prepared arrays; prepare them without the TPU's passes")
     key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
-        return _run_cudnn(call, query, key, value, counts)
+        return _run_cudnn(call, arrays._replace(key=key, value=value))
+    query, bias, counts = arrays.query, arrays.bias, arrays.counts
     if call.gives_sums:
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
         attend = attend if implementation == "blocked" else reference_attention
@@ -224,53 +212,40 @@ def of_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
-def _described(key: jax.Array, value: jax.Array, layer: jax.Array | None) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes [B, S_kv, H, D] and types of one layer's keys and values."""
-    return tuple(jax.ShapeDtypeStruct(array.shape[layer is not None :], array.dtype) for array in (key, value))
-
-
-def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, counts: KeyCounts | None) -> jax.Array:
-    lengths = (
-        {}
-        if counts is None
-        else {
-            "query_seq_lengths": jnp.full(query.shape[0], query.shape[1], jnp.int32),
-            "key_value_seq_lengths": counts.values,
-        }
+def _described(arrays: _Arrays) -> _Arrays:
+    """With the shapes [B, S_kv, H, D] and types of one layer's keys and values in place of them."""
+    key, value = (
+        jax.ShapeDtypeStruct(array.shape[arrays.layer is not None :], array.dtype) for array in (arrays.key, arrays.value)
     )
+    return arrays._replace(key=key, value=value, layer=None)
+
+
+def _run_cudnn(call: _Call, arrays: _Arrays) -> jax.Array:
+    query, key, value, _, counts, _ = arrays
+    lengths = {}
+    if counts is not None:
+        lengths["query_seq_lengths"] = jnp.full(query.shape[0], query.shape[1], jnp.int32)
+        lengths["key_value_seq_lengths"] = counts.values
     return jax.nn.dot_product_attention(
         query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn", **lengths
     )
 
 
-def _run_tpu(
-    call: _Call,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None,
-    counts: KeyCounts | None,
-    layer: jax.Array | None = None,
-) -> jax.Array:
+def _run_tpu(call: _Call, arrays: _Arrays) -> jax.Array:
     """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
-    lengths = query.shape[1], call.num_keys
+    lengths = arrays.query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)
     return pallas_tpu.tpu_attention(
-        query,
-        key,
-        value,
-        bias,
+        **arrays._asdict(),
         scale=call.scale,
         window=call.window,
         layout=options.layout,
         smooth_keys=options.smooth_keys and not call.gives_sums,
         gives_sums=call.gives_sums,
         num_keys=call.num_keys,
-        counts=counts,
         bounds=options.bounds,
         tests_bounds=options.tests_bounds,
-        layer=layer,
         sizes=options.sizes or find(*lengths),
         online_sizes=options.online_sizes or find(*lengths, form="online"),
         vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
