@@ -77,10 +77,13 @@ DOWNLOAD = "the download"
 
 
 class _Event:
-    """What all events share: their kind and their JSON form."""
+    """What all events share: their kind, whether a job ends with them, and their JSON form."""
 
     kind: ClassVar[str]
-    is_final: ClassVar[bool] = False
+    is_final: ClassVar[bool]
+
+    def __init_subclass__(cls, kind: str, is_final: bool = False) -> None:
+        cls.kind, cls.is_final = kind, is_final
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with the kind, for `from_json`."""
@@ -93,18 +96,16 @@ class _Event:
 
 
 @dataclass(frozen=True)
-class Queued(_Event):
+class Queued(_Event, kind="queued"):
     """Waiting; `position` other jobs wait before it (0: it runs next)."""
 
-    kind: ClassVar[str] = "queued"
     position: int
 
 
 @dataclass(frozen=True)
-class Loading(_Event):
+class Loading(_Event, kind="loading"):
     """The checkpoint is being read, or downloaded, at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
 
-    kind: ClassVar[str] = "loading"
     bytes_done: int
     bytes_total: int
     what: str
@@ -112,14 +113,13 @@ class Loading(_Event):
 
 
 @dataclass(frozen=True)
-class Compiling(_Event):
+class Compiling(_Event, kind="compiling"):
     """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead.
 
     It is number `index` (from 1) of the `total` that the video lacks, 0 where they are not counted; `seconds_left` until all are
     made, by what they took on this machine before, 0 while nothing is known.
     """
 
-    kind: ClassVar[str] = "compiling"
     what: str
     is_loaded: bool = False
     index: int = 0
@@ -128,20 +128,17 @@ class Compiling(_Event):
 
 
 @dataclass(frozen=True)
-class Encoding(_Event):
+class Encoding(_Event, kind="encoding"):
     """The prompt, and the image if there is one, are being encoded."""
-
-    kind: ClassVar[str] = "encoding"
 
 
 @dataclass(frozen=True)
-class Step(_Event):
+class Step(_Event, kind="step"):
     """Denoising step `index` (from 1) of `total` is done.
 
     `seconds` that this step took, `seconds_left` until the video should be finished, `preview` a file name in the job's folder.
     """
 
-    kind: ClassVar[str] = "step"
     index: int
     total: int
     seconds: float
@@ -150,30 +147,27 @@ class Step(_Event):
 
 
 @dataclass(frozen=True)
-class Decoding(_Event):
+class Decoding(_Event, kind="decoding"):
     """`frame` of `total` pixel frames are decoded."""
 
-    kind: ClassVar[str] = "decoding"
     frame: int
     total: int
 
 
 @dataclass(frozen=True)
-class Upscaling(_Event):
+class Upscaling(_Event, kind="upscaling"):
     """`frame` of `total` pixel frames of the finished video are made larger; `seconds_left` until all are, 0 while not known."""
 
-    kind: ClassVar[str] = "upscaling"
     frame: int
     total: int
     seconds_left: float = 0.0
 
 
 @dataclass(frozen=True)
-class Block(_Event):
+class Block(_Event, kind="block"):
     """Block `index` (from 0) of a live video is made: its pixel frames from number `first` to, not including, `end` are pictures
     in the job's folder, by `backend.contract.live.frame_name`. `seconds` is what it took."""
 
-    kind: ClassVar[str] = "block"
     index: int
     first: int
     end: int
@@ -181,33 +175,30 @@ class Block(_Event):
 
 
 @dataclass(frozen=True)
-class ShotBegun(_Event):
+class ShotBegun(_Event, kind="shot_begun"):
     """Shot `index` (from 1) of a storyboard's `total` is being made; the events that follow are about it."""
 
-    kind: ClassVar[str] = "shot_begun"
     index: int
     total: int
 
 
 @dataclass(frozen=True)
-class ShotMade(_Event):
+class ShotMade(_Event, kind="shot_made"):
     """Shot `index` (from 1) of a storyboard's `total` is made: `result` is its video, in the job's folder."""
 
-    kind: ClassVar[str] = "shot_made"
     index: int
     total: int
     result: VideoResult
 
 
 @dataclass(frozen=True)
-class Interrupted(_Event):
+class Interrupted(_Event, kind="interrupted"):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
     `by` says what ended: the "worker" by itself, the worker by a "signal" from outside or because one of its hosts is silent, or
     the "server"; or, for no fault of the job, a "shutdown", a full "disk", or the "loss" of the machine that the worker was on.
     """
 
-    kind: ClassVar[str] = "interrupted"
     cause: str
     fix: str
     by: Literal["worker", "signal", "server", "shutdown", "disk", "loss"]
@@ -215,32 +206,26 @@ class Interrupted(_Event):
 
 
 @dataclass(frozen=True)
-class Finished(_Event):
+class Finished(_Event, kind="finished", is_final=True):
     """The video is finished."""
 
-    kind: ClassVar[str] = "finished"
-    is_final: ClassVar[bool] = True
     result: VideoResult
 
 
 @dataclass(frozen=True)
-class Failed(_Event):
+class Failed(_Event, kind="failed", is_final=True):
     """It went wrong: `cause` says why, `fix` what to do, a sentence each. Where memory ran out, `proposals` are what would
     fit, the same request otherwise; events of older versions have none."""
 
-    kind: ClassVar[str] = "failed"
-    is_final: ClassVar[bool] = True
     cause: str
     fix: str
     proposals: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True)
-class Cancelled(_Event):
+class Cancelled(_Event, kind="cancelled", is_final=True):
     """It was stopped; `result` is the unfinished video, or None."""
 
-    kind: ClassVar[str] = "cancelled"
-    is_final: ClassVar[bool] = True
     result: VideoResult | None = None
 
 
