@@ -158,7 +158,9 @@ def _check_strength(request: VideoSettings) -> None:
 
 
 def check_trim(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError if the part of the clip is none, or is not as long as the video."""
+    """Raises: RequestError if the part of the clip is missing or none, or is not as long as the video."""
+    if request.trim is None:
+        raise RequestError("trim is missing:", "a clip needs it", "give trim")
     check_two_times(request.trim)
     start, end = request.trim
     frames = clip_frames(end - start, request.fps)

@@ -156,8 +156,6 @@ def _check_clips(request: VideoSettings, preset: Preset) -> None:
         return
     check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
     if request.extend is None:
-        if request.trim is None:
-            raise RequestError("trim is missing:", "a clip needs it", "give trim")
         check_trim(request, preset)
         return
     if request.overlap is None:

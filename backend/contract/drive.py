@@ -55,6 +55,4 @@ def check_drive(request: VideoSettings, preset: Preset) -> None:
             raise RequestError(f"{name} was given", "beside drive, which says what is made", "leave it out")
     if request.step_cache > 0:
         raise RequestError(f"step_cache={request.step_cache:g}", "cannot be, in a video that is made in segments", "set it to 0")
-    if request.trim is None:
-        raise RequestError("trim is missing:", "a clip needs it", "give trim")
     check_trim(request, preset)

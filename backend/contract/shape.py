@@ -52,13 +52,13 @@ class Shape:
         that is made larger it is that of the step that does so."""
         if request.finished_video:
             return cls.of_upscaling(request)
-        window = _window_of(request)
+        checkpoint, window, segment = _by_preset(request)
         return cls(
-            model=model or _model_of(request.preset),
+            model=model or checkpoint,
             task=request.task,
             width=request.width,
             height=request.height,
-            num_frames=_segment_of(request) or request.num_frames,
+            num_frames=segment or request.num_frames,
             is_guided=request.is_guided,
             is_cached=request.step_cache > 0 and not window,
             window=window,
@@ -88,25 +88,10 @@ class Shape:
         )
 
 
-def _window_of(request: GenerationRequest) -> int:
-    """0 also for a preset that no longer exists."""
+def _by_preset(request: GenerationRequest) -> tuple[str, int, int]:
+    """The preset's checkpoint, the frames of a context window, and those of a driven video's segments, which all run the same
+    programs; 0 where there are none. Of a preset that no longer exists, its name alone."""
     try:
-        return request.window_frames or 0
+        return find_preset(request.preset).model_source, request.window_frames or 0, request.segment_frames or 0
     except RequestError:
-        return 0
-
-
-def _segment_of(request: GenerationRequest) -> int:
-    """The frames of a driven video's segments, which all run the same programs; else 0."""
-    try:
-        return request.segment_frames or 0
-    except RequestError:
-        return 0
-
-
-def _model_of(preset: str) -> str:
-    """The preset's checkpoint; for a preset that no longer exists, its name."""
-    try:
-        return find_preset(preset).model_source
-    except RequestError:
-        return preset
+        return request.preset, 0, 0

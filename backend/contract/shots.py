@@ -11,7 +11,7 @@ from backend.contract.control import extends, is_whole
 from backend.contract.figures import check_figures, references_for
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.numbers import check_size
-from backend.contract.settings import Shot, VideoSettings
+from backend.contract.settings import FIELDS, Shot, VideoSettings
 from backend.contract.texts import MAX_CHARACTERS
 from backend.errors import RequestError, short
 from presets import Preset
@@ -22,25 +22,11 @@ LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a 
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
 CARRIED = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
-FILES = {
-    "image": "shot_images",
-    "video": "shot_videos",
-    "drive": "shot_drives",
-}  # what a shot may bring, and where the request keeps all of a kind
+FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
+"""What a shot may bring, and where the request keeps all of a kind."""
 JOB = "/studio/job/"  # before a job's id: stands for that job's video until the studio knows who asks
 _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FILES, "job")
-_NONE = {
-    "shots": (),
-    "shot_images": (),
-    "shot_videos": (),
-    "shot_drives": (),
-    "figures": (),
-    "figure_images": (),
-    "track": None,
-    "track_start": 0.0,
-    "track_fade": 0.0,
-    "track_volume": 1.0,
-}
+_NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
 
 
 def read_shots(rows: Any, preset: Preset, fps: Any) -> dict[str, tuple[Any, ...]]:

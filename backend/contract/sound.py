@@ -61,6 +61,4 @@ def _check_made(request: VideoSettings, preset: Preset) -> None:
             raise RequestError(f"{name} was given", "but only a sound is made, for the pictures of video", "leave it out")
     if not request.keeps_sound:
         raise RequestError("a sound is made and", "must be kept", "leave out that the video has none")
-    if request.trim is None:
-        raise RequestError("trim is missing:", "a clip needs it", "give trim")
     check_trim(request, preset)
