@@ -74,14 +74,6 @@ def list_upscalers(folder: Path) -> list[str]:
     return [*_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
 
 
-def is_upscaler_here(name: str, folder: Path) -> bool:
-    """Whether this model needs no download."""
-    try:
-        return _found(name, folder) is not None
-    except RequestError:
-        return False
-
-
 def check_upscaler_here(name: str, folder: Path, may_download: bool = False) -> None:
     """Raises: RequestError if there is no such model, or it would have to be downloaded and must not be."""
     if _found(name, folder) is None and not may_download:

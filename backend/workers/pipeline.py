@@ -47,22 +47,7 @@ class Residents(Protocol):
 
 
 class NoResidents(Residents):
-    """None is kept: of pipelines that stand in for ours."""
-
-    def take(self, key: Key) -> None:
-        return None
-
-    def look_at(self, key: Key) -> None:
-        return None
-
-    def expect(self, models: Sequence[str]) -> None:
-        pass
-
-    def pin(self, model: str, is_pinned: bool) -> None:
-        pass
-
-    def drop(self, key: Key) -> None:
-        pass
+    """None is kept, and what keeps some does nothing: of pipelines that stand in for ours."""
 
     def drop_idle(self, model: str | None = None) -> bool:
         return False

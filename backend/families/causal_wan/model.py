@@ -243,10 +243,6 @@ class CausalWanModel(WanModel):
         blocks = (*carry.clean, (carry.first, clean))
         return tuple(block for block in blocks if block[0] >= first - self.kind.window)
 
-    def spared_steps(self, carry: Any) -> int:
-        """None: there is no step cache."""
-        return 0
-
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
         """A block's."""
         return self._block_shape(request, 0)

@@ -25,7 +25,7 @@ class ImageEncoder(Encoder):
         with torch.device("meta"):
             self._model = CLIPVisionModel(settings).eval()
         self._processor = processor
-        self._size, self._patch, self._width = settings.image_size, settings.patch_size, settings.hidden_size
+        self._size, self._patch = settings.image_size, settings.patch_size
         self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
 
     @property

@@ -14,7 +14,7 @@ from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts
-from backend.families.wan.family import AUTOENCODER, NEEDED_ENTRIES, WanFamily, flops_of, scales
+from backend.families.wan.family import AUTOENCODER, NEEDED_ENTRIES, flops_of, scales
 from backend.families.wan_animate.family import SEGMENT, SegmentFamily, SegmentKind
 
 PIPELINES = ("WanAnimatePipeline",)
@@ -58,10 +58,6 @@ class WanPosedFamily(SegmentFamily):
             segment_frames=frames,
             face_side=transformer.get("motion_encoder_size", FACE_SIDE),
         )
-
-    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """As Wan's."""
-        return WanFamily.distinctive_shapes(self, configs, part)
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one segment with the picture; what is seen of faces is a few tokens in a few layers, and is left out."""

@@ -190,10 +190,6 @@ class SegmentModel(WanModel, abc.ABC):
         yield from ()
         return SegmentCarry(index=carry.index + 1, before=clean[VIDEO])
 
-    def spared_steps(self, carry: Any) -> int:
-        """None: there is no step cache."""
-        return 0
-
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the picture's frame of each segment."""
         return (yield OnHost(functools.partial(_without_pictures, self.kind.chunk), (latents,)))
