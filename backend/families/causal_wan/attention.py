@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
-import torch
 
-from backend.families.kit.flat_attention import FLAT_HEADS, Positions, as_array
+from backend.families.kit.flat_attention import FLAT_HEADS
 from backend.families.wan.attention import KernelAttention
 from backend.runtime.cpu_attention import attention
 from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
@@ -21,14 +21,9 @@ class RingAttention(KernelAttention):
     ring: KeyRing
     place: RingPlace
 
-    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
-        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
-        norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        attend = functools.partial(_attend_to_ring, head_width=tables[0].shape[1], least=positions.num_tokens)
-        attended, self.ring = ring_attention(
-            self._layout, attend, projected, norms, tables, attn.norm_q.eps, positions.num_tokens, self.ring, self.place
-        )
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        attend = functools.partial(_attend_to_ring, head_width=head_width, least=num_tokens)
+        attended, self.ring = ring_attention(self._layout, attend, *projected, num_tokens, self.ring, self.place)
         return attended
 
 

@@ -33,7 +33,7 @@ from backend.families.kit.pixels import pixels_of
 from backend.families.kit.whole_clip import transformer_part
 from backend.families.model import VIDEO, AttentionLengths, Carry, Conditions, Latents, ModelPlan, Weights
 from backend.families.wan.conditions import branch_embeddings, encode_pixels
-from backend.families.wan.model import Programs, WanModel, make_programs
+from backend.families.wan.model import Programs, WanModel
 from backend.families.wan.text_encoder import TextTokens
 from backend.families.wan.transformer import Context, TextContext
 from backend.runtime.mesh import Layout
@@ -95,12 +95,8 @@ class CausalWanModel(WanModel):
         kind = plan.kind
         window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
         denoiser = self._make_denoiser(plan, layout, window)
-        made = make_programs(
-            plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler, denoiser=denoiser
-        )
-        fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        fields["step"] = program(
+        step = program(
             "the denoising step",
             _step_function(denoiser),
             key="denoise_step",
@@ -108,7 +104,7 @@ class CausalWanModel(WanModel):
             places=lambda shapes: (layout.whole(shapes[0]), denoiser.place_past(shapes[1])),
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
-        return BlockPrograms(**fields, settle=settle)
+        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +52,15 @@ class KernelAttention:
         return attn.to_out[0](torchax().interop.torch_view(attended))
 
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
-        query, key, value = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        cosine, sine = (as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        attend = functools.partial(attend_flat, head_width=cosine.shape[1], num_keys=positions.num_tokens)
-        return self_attention(self._layout, attend, (query, key, value), norms, (cosine, sine), attn.norm_q.eps)
+        return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
+
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        """Attention [B, S, W] of the first `num_tokens` tokens; `projected` are what `self_attention` takes after `attend`."""
+        attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
+        return self_attention(self._layout, attend, *projected)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
         query, scale = self._text_query(attn, attn.to_q(hidden_states))

@@ -74,8 +74,9 @@ class WanModel(WholeClipModel):
         if config is not None:
             self._image_encoder = ImageEncoder(config, read_part(plan, "image_processor", CLIPImageProcessorPil.from_pretrained))
 
-    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
-        return make_programs(plan.configs, self._text_encoder, layout, self._image_encoder, compiler=plan.compiler)
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser | None = None, **own: Any) -> Programs:
+        networks = plan.configs, self._text_encoder, layout, self._image_encoder
+        return make_programs(*networks, compiler=plan.compiler, denoiser=denoiser, **own)
 
     def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
         return file_names(checkpoint_shapes(transformer))
@@ -211,16 +212,19 @@ def make_programs(
     *,
     compiler: Compiler,
     denoiser: Denoiser | None = None,
+    group: type[Programs] = Programs,
+    **own: Program,
 ) -> Programs:
-    """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one."""
+    """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one; a family's
+    `own` programs take the place of Wan's, or come beside them in its `group`."""
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     encoding, donated = functools.partial(program, places=vae.place_encoded), (2,) if vae.uses_up_caches else ()
-    return Programs(
-        **common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler),
+    programs = dict(
         copy_matrices=program("the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.place_copies),
         prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
         encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
         encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
         windows=make_window_programs(layout, compiler),
     )
+    return group(**common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler) | programs | own)

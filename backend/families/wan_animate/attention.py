@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
-import torch
 
-from backend.families.kit.flat_attention import FLAT_HEADS, Positions, as_array, attend_flat
+from backend.families.kit.flat_attention import FLAT_HEADS, attend_flat
 from backend.families.wan.attention import KernelAttention
 from backend.runtime.driven_attention import ClipKeys, clip_attention, driven_attention
 from kernels.attention import attention
@@ -22,26 +22,17 @@ class DrivenAttention(KernelAttention):
     keys: ClipKeys
     layer: jax.Array
 
-    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
-        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
-        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
-        norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        same = (self._layout, projected, norms, tables, attn.norm_q.eps)
-        width, count = tables[0].shape[1], positions.num_tokens
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        how = {"head_width": head_width, "num_keys": num_tokens}
         if self.num_frames is not None:
-            attended, self.made = _to_clip_alone(*same, head_width=width, num_keys=count, num_frames=self.num_frames)
+            attend = functools.partial(attend_flat, **how)
+            attended, self.made = clip_attention(self._layout, attend, *projected, self.num_frames, num_tokens)
             return attended
-        layout, *rest = same
-        attend = functools.partial(_attend, head_width=width, num_keys=count)
-        return driven_attention(layout, attend, *rest, self.keys, self.layer)
+        attend = functools.partial(_attend_with_sums, **how)
+        return driven_attention(self._layout, attend, *projected, self.keys, self.layer)
 
 
-def _to_clip_alone(layout, *rest, head_width: int, num_keys: int, num_frames: int) -> tuple[jax.Array, ClipKeys]:
-    attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_keys)
-    return clip_attention(layout, attend, *rest, num_frames, num_keys)
-
-
-def _attend(
+def _attend_with_sums(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,

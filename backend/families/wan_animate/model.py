@@ -23,18 +23,11 @@ from backend.families.kit.whole_clip import WholeClipLane, transformer_part
 from backend.families.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
 from backend.families.wan.conditions import branch_embeddings
 from backend.families.wan.image_encoder import ImageEncoder
-from backend.families.wan.model import Programs, make_programs, text_lengths
+from backend.families.wan.model import Programs, text_lengths
 from backend.families.wan.text_encoder import TextEncoder
 from backend.families.wan.transformer import Context, ImageChannels, TextContext
 from backend.families.wan_animate.names import as_wan, plain_names
-from backend.families.wan_animate.segments import (
-    PICTURE,
-    SegmentLane,
-    SegmentModel,
-    SegmentPrograms,
-    masked,
-    segment_programs,
-)
+from backend.families.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms, masked
 from backend.families.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
@@ -79,11 +72,9 @@ class AnimateModel(SegmentModel):
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
-        options = {"compiler": plan.compiler, "denoiser": denoiser}
-        made = make_programs(plan.configs, self._text_encoder, layout, self._image_encoder, **options)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
         extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.place_extracted)
-        return DrivenPrograms(**segment_programs(made, layout, plan.compiler), extract=extract)
+        return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
     def _renamed(self, transformer: StackedWeights) -> Any:
         return plain_names(checkpoint_shapes(transformer))

@@ -19,11 +19,10 @@ from backend.contract.request import GenerationRequest
 from backend.families.kit.pixels import as_float32, clip_pixels
 from backend.families.kit.whole_clip import transformer_part
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
-from backend.families.wan.model import make_programs
 from backend.families.wan.transformer import ImageChannels
 from backend.families.wan_animate.faces import AT_ONCE, SPAN, basis
 from backend.families.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
-from backend.families.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms, segment_programs
+from backend.families.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms
 from backend.media.driving import in_segments
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
@@ -48,11 +47,12 @@ class PosedModel(SegmentModel):
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> PosedPrograms:
         denoiser = PosedDenoiser(plan.configs["transformer"], layout)
-        options = {"compiler": plan.compiler, "denoiser": denoiser}
-        made = make_programs(plan.configs, self._text_encoder, layout, self._image_encoder, **options)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        return PosedPrograms(
-            **segment_programs(made, layout, plan.compiler),
+        return super()._make_programs(
+            plan,
+            layout,
+            denoiser,
+            group=PosedPrograms,
             motion=program("the face's motion", denoiser.motion, key="face_motion"),
             face_keys=program("the face's keys", denoiser.face_keys, key="face_keys", places=denoiser.place_face),
         )

@@ -23,10 +23,10 @@ from backend.families.kit.whole_clip import WholeClipLane
 from backend.families.model import VIDEO, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
 from backend.families.wan.conditions import encode_frames, encode_pixels
 from backend.families.wan.model import Programs, WanModel
-from backend.families.wan.transformer import Context
+from backend.families.wan.transformer import Context, Denoiser
 from backend.families.wan_animate.family import SegmentKind
 from backend.runtime.mesh import Layout
-from backend.runtime.program import Compiler, Program
+from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs
@@ -67,6 +67,10 @@ class SegmentModel(WanModel, abc.ABC):
     def __init__(self, plan: ModelPlan) -> None:
         self.segment = plan.kind.chunk - 1
         super().__init__(plan)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> SegmentPrograms:
+        last = Program("the last frame", _last, key="last_frame", layout=layout, compiler=plan.compiler)
+        return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """See `WholeClipModel`: all segments one after another, each after the picture."""
@@ -193,12 +197,6 @@ class SegmentModel(WanModel, abc.ABC):
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the picture's frame of each segment."""
         return (yield OnHost(functools.partial(_without_pictures, self.kind.chunk), (latents,)))
-
-
-def segment_programs(made: Programs, layout: Layout, compiler: Compiler) -> dict[str, Any]:
-    """The fields of `SegmentPrograms`."""
-    fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-    return fields | {"last_frame": Program("the last frame", _last, key="last_frame", layout=layout, compiler=compiler)}
 
 
 def masked(channels: int, xp: Any, latents: Any) -> Any:

@@ -11,7 +11,7 @@ from backend.contract.windows import Window
 from backend.families.kit.context_windows import WindowPrograms
 from backend.families.kit.flat_attention import Positions
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
-from backend.families.wan.model import Programs, WanModel, make_programs
+from backend.families.wan.model import Programs, WanModel
 from backend.families.wan.transformer import TextContext
 from backend.families.wan_vace.conditions import CONTROL, REFERENCES, control_of, encode_references, encode_source
 from backend.families.wan_vace.transformer import ControlContext, ControlledDenoiser
@@ -47,8 +47,7 @@ class VaceModel(WanModel):
         )
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
-        denoiser = ControlledDenoiser(plan.configs["transformer"], layout)
-        return make_programs(plan.configs, self._text_encoder, layout, None, compiler=plan.compiler, denoiser=denoiser)
+        return super()._make_programs(plan, layout, ControlledDenoiser(plan.configs["transformer"], layout))
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """See `WholeClipModel`; with the references' frames."""
