@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
+from backend.commands.module_process import compile_in_process, option_words, refuse_topology
 from backend.contract.request import example_request, find_preset
 
 GIB = 2**30
@@ -20,9 +20,7 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     """
     example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
     refuse_topology(arguments.topology)
-    words = ["--preset", arguments.preset, "--topology", arguments.topology, *mesh_words(arguments)]
-    words += [] if arguments.progressive is None else ["--progressive", str(arguments.progressive)]
-    words += [] if arguments.mag_cache is None else ["--mag-cache", str(arguments.mag_cache)]
+    words = option_words(arguments, "preset", "topology", "progressive", "mag_cache")
     report = compile_in_process("backend.commands.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")

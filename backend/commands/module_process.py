@@ -30,10 +30,10 @@ def refuse_topology(topology: str) -> None:
         )
 
 
-def mesh_words(arguments: argparse.Namespace) -> list[str]:
-    """The mesh options that were given, as words for another command line."""
-    given = [(axis, getattr(arguments, axis)) for axis in AXES]
-    return [word for axis, size in given if size is not None for word in (f"--{axis}", str(size))]
+def option_words(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """The options of these names, and those of the mesh, that were given, as words for another command line."""
+    given = [(name.replace("_", "-"), getattr(arguments, name)) for name in (*names, *AXES)]
+    return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
 
 
 def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from backend.commands.module_process import compile_in_process, mesh_words, refuse_topology
+from backend.commands.module_process import compile_in_process, option_words, refuse_topology
 from backend.contract.numbers import check_size
 from backend.contract.request import example_request, find_preset
 from backend.errors import OutputError
@@ -25,11 +25,8 @@ def precompile(arguments: argparse.Namespace) -> None:
         refuse_topology(arguments.topology)
     folder = _writable_folder(arguments.output)
     example_request(preset, progressive=arguments.progressive)
-    words = ["--preset", arguments.preset, "--output", str(folder), *mesh_words(arguments)]
-    words += ["--progressive", str(arguments.progressive)] if arguments.progressive else []
-    words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    words += ["--topology", arguments.topology] if arguments.topology else []
-    words += ["--mag-cache", str(arguments.mag_cache)] if arguments.mag_cache is not None else []
+    words = ["--output", str(folder)]
+    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", *SIZES)
     report = compile_in_process("backend.commands.precompile_run", words, for_tpu=arguments.topology is not None)
     sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
 
