@@ -5,7 +5,6 @@ import math
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -24,19 +23,9 @@ _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
 _DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """What was written: the format, the size in pixels, and bytes."""
-
-    format: Format
-    width: int
-    height: int
-    num_bytes: int
-
-
 def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = None) -> dict[str, int | str]:
-    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment, and returns the fields of an
-    `Export`. A gif or webp of more than `max_bytes` is made with smaller pictures until it fits.
+    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment. Returns its format, its
+    size in pixels, and its bytes. A gif or webp of more than `max_bytes` is made with smaller pictures until it fits.
 
     Raises: RequestError if it does not fit in any size, VideoFileError if it cannot be read or written.
     """
@@ -52,8 +41,7 @@ def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = 
             _run(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)])
         else:
             width, height = _write_within(video, form, part, (width, height), max_bytes)
-        made = Export(format=form, width=width, height=height, num_bytes=part.stat().st_size)
-    return vars(made)
+        return {"format": form, "width": width, "height": height, "num_bytes": part.stat().st_size}
 
 
 def _write_within(video: Path, form: Format, part: Path, size: tuple[int, int], max_bytes: int | None) -> tuple[int, int]:
