@@ -20,7 +20,7 @@ from backend.errors import RequestError, StudioError
 from backend.media.cage import EXPORT_SECONDS, Cage, For, Opening
 from backend.media.export import write_export
 from backend.media.smooth import write_smooth
-from wan_ui.desk.media import VIDEO, owned_job
+from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access
 from wan_ui.words.english import Texts
@@ -28,7 +28,6 @@ from wan_ui.words.english import Texts
 MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail
 SMOOTH, SMOOTH_FPS = "smooth", 60  # one more of the formats: an mp4 with so many frames a second
 _PREFIX = "studio/export"
-_HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def export_url(job: Job, form: str) -> str:
@@ -55,7 +54,7 @@ def export_route(engine: Engine, access: Access) -> Route:
         job = await asyncio.to_thread(owned_job, engine, request, access)
         form = request.path_params["form"]
         if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO).is_file():
-            return _nothing()
+            return nothing()
         return await unless_gone(request, _made(engine.cage, job, form, asker(request)))
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{form}}", serve, methods=["GET"])
@@ -69,13 +68,13 @@ async def _made(cage: Cage, job: Job, form: str, who: For) -> Response:
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, RequestError):
-            return PlainTextResponse(str(error), status_code=422, headers=_HEADERS)
+            return PlainTextResponse(str(error), status_code=422, headers=PRIVATE)
         if isinstance(error, StudioError | OSError):
-            return _nothing()
+            return nothing()
         raise
     remove = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
     media_type = MEDIA_TYPES.get(form, "video/mp4")
-    return FileResponse(path, media_type=media_type, filename=_name(job, form), headers=_HEADERS, background=remove)
+    return FileResponse(path, media_type=media_type, filename=_name(job, form), headers=PRIVATE, background=remove)
 
 
 def _work(video: Path, form: str, path: Path) -> Opening:
@@ -92,7 +91,3 @@ def _suffix(form: str) -> str:
 def _name(job: Job, form: str) -> str:
     rate = f"-{SMOOTH_FPS}fps" if form == SMOOTH else ""
     return f"{job.request.preset}-{job.request.seed}{rate}{_suffix(form)}"
-
-
-def _nothing() -> Response:
-    return PlainTextResponse("Not found", status_code=404)

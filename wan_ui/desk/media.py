@@ -36,6 +36,7 @@ _PREFIX = "studio/media"
 _VIDEO_PREFIX = "studio/video"
 VIDEO = "video.mp4"
 POSTER = "poster.webp"
+PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}  # headers of what no cache may keep
 POSTER_SIZE = (320, 320)
 BEFORE = "before.mp4"
 _SHOT_POSTER = re.compile(r"shot_videos-([1-9]\d?)\.webp")
@@ -64,9 +65,14 @@ def media_route(engine: Engine, access: Access) -> Route:
 def sent(path: Path | None, *, cache: str) -> Response:
     """The picture or the video at this path; 404 if there is none."""
     if path is None:
-        return PlainTextResponse("Not found", status_code=404)
+        return nothing()
     headers = {"Cache-Control": cache, "X-Content-Type-Options": "nosniff"}
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+
+
+def nothing() -> Response:
+    """The same answer about what is not there, and about what is somebody else's."""
+    return PlainTextResponse("Not found", status_code=404)
 
 
 def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:

@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 from backend.engine.engine import Engine
 from backend.engine.projects import Project
 from backend.errors import RequestError
+from wan_ui.desk.media import PRIVATE
 from wan_ui.desk.opening import asker
 from wan_ui.door.access import Access
 from wan_ui.door.limits import PROJECTS_SENT
 from wan_ui.door.uploads import folder_for_parts, has_room
 
 _PREFIX = "studio/project"
-_HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def project_url(project: Project) -> str:
@@ -113,8 +113,8 @@ def _written(engine: Engine, project: Project, leave: Callable[[], None]) -> Res
         folder.cleanup()
         leave()
 
-    return _Sent(path, media_type="application/zip", filename=project_name(project), headers=_HEADERS, done=done)
+    return _Sent(path, media_type="application/zip", filename=project_name(project), headers=PRIVATE, done=done)
 
 
 def _refused(words: str, status: int) -> Response:
-    return PlainTextResponse(words, status_code=status, headers=_HEADERS)
+    return PlainTextResponse(words, status_code=status, headers=PRIVATE)

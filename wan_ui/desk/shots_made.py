@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backend.contract.shots import goes_on, shot_length
@@ -12,7 +12,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
-from wan_ui.desk.media import POSTER, VIDEO, media_url, owned_job, shot_poster
+from wan_ui.desk.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
 from wan_ui.desk.shots import first_frame
 from wan_ui.door.access import Access
 
@@ -26,7 +26,7 @@ def shots_route(engine: Engine, access: Access) -> Route:
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(owned_job, engine, request, access)
         if job is None or job.deleted or not job.request.shots:
-            return PlainTextResponse("Not found", status_code=404)
+            return nothing()
         return JSONResponse(await asyncio.to_thread(_told, engine, job), headers=_HEADERS)
 
     return Route(f"/{_PREFIX}/{{job_id}}", serve, methods=["GET"])

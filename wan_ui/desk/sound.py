@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.contract.events import VideoResult
@@ -15,12 +15,11 @@ from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Cage, For, Opening
 from backend.media.sound import MODEL_SOUND, write_sound
-from wan_ui.desk.media import VIDEO, owned_job
+from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access
 
 _PREFIX = "studio/sound"
-_HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def sound_url(job: Job) -> str:
@@ -35,9 +34,9 @@ def sound_route(engine: Engine, access: Access) -> Route:
         job = await asyncio.to_thread(owned_job, engine, request, access)
         result = await asyncio.to_thread(engine.library.result, job.id) if job else None
         if result is None or not result.has_sound:
-            return _nothing()
+            return nothing()
         sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
-        return _nothing() if sound is None else Response(sound, media_type="audio/wav", headers=_HEADERS)
+        return nothing() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)
 
     return Route(f"/{_PREFIX}/{{job_id}}.wav", serve, methods=["GET"])
 
@@ -53,7 +52,3 @@ async def _made(cage: Cage, job: Job, result: VideoResult, who: For) -> bytes | 
             return await asyncio.to_thread(path.read_bytes)
         except (StudioError, OSError):
             return None
-
-
-def _nothing() -> Response:
-    return PlainTextResponse("Not found", status_code=404)
