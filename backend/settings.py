@@ -106,17 +106,19 @@ def worker_environment(
 def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
     """What the hosts of one worker know and nobody else does (STUDIO_HOSTS_SECRET), else what the file STUDIO_HOSTS_SECRET_FILE
     holds; "" if neither is set. Raises: OSError if the file cannot be read."""
-    if file := environment.get("STUDIO_HOSTS_SECRET_FILE"):
-        return environment.get("STUDIO_HOSTS_SECRET") or Path(file).expanduser().read_text("utf-8").strip()
-    return environment.get("STUDIO_HOSTS_SECRET", "")
+    return _secret("STUDIO_HOSTS_SECRET", environment)
 
 
 def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
     """USER:PASSWORD for visitors (STUDIO_AUTH), else what the file STUDIO_AUTH_FILE holds; "" if neither is set. Neither stands
     in a list of processes, as a command line does. Raises: OSError if the file cannot be read."""
-    if file := environment.get("STUDIO_AUTH_FILE"):
-        return environment.get("STUDIO_AUTH") or Path(file).expanduser().read_text("utf-8").strip()
-    return environment.get("STUDIO_AUTH", "")
+    return _secret("STUDIO_AUTH", environment)
+
+
+def _secret(name: str, environment: Mapping[str, str]) -> str:
+    if file := environment.get(f"{name}_FILE"):
+        return environment.get(name) or Path(file).expanduser().read_text("utf-8").strip()
+    return environment.get(name, "")
 
 
 def rewriter_key(environment: Mapping[str, str] = os.environ) -> str:

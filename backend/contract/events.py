@@ -1,7 +1,7 @@
 """What happens to a job, as frozen values with a JSON form. Stored first, then shown."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from backend.contract.request import GenerationRequest
 
@@ -76,8 +76,8 @@ DOWNLOAD = "the download"
 """What `Loading` calls a download; any other name is of weights that are being read."""
 
 
-class _Event:
-    """What all events share: their kind, whether a job ends with them, and their JSON form."""
+class Event:
+    """What happens to a job: its kind, whether the job ends with it, and its JSON form."""
 
     kind: ClassVar[str]
     is_final: ClassVar[bool]
@@ -96,14 +96,14 @@ class _Event:
 
 
 @dataclass(frozen=True)
-class Queued(_Event, kind="queued"):
+class Queued(Event, kind="queued"):
     """Waiting; `position` other jobs wait before it (0: it runs next)."""
 
     position: int
 
 
 @dataclass(frozen=True)
-class Loading(_Event, kind="loading"):
+class Loading(Event, kind="loading"):
     """The checkpoint is being read, or downloaded, at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
 
     bytes_done: int
@@ -113,7 +113,7 @@ class Loading(_Event, kind="loading"):
 
 
 @dataclass(frozen=True)
-class Compiling(_Event, kind="compiling"):
+class Compiling(Event, kind="compiling"):
     """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead.
 
     It is number `index` (from 1) of the `total` that the video lacks, 0 where they are not counted; `seconds_left` until all are
@@ -128,12 +128,12 @@ class Compiling(_Event, kind="compiling"):
 
 
 @dataclass(frozen=True)
-class Encoding(_Event, kind="encoding"):
+class Encoding(Event, kind="encoding"):
     """The prompt, and the image if there is one, are being encoded."""
 
 
 @dataclass(frozen=True)
-class Step(_Event, kind="step"):
+class Step(Event, kind="step"):
     """Denoising step `index` (from 1) of `total` is done.
 
     `seconds` that this step took, `seconds_left` until the video should be finished, `preview` a file name in the job's folder.
@@ -147,7 +147,7 @@ class Step(_Event, kind="step"):
 
 
 @dataclass(frozen=True)
-class Decoding(_Event, kind="decoding"):
+class Decoding(Event, kind="decoding"):
     """`frame` of `total` pixel frames are decoded."""
 
     frame: int
@@ -155,7 +155,7 @@ class Decoding(_Event, kind="decoding"):
 
 
 @dataclass(frozen=True)
-class Upscaling(_Event, kind="upscaling"):
+class Upscaling(Event, kind="upscaling"):
     """`frame` of `total` pixel frames of the finished video are made larger; `seconds_left` until all are, 0 while not known."""
 
     frame: int
@@ -164,7 +164,7 @@ class Upscaling(_Event, kind="upscaling"):
 
 
 @dataclass(frozen=True)
-class Block(_Event, kind="block"):
+class Block(Event, kind="block"):
     """Block `index` (from 0) of a live video is made: its pixel frames from number `first` to, not including, `end` are pictures
     in the job's folder, by `backend.contract.live.frame_name`. `seconds` is what it took."""
 
@@ -175,7 +175,7 @@ class Block(_Event, kind="block"):
 
 
 @dataclass(frozen=True)
-class ShotBegun(_Event, kind="shot_begun"):
+class ShotBegun(Event, kind="shot_begun"):
     """Shot `index` (from 1) of a storyboard's `total` is being made; the events that follow are about it."""
 
     index: int
@@ -183,7 +183,7 @@ class ShotBegun(_Event, kind="shot_begun"):
 
 
 @dataclass(frozen=True)
-class ShotMade(_Event, kind="shot_made"):
+class ShotMade(Event, kind="shot_made"):
     """Shot `index` (from 1) of a storyboard's `total` is made: `result` is its video, in the job's folder."""
 
     index: int
@@ -192,7 +192,7 @@ class ShotMade(_Event, kind="shot_made"):
 
 
 @dataclass(frozen=True)
-class Interrupted(_Event, kind="interrupted"):
+class Interrupted(Event, kind="interrupted"):
     """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
 
     `by` says what ended: the "worker" by itself, the worker by a "signal" from outside or because one of its hosts is silent, or
@@ -206,14 +206,14 @@ class Interrupted(_Event, kind="interrupted"):
 
 
 @dataclass(frozen=True)
-class Finished(_Event, kind="finished", is_final=True):
+class Finished(Event, kind="finished", is_final=True):
     """The video is finished."""
 
     result: VideoResult
 
 
 @dataclass(frozen=True)
-class Failed(_Event, kind="failed", is_final=True):
+class Failed(Event, kind="failed", is_final=True):
     """It went wrong: `cause` says why, `fix` what to do, a sentence each. Where memory ran out, `proposals` are what would
     fit, the same request otherwise; events of older versions have none."""
 
@@ -223,29 +223,13 @@ class Failed(_Event, kind="failed", is_final=True):
 
 
 @dataclass(frozen=True)
-class Cancelled(_Event, kind="cancelled", is_final=True):
+class Cancelled(Event, kind="cancelled", is_final=True):
     """It was stopped; `result` is the unfinished video, or None."""
 
     result: VideoResult | None = None
 
 
-Event = (
-    Queued
-    | Loading
-    | Compiling
-    | Encoding
-    | Step
-    | Decoding
-    | Upscaling
-    | Block
-    | ShotBegun
-    | ShotMade
-    | Interrupted
-    | Finished
-    | Failed
-    | Cancelled
-)
-_KINDS = {cls.kind: cls for cls in get_args(Event)}
+_KINDS = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
 def from_json(data: dict[str, Any]) -> Event:
