@@ -259,7 +259,15 @@ def wanted_files(source: str) -> list[HubFile]:
 
 def check_space(source: str, files: Sequence[HubFile]) -> None:
     """Raises: ModelError if the disk has no room for what these files lack."""
-    _check_space(source, sum(file.num_bytes - file.arrived_bytes for file in files))
+    needed = sum(file.num_bytes - file.arrived_bytes for file in files)
+    there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise ModelError(
+            f"{source} needs {needed / 1e9:.1f} GB more",
+            f"and the disk has {free / 1e9:.1f} GB free",
+            "free some, or let HF_HOME name a folder on a larger disk",
+        )
 
 
 def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
@@ -372,17 +380,6 @@ def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
 
 def _has_failed(future: Future) -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
-
-
-def _check_space(repository: str, needed: int) -> None:
-    there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        raise ModelError(
-            f"{repository} needs {needed / 1e9:.1f} GB more",
-            f"and the disk has {free / 1e9:.1f} GB free",
-            "free some, or let HF_HOME name a folder on a larger disk",
-        )
 
 
 def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:

@@ -26,17 +26,13 @@ INSTALL = "pip install -r requirements.txt"
 LICENCE = "Real-ESRGAN's model, by Xintao Wang and others, under the BSD 3-Clause License"
 
 
-def _compact() -> list[str]:
-    return [f"body.{index}" for index in range(35)]
-
-
 def _dense(blocks: int) -> list[str]:
     inner = [f"body.{block}.rdb{part}.conv{number}" for block in range(blocks) for part in (1, 2, 3) for number in range(1, 6)]
     return ["conv_first", *inner, "conv_body", "conv_up1", "conv_up2", "conv_hr", "conv_last"]
 
 
 _EMBEDDED = {  # the package's names, and the modules in the order of its files
-    EMBEDDED: ("REALESRGAN_ANIMAVIDEOV3_UP4X", _compact()),
+    EMBEDDED: ("REALESRGAN_ANIMAVIDEOV3_UP4X", [f"body.{index}" for index in range(35)]),
     "x4plus": ("REALESRGAN_X4PLUS_UP4X", _dense(23)),
     "x4plus-anime": ("REALESRGAN_X4PLUSANIME_UP4X", _dense(6)),
 }

@@ -70,7 +70,8 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
     check_track(film.track, film.seconds)
     for number, (clip, piece) in enumerate(zip(film.clips, film.pieces, strict=True), 1):
         check_seen(read_clip_facts(clip), piece.end, film.fps, f"shot {number}")
-    sound = film_sound(film.pieces, film.fps, _sounds_of(film), film.track)
+    sounds = [clip_sound(clip) if film.is_heard else None for clip in film.clips]
+    sound = film_sound(film.pieces, film.fps, sounds, film.track)
     parts = (_frames_of(clip, piece, film) for clip, piece in zip(film.clips, film.pieces, strict=True))
     num_frames = write_frames(crossed(parts, [piece.fade for piece in film.pieces]), path, fps=film.fps, comment=comment)
     if sound is not None:
@@ -176,10 +177,6 @@ def clip_sound(path: Path) -> Callable[[float, float, int], Sound] | None:
         return read_at(path, SoundPart(start=start, seconds=length), rate)
 
     return part
-
-
-def _sounds_of(film: Film) -> list[Callable[[float, float, int], Sound] | None]:
-    return [clip_sound(clip) if film.is_heard else None for clip in film.clips]
 
 
 def _frames_of(clip: Path, piece: Piece, film: Film) -> Iterator[Frame]:

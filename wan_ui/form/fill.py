@@ -14,6 +14,7 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FIELDS
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import LONG_SECONDS, Opening, Steps
@@ -34,9 +35,8 @@ from wan_ui.parts.message import Message
 from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
-    "shots": (), "shot_images": (), "shot_videos": (), "shot_drives": (), "figures": (), "figure_images": (),
-    "track": None, "track_start": 0.0, "track_fade": 0.0, "track_volume": 1.0,
-}  # fmt: skip
+    one.name: one.default for one in FIELDS if one.part == "story"
+}
 
 
 def proposed_size(value: str) -> dict[str, int]:

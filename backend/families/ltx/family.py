@@ -109,7 +109,8 @@ class LtxFamily(Face):
         projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
         of it."""
         config = configs["transformer"]
-        width, tokens, layers = width_of(config), _step_tokens(request), config["num_layers"] * branches
+        width, layers = width_of(config), config["num_layers"] * branches
+        tokens = request.geometry().num_tokens + Appended.of(request).num_tokens
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
         across = 4 * tokens * width * sound + 4 * tokens * sound * width
         own = 2 * tokens * width * width * (4 + 2 + 8) + across
@@ -124,11 +125,6 @@ class LtxFamily(Face):
 
 
 LTX = LtxFamily()
-
-
-def _step_tokens(request: VideoSettings) -> int:
-    """The tokens of the video, and those that are appended to them."""
-    return request.geometry().num_tokens + Appended.of(request).num_tokens
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
