@@ -1,6 +1,7 @@
-"""What a heavy process does not import: libraries that diffusers and transformers load where they are installed, and that nothing
-here uses. They cost a second (docs/lab/cpu.md)."""
+"""Which libraries are installed, and what a heavy process does not import: those that diffusers and transformers load where they
+are installed, and that nothing here uses. They cost a second (docs/lab/cpu.md)."""
 
+import importlib.metadata
 import sys
 
 TORCHVISION = "torchvision"
@@ -18,3 +19,11 @@ def hide_unused_libraries() -> None:
 def hide(library: str) -> None:
     """The same of one."""
     sys.modules.setdefault(library, None)
+
+
+def installed_version(library: str, otherwise: str = "none") -> str:
+    """The version of a library that is installed, or what stands for one that is not."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return otherwise

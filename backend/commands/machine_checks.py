@@ -9,15 +9,15 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import httpx2
 
 from backend.contract.check import Check
 from backend.contract.request import example_request
-from backend.engine.disk import RESERVE_BYTES, needed_bytes
+from backend.engine.disk import RESERVE_BYTES, gigabytes, needed_bytes
 from backend.host_memory import memory_of_machine
+from backend.imports import installed_version
 from backend.settings import PROJECT_FOLDER, Settings
 from backend.stock.weights_here import has_weights
 from backend.workers.unused_accelerator import Surroundings, pinned
@@ -41,7 +41,7 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
     """Whether the packages are installed in the versions that the requirements name; a build's own mark, as in "2.13.0+cpu", does
     not count."""
     wanted = re.findall(r"^([\w.-]+)==(\S+)", requirements.read_text("utf-8"), re.MULTILINE)
-    found = {name: _version(name) for name, _ in wanted}
+    found = {name: installed_version(name, "missing") for name, _ in wanted}
     others = [f"{name} {found[name]}, not {number}" for name, number in wanted if found[name].partition("+")[0] != number]
     if not others:
         return Check(name="packages", state="ok", found=f"{len(wanted)}, as {requirements.name} names them")
@@ -71,7 +71,7 @@ def memory_check(root: Path = Path("/")) -> Check:
     if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
     total, free = memory
-    found = f"{_gb(free)} of {_gb(total)} are free"
+    found = f"{gigabytes(free)} of {gigabytes(total)} are free"
     if free >= LEAST_MEMORY:
         return Check(name="host memory", state="ok", found=found)
     return Check(name="host memory", state="warning", found=found, mend="end other programs, or take a larger machine")
@@ -80,7 +80,7 @@ def memory_check(root: Path = Path("/")) -> Check:
 def disk_check(folder: Path, preset: Preset) -> Check:
     """Whether the disk has room for one video of the preset."""
     needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_existing(folder)).free
-    found = f"{_gb(free)} are free, a video of {preset.name} needs {_gb(needed)} while it is made"
+    found = f"{gigabytes(free)} are free, a video of {preset.name} needs {gigabytes(needed)} while it is made"
     if free >= needed:
         return Check(name="disk", state="ok", found=found)
     return Check(name="disk", state="fault", found=found, mend="make room, or name a folder on another disk with --data-dir")
@@ -176,14 +176,3 @@ def facts_of_machine(here: Surroundings) -> Mapping[str, object]:
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(one for one in (folder, *folder.parents) if one.exists())
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"

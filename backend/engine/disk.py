@@ -27,7 +27,7 @@ class Shortage:
     needed: int
 
     def __str__(self) -> str:
-        return f"{_gigabytes(self.free)} free, {_gigabytes(self.needed)} needed"
+        return f"{gigabytes(self.free)} free, {gigabytes(self.needed)} needed"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
@@ -55,5 +55,6 @@ def shortage(folder: Path, needed: int) -> Shortage | None:
     return Shortage(free=free, needed=needed) if free < needed else None
 
 
-def _gigabytes(count: int) -> str:
+def gigabytes(count: int) -> str:
+    """So many bytes in words."""
     return f"{count / 1e9:.1f} GB"

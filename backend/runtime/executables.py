@@ -8,7 +8,6 @@ The files are pickles: anyone who can write into the folder can run code here, a
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import logging
 import pickle
@@ -21,6 +20,7 @@ import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from backend.files import replacing
+from backend.imports import installed_version
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Program, compile_now
 from backend.settings import compiler_flags
@@ -46,23 +46,13 @@ class Identity:
 
 def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
     """Everything that decides which executable one program needs."""
-    versions = (
-        {package: _version(package) for package in ("jax", "jaxlib", "libtpu")}
-        if layout.platform == "tpu"
-        else {package: _version(package) for package in ("jax", "jaxlib")}
-    )
+    libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
+    versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
     devices, mesh = _devices(layout), layout.plan_text
     text = _LOCATIONS.sub("", lowered.as_text())
     digest = hashlib.sha256((json.dumps([FORMAT, name, mesh, devices, versions, flags]) + text).encode()).hexdigest()
     return Identity(program=name, mesh=mesh, devices=devices, versions=versions, flags=flags, digest=digest)
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def _devices(layout: Layout) -> str:

@@ -1,11 +1,11 @@
 """Whether two hosts run the same: this project's own code, Python, and the libraries that decide what is computed."""
 
 import hashlib
-import importlib.metadata
 import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+from backend.imports import installed_version
 from backend.settings import PROJECT_FOLDER
 
 _LIBRARIES = (
@@ -18,7 +18,7 @@ _PARTS = ("backend", "kernels", "presets")
 def versions_here() -> dict[str, str]:
     """This host's, by name; "none" for a library that is not installed."""
     own = {"python": platform.python_version(), "this project": fingerprint(data=(".json",))[:12]}
-    return own | {name: _version(name) for name in _LIBRARIES}
+    return own | {name: installed_version(name) for name in _LIBRARIES}
 
 
 def difference(first: dict[str, str], other: dict[str, str]) -> str:
@@ -27,13 +27,6 @@ def difference(first: dict[str, str], other: dict[str, str]) -> str:
         if other.get(name) != version:
             return f"{name} is {other.get(name)} there and {version} on the first host: install the same on every host"
     return ""
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
 
 from backend.accelerators import Accelerator, Holder, find_holders
 from backend.contract.worker import Device, UnusedAccelerator
+from backend.imports import installed_version
 from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -107,14 +107,7 @@ def unused_by_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None
 
 def installed_versions() -> dict[str, str]:
     """The versions of those of `PACKAGES` that are installed."""
-    return {name: found for name in PACKAGES if (found := _version(name))}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    return {name: found for name in PACKAGES if (found := installed_version(name, ""))}
 
 
 def _platform(device: Device) -> str:

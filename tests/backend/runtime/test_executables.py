@@ -55,7 +55,7 @@ def test_other_flags_are_another_program(folder, monkeypatch):
 
 
 def test_another_version_is_another_program(folder, monkeypatch):
-    monkeypatch.setattr("backend.runtime.executables._version", lambda package: "0.0.1")
+    monkeypatch.setattr("backend.runtime.executables.installed_version", lambda package: "0.0.1")
     other = program(folder)
     other.prepare(EIGHT)
     assert not other.is_loaded(EIGHT)
