@@ -221,9 +221,9 @@ class Residents:
         if current:
             current.on_host = False
             bytes_per_device += current.needed
-        while (loser := self._next_to_leave(used, on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device, coming):
+        while (loser := self._next_to_leave(on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device, coming):
             loser.on_host = True
-        while (loser := self._next_to_leave(used, on_host=True)) and self._host_bytes(used) > self._host_room(used, num_bytes):
+        while (loser := self._next_to_leave(on_host=True)) and self._host_bytes(used) > self._host_room(num_bytes):
             logger.info("%s is kept no longer", Path(loser.key[0]).name)
             del self._models[loser.key]
             is_dropped, loser = True, None
@@ -238,7 +238,7 @@ class Residents:
             if id(network) in on_devices:
                 network.move_back()
 
-    def _next_to_leave(self, used: Collection[int], *, on_host: bool) -> _Resident | None:
+    def _next_to_leave(self, *, on_host: bool) -> _Resident | None:
         """The model that gives up its place first."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
@@ -262,7 +262,7 @@ class Residents:
         on_devices = self._on_devices(used)
         return sum(network.num_bytes for network in self._networks() if id(network) not in on_devices)
 
-    def _host_room(self, used: Collection[int], num_bytes: int) -> int:
+    def _host_room(self, num_bytes: int) -> int:
         if self._bounds.host is None and self._bounds.device_bytes is None:
             return 0  # the devices' memory is the host's: a copy of it spares nothing
         return self._share(self._bounds.host, sum(one.num_bytes for one in self._networks() if one.is_on_host), num_bytes)

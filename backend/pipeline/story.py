@@ -127,7 +127,7 @@ class Story:
         """Notes that the shot is whole; its stages' files are no longer needed."""
         place = self.folder_of(index)
         if self._carries_clip and (place / MODEL_SOUND).exists():
-            self._put_sound_of_last_frames(index, result)
+            self._put_sound_of_last_frames(index)
         self._note(index, result)
         for file in place.glob("*.safetensors"):
             file.unlink()
@@ -222,7 +222,7 @@ class Story:
             part.write_text(json.dumps({"result": result.to_json(), **facts}, ensure_ascii=False), "utf-8")
         return result
 
-    def _put_sound_of_last_frames(self, index: int, result: VideoResult) -> None:
+    def _put_sound_of_last_frames(self, index: int) -> None:
         """Puts into the shot's last frames what is heard with them: a model that hears its clips goes on from there."""
         fps, request = self._request.fps, self._request
         seconds = min(max(CARRIED), end_of(request, index)) / fps

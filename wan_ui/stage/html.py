@@ -55,7 +55,7 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Mo
         f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
         f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f'<div class="foot">{_readout(view, job, texts)}{_player(view, job, texts)}{_actions(view, job, texts, model)}'
+        f'<div class="foot">{_readout(view, job, texts)}{_player(view, texts)}{_actions(view, job, texts, model)}'
         f'{_facts(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
     )
 
@@ -175,7 +175,7 @@ def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     return [(texts.fact_windows, texts.fact_window_frames.format(frames=length))] if length else []
 
 
-def _player(view: StageView, job: Job | None, texts: Texts) -> str:
+def _player(view: StageView, texts: Texts) -> str:
     """Play, frame by frame, position over the sound's waveform, loop, sound: the page's script moves them."""
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
