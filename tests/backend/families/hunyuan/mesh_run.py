@@ -92,7 +92,7 @@ def ours(
         positions=run(denoiser.positions(SHAPE, tokens.order.shape[1] if has_room else 0)),
         first_frame=host.get("first_frame"),
     )
-    return np.asarray(jax.jit(denoiser.velocity)(weights, host["latents"], *map(jnp.float32, TIMES), context))
+    return np.asarray(jax.jit(denoiser.velocity)(weights, host["latents"], tuple(map(jnp.float32, TIMES)), context))
 
 
 def main() -> None:
