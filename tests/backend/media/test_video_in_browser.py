@@ -1,12 +1,12 @@
 """Our videos play in a real Chromium, to the end and at their exact size."""
 
 import base64
-import shutil
 
 import pytest
 
 from backend.media.video import write_video
 from tests.backend.media.test_video import REQUEST, moving
+from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS
 
 PLAY = """async () => {
     const video = document.querySelector('video');
@@ -25,7 +25,7 @@ def test_it_plays_to_the_end_at_its_size(tmp_path):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS))
         page = browser.new_page()
         for width, height in ((128, 128), (127, 97), (90, 51), (17, 34)):
             path = tmp_path / f"{width}.mp4"
