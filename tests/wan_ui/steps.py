@@ -1,5 +1,7 @@
 """What a person does on the page, step by step; for the browser tests."""
 
+from playwright import sync_api
+
 
 def generate(page, prompt: str, steps: int = 2) -> None:
     page.locator("#prompt textarea").fill(prompt)
@@ -11,11 +13,15 @@ def generate(page, prompt: str, steps: int = 2) -> None:
 def made(page, prompt: str, steps: int = 2) -> str:
     """Makes a video and gives its job's id."""
     generate(page, prompt, steps)
-    page.wait_for_function(
-        """prompt => document.querySelector('.stage').dataset.phase === 'finished'
-           && document.querySelector('.stage .detail[title]').title === prompt""",
-        arg=prompt,
-    )
+    try:
+        page.wait_for_function(
+            """prompt => document.querySelector('.stage').dataset.phase === 'finished'
+               && document.querySelector('.stage .detail[title]').title === prompt""",
+            arg=prompt,
+        )
+    except sync_api.TimeoutError:
+        shown = {place: page.locator(place).first.inner_text() for place in ("#message", ".stage", ".queue")}
+        raise AssertionError(f"no video of {prompt!r} was made, and the page shows {shown}") from None
     return page.locator(".stage").get_attribute("data-job")
 
 

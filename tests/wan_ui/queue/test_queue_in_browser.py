@@ -127,7 +127,7 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
         page = chromium.new_context().new_page()
         page.goto(server.url)
         until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
-        generate(page, "a slow red square", 12)
+        generate(page, "a slow red square", 20)  # half a minute: it runs until the server dies
         page.locator('.stage[data-phase="denoising"]').wait_for()
         for prompt in ("left one", "left two"):
             generate(page, prompt)
