@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import gmtime, strftime, time
 from typing import get_args
@@ -16,7 +17,6 @@ from backend.contract.worker import Device, Keeping, KeptModel, WorkerView
 from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
 from backend.engine.job import JobState
-from backend.imports import installed_version
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
@@ -228,8 +228,13 @@ def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:
 
 
 def _versions() -> Rows:
-    found = ((name, installed_version(name, "")) for name in _LIBRARIES)
-    return ("python", platform.python_version()), *(row for row in found if row[1])
+    rows = [("python", platform.python_version())]
+    for name in _LIBRARIES:
+        try:
+            rows.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return tuple(rows)
 
 
 def _errors(engine: Engine) -> tuple[str, ...]:
