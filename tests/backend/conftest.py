@@ -52,7 +52,7 @@ def all_events(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
     return [event for _, event in engine.events(job_id, after)]
 
 
-def wait_for(is_true: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_for(is_true: Callable[[], object], seconds: float = 120.0) -> None:
     """Waits until it is true. Raises: AssertionError if it never is."""
     until = time.monotonic() + seconds
     while not is_true():

@@ -2,16 +2,22 @@
 
 import pytest
 
-from backend.contract.cues import Cue
 from backend.contract.events import Block, Finished
+from backend.contract.live import frame_name
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from presets import load_preset
 from tests.backend.conftest import all_events, wait_for
+from tests.fake_pipeline import square_in
 
 
 def open_request(prompt: str = "a red square") -> GenerationRequest:
     return GenerationRequest.from_preset(load_preset("wan-live-tiny"), prompt=prompt, num_frames=401, is_open=True)
+
+
+def seen(engine, job) -> tuple[int, str]:
+    """Where the square begins in the newest picture, and its colour: what is said is heard by the worker some time later."""
+    return square_in(job.folder / frame_name(engine.last_event(job.id).end - 1))
 
 
 def test_what_is_said_is_heard_and_kept(engine):
@@ -19,14 +25,14 @@ def test_what_is_said_is_heard_and_kept(engine):
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     engine.say(job.id, action="right")
     engine.say(job.id, prompt="a blue square")
-    heard = engine.last_event(job.id).index + 2
-    wait_for(lambda: engine.last_event(job.id).index > heard)
+    wait_for(lambda: seen(engine, job)[0] > 48 and seen(engine, job)[1] == "blue")
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
     assert isinstance(finished, Finished)
     request = engine.job(job.id).request
     assert request == finished.result.request and not request.is_open and request.num_frames < 401
-    assert len(request.cues) == 1 and request.cues[0] == Cue(block=request.cues[0].block, action="right", prompt="a blue square")
+    said = [(cue.action, cue.prompt) for cue in request.cues]
+    assert said in ([("right", "a blue square")], [("right", None), (None, "a blue square")])  # before one block, or two
 
 
 def test_what_cannot_be_followed_is_refused(engine):
@@ -46,8 +52,7 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     for number in range(10_000):
         engine.say(job.id, action=("left", "right")[number % 2])
-    heard = engine.last_event(job.id).index + 2
-    wait_for(lambda: engine.last_event(job.id).index > heard)
+    wait_for(lambda: seen(engine, job)[0] == 72)  # the last of them holds: the square is at the right edge
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
     assert isinstance(finished, Finished)

@@ -32,9 +32,10 @@ def seen(page, condition: str) -> None:
 def running(page):
     """A page with a live video that shows something; nothing is left of the one before."""
     page.locator('#views [data-view="live"]').click()
-    page.locator("#live-canvas").evaluate("canvas => { delete canvas.dataset.frame; canvas.width = canvas.width; }")
     page.locator("#live-prompt").fill("a red square")
     page.locator("#live-start").click()
+    page.locator("#live-stop").wait_for()  # until then the one before may still be drawn
+    page.locator("#live-canvas").evaluate("canvas => { delete canvas.dataset.frame; canvas.width = canvas.width; }")
     seen(page, "square.frame >= 0")
     yield page
     if page.locator("#live-stop").is_visible():

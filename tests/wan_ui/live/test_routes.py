@@ -9,7 +9,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.events import Block
+from backend.contract.live import frame_name
 from backend.engine.engine import Engine
+from tests.fake_pipeline import square_in
 from wan_ui.desk.desk import Desk
 from wan_ui.door.access import Access
 from wan_ui.door.visitors import COOKIE
@@ -91,8 +93,7 @@ def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its
     while not isinstance(engine.last_event(job), Block):
         time.sleep(0.02)
     assert anna.post(f"/studio/live/{job}/say", json={"action": "left"}).json() == {}
-    heard = engine.last_event(job).index + 2
-    while engine.last_event(job).index <= heard:
+    while square_in(engine.job(job).folder / frame_name(engine.last_event(job).end - 1))[0] >= 48:
         time.sleep(0.02)
     assert "left, right" in refused(anna, f"/studio/live/{job}/say", {"action": "jump"})
     assert "is empty" in refused(anna, f"/studio/live/{job}/say", {"prompt": " "})
