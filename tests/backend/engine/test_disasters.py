@@ -147,7 +147,7 @@ def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
 def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, tmp_path, monkeypatch):
     monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
     engine = make_engine()
-    running, waiting = (engine.submit(request("a slow square", steps=3)) for _ in range(2))
+    running, waiting = (engine.submit(request("a slow square", steps=30)) for _ in range(2))
     shutil.rmtree(tmp_path / "data" / "engines")
     (tmp_path / "data" / "engines").mkdir()
     time.sleep(2.5)
@@ -157,7 +157,7 @@ def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, tmp_
 
 
 def test_a_deleted_run_folder_is_made_again(engine, tmp_path):
-    engine.submit(request("a slow square", steps=2))
+    engine.submit(request("a slow square", steps=5))
     waiting = engine.submit(request())
     shutil.rmtree(waiting.folder)
     assert isinstance(all_events(engine, waiting.id)[-1], Finished)
@@ -178,7 +178,7 @@ def test_a_deleted_run_folder_under_a_running_job_ends_in_words(engine, tmp_path
 def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, monkeypatch, jump):
     real, offset = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + offset[0])
-    engine.submit(request("a slow square", steps=2))
+    engine.submit(request("a slow square", steps=6))
     first = engine.submit(request("first"))
     offset[0] = jump
     second = engine.submit(request("second"))

@@ -133,7 +133,7 @@ def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
 
 
 def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
-    running, waiting, last = (engine.submit(request("a slow square", steps=2)) for _ in range(3))
+    running, waiting, last = (engine.submit(request("a slow square", steps=5)) for _ in range(3))
     engine.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
     assert engine.position(last.id) == 0
@@ -141,7 +141,7 @@ def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
 
 
 def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine):
-    _, waiting = (engine.submit(request("a slow square", steps=2)) for _ in range(2))
+    _, waiting = (engine.submit(request("a slow square", steps=30)) for _ in range(2))
     half = waiting.folder / "previews" / ".step-003.png.1.part"  # as a worker leaves it that is killed while it writes
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(b"half")
@@ -260,7 +260,7 @@ def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
 
 def test_engines_side_by_side_keep_to_their_own_jobs(make_engine):
     first = make_engine()
-    running, waiting = first.submit(request("a slow square", steps=2)), first.submit(request())
+    running, waiting = first.submit(request("a slow square", steps=10)), first.submit(request())
     second = make_engine()
     assert second.job(running.id).state == "running" and second.position(waiting.id) is None
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)

@@ -89,7 +89,7 @@ def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, 
 
 
 def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, clip):
-    engine.submit(request("a slow square", steps=2))
+    engine.submit(request("a slow square", steps=5))
     job = engine.submit(request(video=str(clip)))
     changed = engine.revise(job.id, job.request.changed(strength=0.5))
     assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))

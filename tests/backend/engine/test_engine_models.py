@@ -67,7 +67,7 @@ def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_pa
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
         engine.submit(wanted)
     assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
-    engine.submit(request("a slow square"))
+    engine.submit(request("a slow square", steps=30))
     waiting = engine.submit(request())
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
         engine.revise(waiting.id, wanted)

@@ -74,12 +74,12 @@ def test_memory_that_is_short_beside_kept_models_costs_them_and_not_the_video(en
 
 
 def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_engine, monkeypatch):
-    """Loading elsewhere would take a minute, the busy worker three seconds."""
+    """Loading elsewhere would take a minute, the busy worker ten seconds."""
     engine = make_engine(pipeline="tests.keeping_pipeline", shares=(Share(), Share()))
     wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
     monkeypatch.setattr(engine._dispatcher, "_load_seconds", lambda model: 60.0)
     made(engine, of(NAMES[1]))
-    running = engine.submit(of(NAMES[1], "a slow square").changed(steps=4), may_download=True)
+    running = engine.submit(of(NAMES[1], "a slow square").changed(steps=10), may_download=True)
     next(event for _, event in engine.events(running.id) if isinstance(event, Step))
     waiting, other = engine.submit(of(NAMES[1], "a patient square"), may_download=True), engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)

@@ -63,13 +63,13 @@ def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make
 
 
 def test_what_is_being_made_cannot_be_deleted(engine):
-    job = engine.submit(request("a slow square"))
+    job = engine.submit(request("a slow square", steps=30))
     with pytest.raises(StudioError, match="stop it first"):
         engine.library.delete(job.id)
 
 
 def test_waiting_jobs_can_be_put_into_another_order(engine):
-    engine.submit(request("a slow square", steps=3))
+    engine.submit(request("a slow square", steps=30))
     first, second, third = (engine.submit(request(f"square {number}", steps=1)).id for number in range(3))
     engine.move(third, 0)
     assert engine.line() == [third, first, second]
@@ -78,14 +78,14 @@ def test_waiting_jobs_can_be_put_into_another_order(engine):
 
 
 def test_jobs_of_one_shape_are_put_together(engine):
-    engine.submit(request("a slow square", steps=3))
+    engine.submit(request("a slow square", steps=30))
     small, wide = engine.submit(request("small")).id, engine.submit(request("wide", width=128)).id
     again = engine.submit(request("small again")).id
     assert engine.line() == [small, again, wide]
 
 
 def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine):
-    running, waiting = engine.submit(request("a slow square", steps=2)), engine.submit(request("blue"))
+    running, waiting = engine.submit(request("a slow square", steps=6)), engine.submit(request("blue"))
     engine.revise(waiting.id, request("green", steps=2, width=128))
     result = all_events(engine, waiting.id)[-1].result
     assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
@@ -94,7 +94,7 @@ def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine):
 
 
 def test_an_owner_may_have_only_so_many_in_line(engine, tmp_path):
-    engine.submit(request("a slow square", steps=3), owner="ann")
+    engine.submit(request("a slow square", steps=30), owner="ann")
     for _ in range(2):
         engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
     with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):

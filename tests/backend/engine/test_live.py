@@ -52,7 +52,8 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     for number in range(10_000):
         engine.say(job.id, action=("left", "right")[number % 2])
-    wait_for(lambda: seen(engine, job)[0] == 72)  # the last of them holds: the square is at the right edge
+    engine.say(job.id, action="right", prompt="a blue square")
+    wait_for(lambda: seen(engine, job)[1] == "blue")  # what came before is heard, too
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
     assert isinstance(finished, Finished)

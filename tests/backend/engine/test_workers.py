@@ -100,7 +100,7 @@ def test_all_workers_end_at_the_same_time(engine):
 
 
 def test_a_job_that_runs_is_asked_after_by_its_own_worker(engine):
-    job = begun(engine, "a slow square")[0]
+    job = begun(engine, "a slow square", steps=30)[0]
     assert engine.worker_status(job.id).state == "busy"
     assert {worker.status.state for worker in engine.workers()} == {"busy", "ready"}
     assert engine.worker_status().state == "busy"

@@ -66,7 +66,7 @@ def test_only_the_operator_may_begin_a_download(desk, operator):
 
 
 def test_a_waiting_video_cannot_be_changed_into_a_download(desk, operator):
-    queued(desk, a_request(prompt="a slow square"), desk.visit(VISITOR))
+    queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
     waiting = queued(desk, a_request(), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
         revised(desk, waiting, a_large_request(), desk.visit(VISITOR))
@@ -114,7 +114,7 @@ def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):
     visitor = narrow.visit(VISITOR)
     with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
         queued(narrow, a_request(), visitor)
-    waiting = queued(desk, a_request(prompt="a slow square"), desk.visit(VISITOR))
+    waiting = queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="is not offered to visitors"):
         revised(narrow, waiting, a_request(), visitor)
     everything, tiny = narrow.visit(operator), load_preset("wan-tiny")

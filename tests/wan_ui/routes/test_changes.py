@@ -89,7 +89,7 @@ def test_nobody_is_told_of_anothers_job(desk):
 
 
 def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk):
-    submit(desk, ANNA, "a slow square", steps=2)
+    submit(desk, ANNA, "a slow square", steps=4)
     wait_for(lambda: desk.engine.worker_status().state == "busy")
     before = desk.engine.changes()
     busy, ready = (
