@@ -2,8 +2,10 @@
 
 import json
 import logging
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty, Queue
 
@@ -90,11 +92,9 @@ def test_one_that_is_stopped_is_not_told(engine, server):
 
 
 def test_a_key_of_an_earlier_version_tells_nobody(tmp_path):
-    import sqlite3
-
     keys = Keys(tmp_path)
     keys.create("new")
-    with sqlite3.connect(tmp_path / "keys.sqlite3") as database:
+    with closing(sqlite3.connect(tmp_path / "keys.sqlite3")) as database:
         database.execute("ALTER TABLE keys DROP COLUMN notify")
     assert [key.notify for key in keys.known()] == [()]
     keys.create("newer", notify=["json://localhost"])
