@@ -66,7 +66,7 @@ def live_routes(desk: Desk) -> Sequence[Route]:
 
     async def frames(request: Request) -> Response:
         job = _job(desk, request)
-        if job is None or not job.request.is_open:
+        if job is None or not (job.request.is_open or job.has_ended):  # an ended one is open no more, and still says how it ended
             return _missing()
         packets = _packets(desk, watch, job, desk.visit(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)

@@ -1,5 +1,6 @@
 """The live view's addresses: what is wrong is one sentence and leaves nothing behind, and a video is its visitor's own."""
 
+import json
 import time
 from pathlib import Path
 
@@ -102,3 +103,7 @@ def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its
         time.sleep(0.02)
     assert "nothing is being made live" in refused(anna, f"/studio/live/{job}/say", {"prompt": "a blue square"}).lower()
     assert engine.job(job).request.cues[-1].action == "left"
+    packets = anna.get(f"/studio/live/{job}/frames").content  # a stream that broke off in its last moment is opened again
+    how = json.loads(packets[packets.rindex(b'{"phase"') :])
+    assert how["has_ended"] and how["phase"] == "finished" and how["words"] and not how["error"]
+    assert ben.get(f"/studio/live/{job}/frames").status_code == 404
