@@ -22,7 +22,7 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 @contextmanager
 def demo_hub(place: Path, repository: str = REPOSITORY) -> Iterator[FakeHub]:
     """A Hub that offers the demo model and a LoRA."""
-    folder = Path(shutil.copytree(DEMO, place / "hub"))
+    folder = Path(shutil.copytree(DEMO, place / "offered"))
     (folder / "loras").mkdir()
     for name in ("style.safetensors", "style [v2].safetensors"):
         (folder / "loras" / name).write_bytes(b"\x02\0\0\0\0\0\0\0{}")
