@@ -21,9 +21,10 @@ def broken(tmp_path, *words: str, seconds: float) -> dict:
     command = [sys.executable, "-m", "benchmarks.cluster", *words, "--json", str(tmp_path / "figures.json")]
     environment = without_quick() | {"STUDIO_CACHE_DIR": os.environ["STUDIO_CACHE_DIR"]}
     done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=seconds)
-    assert (tmp_path / "figures.json").exists(), done.stderr
+    ended = f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "figures.json").exists(), ended
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert figures["violations"] == [] and done.returncode == 0, done.stderr
+    assert figures["violations"] == [] and done.returncode == 0, ended
     return figures
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backend.cluster.calls import Disconnected
 from backend.cluster.node import Ended, Item, LogText
 from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
 from backend.contract.events import Interrupted
@@ -38,7 +39,7 @@ class ClusterLink:
     pid = None
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
-        self._plan, self._node, self._log = plan, plan.node, log
+        self._plan, self._ask_node, self._log = plan, plan.node, log
         self._on_message, self._on_exit = on_message, on_exit
         self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._job: tuple[str, Path] | None = None  # the job whose files may come, and its folder
@@ -74,6 +75,8 @@ class ClusterLink:
             self._ask("open", replace(self._plan, node=None))
             threading.Thread(target=self._write, name="cluster-messages", daemon=True).start()
             code = self._listen()
+        except Disconnected:
+            pass
         except Exception as error:
             if _is_of_ray(error):
                 logger.warning("Worker %s is lost: %s", self._plan.name, str(error).strip().partition("\n")[0])
@@ -159,6 +162,8 @@ class ClusterLink:
                 if isinstance(message, Run):
                     self._send_files(message.job_id, message.folder)
                 self._ask("send", message)
+        except Disconnected:
+            pass
         except Exception:
             logger.warning("Worker %s takes no more messages", self._plan.name, exc_info=True)
             self._has_failed.set()
@@ -172,10 +177,8 @@ class ClusterLink:
                     self._ask("put", piece)
 
     def _ask(self, method: str, *values: Any, seconds: float = _ANSWER_SECONDS) -> Any:
-        """The answer of the actor's method. Raises: RayError, also for what the method raised."""
-        import ray
-
-        return ray.get(getattr(self._node, method).remote(*values), timeout=seconds)
+        """The answer of the node's method. Raises: RayError, also for what the method raised; Disconnected."""
+        return self._ask_node(method, *values, seconds=seconds)
 
 
 def _is_of_ray(error: Exception) -> bool:

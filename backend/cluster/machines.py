@@ -14,9 +14,11 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from backend.cluster.calls import Calls, Disconnected
 from backend.cluster.node import NodeMember, NodeWorker
 from backend.contract.worker import Hosts, WorkerView
 from backend.errors import RequestError, StudioError, one_line
@@ -29,7 +31,7 @@ _HEAD = re.compile(r"TPU-.+-head")  # the resource of a slice's first host
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0  # until a machine that cannot work is asked again; one whose worker was lost
-_CONNECT_SECONDS, _CLOSE_SECONDS = 5.0, 2.0
+_CONNECT_SECONDS, _CLOSE_SECONDS, _DISCONNECT_SECONDS = 5.0, 2.0, 3.0
 _PORT_SECONDS = 10.0  # for a slice's first host to find a free one
 _CALLS_AT_ONCE = 8  # of one worker's methods
 
@@ -154,6 +156,7 @@ class Cluster:
         self._complaints: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._calls = Calls()
         _connect(address)
 
     def start(self, fleet: Fleet, plan: WorkerPlan) -> None:
@@ -171,12 +174,18 @@ class Cluster:
         """Gives all machines back. The fleet must be closed."""
         import ray
 
-        ray.shutdown()
+        if self._calls.end(_DISCONNECT_SECONDS):
+            ray.shutdown()
+        else:
+            logger.warning("The cluster does not answer; the machines are given back when this process ends")
 
     def _look_after(self, fleet: Fleet, plan: WorkerPlan) -> None:
         while not self._closing.is_set():
             try:
-                self._look(fleet, plan)
+                with self._calls.counted():
+                    self._look(fleet, plan)
+            except Disconnected:
+                return
             except Exception:  # whatever Ray raises while its head is away; the workers that are there go on
                 logger.exception("The cluster could not be looked at")
             self._closing.wait(_LOOK_SECONDS)
@@ -231,7 +240,8 @@ class Cluster:
             if set(ray.get(held.answers)) != {self._fingerprint}:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
             hosts = self._gather(held) if len(berth.hosts) > 1 else None
-            fleet.take_in(replace(plan, link=LINK, name=berth.name, node=held.actors[0], machine=berth.machine, hosts=hosts))
+            ask = partial(self._calls.ask, held.actors[0])
+            fleet.take_in(replace(plan, link=LINK, name=berth.name, node=ask, machine=berth.machine, hosts=hosts))
         except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
             self._complain(berth, f"{berth.machine} cannot work: {_last_line(error)}")
             self._not_before[key] = time.monotonic() + _AGAIN_SECONDS
@@ -242,10 +252,8 @@ class Cluster:
 
     def _gather(self, held: _Held) -> Hosts:
         """Sends the other hosts to the first one, which gets a port to meet at and a secret for this time."""
-        import ray
-
         first, address = held.actors[0], held.berth.hosts[0].address
-        port = ray.get(first.free_port.remote(address), timeout=_PORT_SECONDS)
+        port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
         hosts = Hosts(count=len(held.actors), address=address, port=port, secret=secrets.token_urlsafe())
         held.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(held.actors) if index]
         return hosts

@@ -1,0 +1,119 @@
+"""The order of calls and of the connection's end, with a Ray that notes who calls it when it has been shut down.
+
+Real Ray ends the process then, but rarely; `benchmarks.cluster` ends with it.
+"""
+
+import sys
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from backend.cluster.calls import Calls, Disconnected
+from backend.cluster.link import ClusterLink
+from backend.cluster.machines import Cluster
+from backend.settings import from_environment
+from backend.workers.process import WorkerPlan
+from tests.backend.conftest import wait_for
+
+
+class Ray:
+    """As much of Ray as a link uses: answers are given when they are looked for, and `late` notes the calls after the end."""
+
+    exceptions = SimpleNamespace(RayError=OSError, ActorUnavailableError=ConnectionError, GetTimeoutError=TimeoutError)
+
+    def __init__(self):
+        self.calls, self.late, self.is_down, self.held = [], [], False, 0
+
+    def shutdown(self):
+        self.is_down = True
+        self.late += ["a reference"] * self.held
+
+    def wait(self, answers, timeout):
+        self._note("wait")
+        time.sleep(timeout)
+        return ([], answers) if "take" in answers[0].method else (answers, [])
+
+    def get(self, answer, timeout):
+        self._note("get")
+        if answer.method == "take":
+            time.sleep(timeout)
+            raise TimeoutError
+        return None
+
+    def call(self, method):
+        self._note(method)
+        self.calls.append(method)
+        return Answer(self, method)
+
+    def _note(self, name):
+        if self.is_down:
+            self.late.append(name)
+
+
+class Answer:
+    """A reference, which Ray counts."""
+
+    def __init__(self, ray, method):
+        self.ray, self.method = ray, method
+        ray.held += 1
+
+    def __del__(self):
+        self.ray.held -= 1
+
+
+class Actor:
+    """A node that takes every call and says nothing."""
+
+    def __init__(self, ray):
+        self._ray = ray
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *values: self._ray.call(method))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    made = Ray()
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", made.exceptions)
+    return made
+
+
+@pytest.fixture
+def cluster(ray, monkeypatch):
+    monkeypatch.setattr("backend.cluster.machines._connect", lambda address: None)
+    return Cluster("somewhere:1")
+
+
+def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster, tmp_path):
+    """A lost worker's link, which nobody stops, is in the middle of a call; so is the thread that ends its worker."""
+    ask = partial(cluster._calls.ask, Actor(ray))
+    plan = WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(), link="cluster", node=ask)
+    codes = []
+    link = ClusterLink(plan, tmp_path / "log", lambda message: None, codes.append)
+    wait_for(lambda: "take" in ray.calls)
+    threading.Thread(target=link.kill).start()
+    cluster.disconnect()
+    assert ray.is_down and ray.late == []
+    wait_for(lambda: codes)
+    link.kill()
+    link.stop()
+    assert ray.late == []
+
+
+def test_without_an_answer_of_ray_the_connection_stays(ray, cluster, monkeypatch, caplog):
+    monkeypatch.setattr("backend.cluster.machines._DISCONNECT_SECONDS", 0.05)
+    with cluster._calls.counted():
+        cluster.disconnect()
+    assert not ray.is_down and "given back when this process ends" in caplog.text
+
+
+def test_an_ended_connection_takes_no_call(ray):
+    calls = Calls()
+    assert calls.end(0)
+    with pytest.raises(Disconnected):
+        calls.ask(Actor(ray), "send", seconds=1)
+    assert ray.calls == []
