@@ -141,3 +141,21 @@ document.addEventListener('click', event => {
   const figure = event.target.closest('[data-compare=sound]')?.closest('figure');
   if (figure) hear($$('.compare figure').indexOf(figure) + 1);
 });
+
+// A recording is the visitor's sound only once it has been sent to the studio. Generate waits for that, and ends a recording that
+// still runs; pressed again, it goes without.
+let recording = '';  // "running", or "awaited" by Generate
+window.studioRecording = told => {
+  const isAwaited = recording === 'awaited';
+  recording = told === 'begun' ? 'running' : '';
+  if (isAwaited) $('#generate').removeAttribute('aria-busy');
+  if (isAwaited && told === 'sent') setTimeout(() => $('#generate').click(), 0);
+};
+document.addEventListener('click', event => {
+  if (!event.target.closest?.('#generate') || !recording) return;
+  if (recording === 'awaited') return window.studioRecording('dropped');
+  event.stopImmediatePropagation();
+  recording = 'awaited';
+  $('#generate').setAttribute('aria-busy', 'true');
+  $$('#input-sound .stop-button, #input-sound .stop-button-paused').find(isShown)?.click();
+}, true);

@@ -11,6 +11,7 @@ import gradio as gr
 from backend.contract.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.door.uploads import checked_upload
+from wan_ui.parts.events import QUIET
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
@@ -52,6 +53,8 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
             buttons=[],
             elem_id="input-sound",
         )
+        for event, told in (file.start_recording, "begun"), (file.stop_recording, "sent"), (file.clear, "dropped"):
+            event(None, js=f"() => studioRecording('{told}')", **QUIET)
         start = gr.Number(label=labels.own_sound_start, value=0, minimum=0, step=0.1, elem_id="sound-start", min_width=100)
         note = build_note("sound-note")
     return SoundPanel(box=box, file=file, start=start, note=note)

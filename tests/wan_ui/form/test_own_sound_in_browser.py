@@ -16,6 +16,16 @@ pytestmark = pytest.mark.browser
 
 PRESET = load_preset("ltx-tiny")
 
+SENDS_SLOWLY = """
+(() => {
+  const sent = window.fetch;
+  window.fetch = async (...request) => {
+    if (String(request[0]).includes('/upload')) await new Promise(done => setTimeout(done, 1500));
+    return sent(...request);
+  };
+})()
+"""
+
 
 @pytest.fixture(scope="module")
 def studio(data_dir):
@@ -65,15 +75,20 @@ def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
 
 
 def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
+    """Also if Generate is pressed while it still runs, and it takes a while until the studio has it."""
     page = visit()
+    page.evaluate(SENDS_SLOWLY)
     choose(page, PRESET.title)
     page.locator("#own-sound button").first.click()
     page.locator("#input-sound button[aria-label='Record audio']").click()
     page.locator("#input-sound .record-button").click()
     page.wait_for_timeout(2500)  # it beeps once a second
-    page.locator("#input-sound .stop-button").click()
-    page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()
-    made(page, "a red circle")
+    page.locator("#prompt textarea").fill("a red circle")
+    page.locator("#generate").click()
+    page.locator("#generate[aria-busy]").wait_for()
+    page.locator("#input-sound .stop-button").wait_for(state="hidden")
+    page.locator('.stage[data-phase="finished"]').wait_for()
+    assert page.locator("#generate[aria-busy]").count() == 0
     with page.expect_download() as download:
         page.locator(".stage #download").first.click()
     shutil.copy(download.value.path(), tmp_path / "made.mp4")
