@@ -134,7 +134,7 @@ def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namesp
         values["shots"] = [{"prompt": arguments.prompt}] * arguments.shots
     jobs = [engine.submit(GenerationRequest.from_preset(preset, seed=seed, **values)) for seed in range(arguments.jobs)]
     breaker = Breaker(engine, slices, arguments.kill_seconds, random.Random(arguments.seed))
-    breaker.go_on(lambda: all(engine.job(job.id).has_ended for job in jobs), 60 + 60 * arguments.jobs)
+    breaker.go_on(lambda: all(engine.job(job.id).has_ended for job in jobs), 300 + 60 * arguments.jobs)
     seconds = time.monotonic() - began
     found = [judge(engine, job, arguments.steps, arguments.shots) for job in jobs]
     losses = [one["losses"] for one in found]
@@ -180,12 +180,12 @@ class Breaker:
         name, moment = self._chance.choice(busy), time.monotonic()
         self._slices.kill(name)
         self.kills += 1
-        wait_until(lambda: name not in names(self._engine), 60)
+        wait_until(lambda: name not in names(self._engine), 180)
         self.noticed.append(time.monotonic() - moment)
         self._slices.clear(name)
         time.sleep(BACK_SECONDS)
         moment, new = time.monotonic(), self._slices.add()
-        wait_until(lambda: new in names(self._engine), 60)
+        wait_until(lambda: new in names(self._engine), 180)
         self.came.append(time.monotonic() - moment)
 
     def _losses(self, job_id: str) -> int:

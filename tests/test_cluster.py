@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from backend.settings import PROJECT_FOLDER
+from tests.clock import is_within
 from tests.many_devices import without_quick
 
 pytest.importorskip("ray", reason="Ray is an extra: pip install -r requirements-cluster.txt")
@@ -28,12 +29,13 @@ def broken(tmp_path, *words: str, seconds: float) -> dict:
     return figures
 
 
+@pytest.mark.bench
 def test_videos_go_on_elsewhere_when_a_slice_is_lost(tmp_path):
     """Each worker process also trips once in each video, and is started again on its node."""
     words = "--pipeline tests.fake_pipeline --nodes 2 --jobs 2 --steps 5 --kill-seconds 3".split()
-    figures = broken(tmp_path, *words, "--prompt", "a slow square that may trip", seconds=170)
+    figures = broken(tmp_path, *words, "--prompt", "a slow square that may trip", seconds=900)
     assert figures["raylets_killed"] >= 1 and figures["jobs_interrupted"] >= 1
-    assert max(figures["loss_noticed_seconds"]) < 15
+    assert is_within(max(figures["loss_noticed_seconds"]), 15)
 
 
 @pytest.mark.slow

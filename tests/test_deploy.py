@@ -85,7 +85,7 @@ def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
         assert again.returncode == 1 and "It runs already: tmux attach -t wan-studio" in again.stderr
     finally:
         run("tmux", "kill-server", **variables)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(f"--port {port}" in text for text in processes()) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not [text for text in processes() if f"--port {port}" in text]

@@ -66,7 +66,7 @@ def test_readers_at_the_same_time_see_the_same(engine):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen[0] and all(events == seen[0] for events in seen)
 
 
@@ -246,7 +246,7 @@ def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
     reader.start()
     engine.close()
     engine.close()
-    reader.join(5)
+    reader.join(60)
     assert not reader.is_alive()
     with pytest.raises(StudioError, match="takes no more requests"):
         engine.submit(request())

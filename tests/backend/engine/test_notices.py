@@ -57,7 +57,7 @@ def ended(engine: Engine, prompt: str, owner: str, *, is_operators: bool = False
 
 
 def told(server: ThreadingHTTPServer) -> tuple[str, str, str, str]:
-    while (one := server.told.get(timeout=20))[0].startswith("/broken"):
+    while (one := server.told.get(timeout=60))[0].startswith("/broken"):
         pass
     return one
 

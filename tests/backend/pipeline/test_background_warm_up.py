@@ -120,7 +120,7 @@ def test_what_it_cannot_make_is_left_to_the_video(monkeypatch):
     slow = Slow(error=ValueError("no"))
     monkeypatch.setattr(module, "warm_up", slow)
     with BackgroundWarmUp(None, REQUEST, lambda event: None):
-        slow.is_over.wait(5)
+        slow.is_over.wait(60)
 
 
 def test_without_a_request_it_does_nothing(monkeypatch):

@@ -14,7 +14,7 @@ def test_each_event_arrives_before_the_work_goes_on():
 
     def work(tell):
         tell(Loading(1, 2, "it"))
-        assert seen.wait(10)  # only once the first has been looked at
+        assert seen.wait(60)  # only once the first has been looked at
         tell(Loading(2, 2, "it"))
 
     events = live_events(work)

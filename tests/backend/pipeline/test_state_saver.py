@@ -51,7 +51,7 @@ def test_copies_take_at_most_a_hundredth_of_the_time(monkeypatch):
 
 def test_a_file_that_is_still_being_written_is_not_waited_for(monkeypatch):
     clock, may_end = Clock(monkeypatch), threading.Event()
-    with StateSaver(lambda state: may_end.wait(10)) as saver:
+    with StateSaver(lambda state: may_end.wait(60)) as saver:
         clock.now += 3
         saver.save(clock.copy(0.0))
         clock.now += 30

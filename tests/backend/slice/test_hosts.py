@@ -158,7 +158,7 @@ def test_who_does_not_know_the_secret_is_told_so_and_ends(make_engine, tmp_path)
     engine = make_engine(hosts=two)
     wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
     stranger = start_member(two, 1, tmp_path / "stranger", STUDIO_HOSTS_SECRET="guessed by a stranger")
-    _, told = stranger.communicate(timeout=20)
+    _, told = stranger.communicate(timeout=60)
     assert stranger.returncode == 1 and "STUDIO_HOSTS_SECRET" in told.splitlines()[-1]
     assert "Waiting" in engine.worker_status().detail
 

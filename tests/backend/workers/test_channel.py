@@ -41,7 +41,7 @@ def test_threads_do_not_cut_into_each_other(ends):
     for thread in threads:
         thread.join()
     ends[0].close()
-    reader.join(5)
+    reader.join(60)
     assert len(received) == 200
 
 

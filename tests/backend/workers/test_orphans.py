@@ -34,6 +34,6 @@ def test_only_workers_without_their_server_on_this_folder_are_ended(worker, tmp_
     orphan, ours, elsewhere = worker(dead_server), worker(os.getpid()), worker(dead_server, "other")
     orphan.send_signal(signal.SIGSTOP)
     assert end_orphans(tmp_path / "data") == [orphan.pid]
-    assert orphan.wait(10) == -signal.SIGKILL
+    assert orphan.wait(60) == -signal.SIGKILL
     assert ours.poll() is None and elsewhere.poll() is None
     assert end_orphans(tmp_path / "data") == []

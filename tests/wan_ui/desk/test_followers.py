@@ -63,7 +63,7 @@ def test_many_followers_of_a_job_share_one_thread_and_see_the_same():
     class Slow(FakeEngine):
         def events(self, job_id, after=0):
             yield 1, events.Step(1, 2, 1, 0, None)
-            go.wait(10)
+            go.wait(60)
             yield 2, events.Finished(a_result(job))
 
     async def crowd(engine):

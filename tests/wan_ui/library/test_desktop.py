@@ -21,7 +21,7 @@ def test_with_both_the_folder_is_its_only_argument(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr(desktop.subprocess, "Popen", _remembering(desktop.subprocess.Popen, started))
     assert desktop.open_folder(folder)
-    started[0].wait(10)
+    started[0].wait(60)
     assert (folder / "said").read_text() == f"1:{folder}"
 
 

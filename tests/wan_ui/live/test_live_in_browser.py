@@ -28,6 +28,16 @@ def seen(page, condition: str) -> None:
     until(page, f"(() => {{const square = (() => {{{SQUARE}}})(); return {condition};}})()")
 
 
+def stands_still(page) -> float:
+    """Waits until the square has stayed where it is for twelve frames, and gives its place."""
+    for _ in range(100):
+        before = square(page)
+        seen(page, f"square.frame >= {before['frame'] + 12}")
+        if abs(square(page)["place"] - before["place"]) < 0.05:
+            return before["place"]
+    raise AssertionError("the square does not stand still")
+
+
 @pytest.fixture
 def running(page):
     """A page with a live video that shows something; nothing is left of the one before."""
@@ -49,10 +59,7 @@ def test_the_arrow_keys_steer_and_letting_go_ends_it(running):
     running.keyboard.down("ArrowRight")
     seen(running, f"square.place > {start + 0.15}")
     running.keyboard.up("ArrowRight")
-    running.wait_for_timeout(800)
-    place = square(running)["place"]
-    running.wait_for_timeout(600)
-    assert abs(square(running)["place"] - place) < 0.05
+    place = stands_still(running)
     button = running.locator('[data-steer="left"]')
     button.dispatch_event("pointerdown", {"pointerId": 1})
     seen(running, f"square.place < {place - 0.1}")

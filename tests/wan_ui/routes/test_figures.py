@@ -44,7 +44,7 @@ def offered(url: str, cookie: str) -> list[dict]:
 
 
 def until_offered(url: str, cookie: str, names: list[str]) -> list[dict]:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while [one["name"] for one in offered(url, cookie)] != names and time.monotonic() < ends:
         time.sleep(0.2)
     found = offered(url, cookie)

@@ -202,7 +202,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, tok
             await asyncio.sleep(0.02)
         waiting = engine.line()
         gone.set()
-        await asyncio.wait_for(answering, 20)
+        await asyncio.wait_for(answering, 60)
         return waiting
 
     [waiting] = asyncio.run(hang_up())

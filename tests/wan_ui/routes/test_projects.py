@@ -54,7 +54,7 @@ def parts(data_dir: Path) -> list[Path]:
 
 def until_none_is_left(data_dir: Path) -> None:
     """A copy goes after the last byte was sent, so a caller may be quicker."""
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while parts(data_dir) and time.monotonic() < ends:
         time.sleep(0.1)
     assert parts(data_dir) == []
