@@ -352,7 +352,8 @@ def test_sizes_and_lengths_that_the_model_does_not_make_are_refused(tiny):
         made.request(width=56)
 
 
-@pytest.mark.parametrize("kind", ["hunyuanvideo-1.5-t2v", pytest.param("hunyuanvideo-1.5-i2v", marks=pytest.mark.slow)])
+@pytest.mark.slow  # Wan's are in tests/parity/test_progressive.py
+@pytest.mark.parametrize("kind", ["hunyuanvideo-1.5-t2v", "hunyuanvideo-1.5-i2v"])
 def test_progressive_resolution_equals_its_papers_steps(kind, tiny, picture, monkeypatch):
     made = given_spectrum(tiny(kind), monkeypatch)
     request = progressive(made, prompt=QUOTES, **({"image": picture} if "i2v" in kind else {}))

@@ -125,6 +125,7 @@ def test_the_latents_are_those_of_diffusers_transformer_window_by_window(family,
     assert np.abs(ours - latents_of(request.changed(context_windows=False), made.loaded)).max() > 20 * LATENT_TOLERANCE
 
 
+@pytest.mark.slow  # tiny ones above follow it
 def test_the_demo_model_follows_it_too(loaded, reference_pipeline):
     request = GenerationRequest.from_preset(
         PRESET, prompt="a blue circle moving right on a black background", steps=6, seed=3, num_frames=65

@@ -215,8 +215,9 @@ LEAST = {"box": 0.5, "edges": 0.7, "keyframes": 0.5, "margins": 0.5, "after": 0.
 """The least mean overlap over these scenes. One scene tells little: within a box and beyond a clip what is shown leaves some freedom."""
 
 
+@pytest.mark.slow  # what it has learned changes with its training alone
 @pytest.mark.demo_model
-@pytest.mark.parametrize("use", ["box", *(pytest.param(use, marks=pytest.mark.slow) for use in LEAST if use != "box")])
+@pytest.mark.parametrize("use", LEAST)
 def test_the_committed_model_makes_what_it_is_shown(committed, use):
     loaded, preset = committed
     rng, found = random.Random(4), []

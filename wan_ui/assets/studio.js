@@ -5,7 +5,12 @@
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const isShown = element => element && element.offsetParent !== null;
-const showText = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+// In the text that is there: a new one makes the browser look at all styles around it, which takes milliseconds (measured).
+const showText = (element, text) => {
+  if (element.textContent === text) return;
+  const only = element.childNodes.length === 1 ? element.firstChild : null;
+  only?.nodeType === Node.TEXT_NODE ? only.data = text : element.textContent = text;
+};
 const isTyping = target => target.closest?.('textarea, select, [contenteditable], input:not([type=range]):not([type=checkbox])');
 const act = (group, what, data = {}) => window.studioAct?.(group, {what, ...data});
 

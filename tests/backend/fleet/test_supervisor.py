@@ -200,7 +200,9 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGINT))]
+)
 def test_a_dead_parent_takes_its_worker_with_it_and_the_next_engine_goes_on(make_engine, tmp_path, number):
     parent = subprocess.Popen(
         [sys.executable, "-c", ENGINE_PROGRAM, str(tmp_path / "data")],

@@ -63,7 +63,7 @@ def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch, text):
     [
         ("option", ["attention", "passes"], "xla_tpu_has_no_such_option"),
         ("attention", [], "The attention kernel cannot be compiled here"),
-        ("passes", ["attention"], "The kernels around the attention cannot be compiled here"),
+        pytest.param("passes", ["attention"], "The kernels around the attention cannot be compiled here", marks=pytest.mark.slow),
     ],
 )
 def test_what_the_tpu_compiler_refuses_is_done_without(what, left, words):

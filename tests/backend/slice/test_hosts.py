@@ -92,7 +92,7 @@ def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair):
 
 
 @pytest.mark.bench
-@pytest.mark.parametrize("what", ["the process", "the member", "the first process"])
+@pytest.mark.parametrize("what", [pytest.param("the process", marks=pytest.mark.slow), "the member", "the first process"])
 def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, tmp_path, what):
     engine, member = pair
     job = engine.submit(request("a slow square", steps=4))

@@ -29,3 +29,18 @@ def test_the_play_button_is_a_pause_sign_while_the_video_plays(visit):
     page.keyboard.press(".")
     page.locator(".stage [data-player=play]").click()
     says(page, ENGLISH.pause)
+
+
+CHANGED = """(() => {
+    const output = document.querySelector('.stage .player output');
+    if (window.seen?.output !== output) window.seen = {output, text: output.firstChild, first: output.textContent};
+    return output.textContent !== seen.first;
+})()"""
+
+
+def test_the_frames_number_is_written_into_the_text_that_is_there(page):
+    """A new piece of text would make the browser look at all styles around it, sixteen times a second."""
+    made(page, "a red square")
+    until(page, "!document.querySelector('.stage video').paused")
+    until(page, CHANGED)
+    assert page.evaluate("seen.output.firstChild === seen.text")
