@@ -38,34 +38,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-BROWSERS = 2
-"""So many processes have the files of tests that drive a browser: each starts one, and one studio for most of its files."""
-
-
-@functools.cache
-def seconds_of_files() -> dict[str, int]:
-    """`DURATIONS`, as last measured."""
-    return json.loads(DURATIONS.read_text())
-
-
-@functools.cache
-def browser_groups() -> dict[str, str]:
-    """The group of each file of tests that drives a browser; groups take about equally long."""
-    root, totals, groups = Path(__file__).parent.parent, collections.Counter(dict.fromkeys(range(BROWSERS), 0)), {}
-    paths = (path for path in root.joinpath("tests/wan_ui").rglob("test_*.py") if "mark.browser" in path.read_text("utf-8"))
-    files = [path.relative_to(root).as_posix() for path in paths]
-    for file in sorted(files, key=lambda file: (-seconds_of_files().get(file, 0), file)):
-        number = min(totals, key=totals.get)
-        totals[number] += seconds_of_files().get(file, 0)
-        groups[file] = f"browser {number}"
-    return groups
-
-
 @functools.cache
 def group_of(file: str) -> str:
-    """What this file of tests shares with others, a browser or a fixture, else the file itself."""
-    if file in browser_groups():
-        return browser_groups()[file]
+    """The fixture that this file of tests shares with others, else the file itself."""
     text = Path(__file__).parent.parent.joinpath(file).read_text("utf-8") if file.startswith("tests/parity/") else ""
     uses = (name for name in LOADED_ONCE if re.search(rf"def test_\w+\([^)]*\b{name}\b", text) and f"def {name}(" not in text)
     return next(uses, file)
@@ -74,15 +49,11 @@ def group_of(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups of files that take longest come first, so that pytest-xdist's workers end at the same time."""
     files = {item.nodeid.partition("::")[0] for item in items}
+    seconds = json.loads(DURATIONS.read_text())
     totals = collections.Counter()
     for file in files:
-        totals[group_of(file)] += seconds_of_files().get(file, 0)
-
-    def place(item: pytest.Item) -> tuple[int, str]:
-        group = group_of(item.nodeid.partition("::")[0])
-        return -totals[group], group
-
-    items.sort(key=place)
+        totals[group_of(file)] += seconds.get(file, 0)
+    items.sort(key=lambda item: -totals[group_of(item.nodeid.partition("::")[0])])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -65,6 +65,22 @@ def keep_component_ids() -> None:
     SessionState.__setitem__ = store_with_id
 
 
+@functools.cache
+def begin_pages_with(script: str) -> None:
+    """Puts a script before Gradio's own in its pages, from now on, for all apps of this process (6.31, `routes.templates`). What
+    Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/assets/frames.js`."""
+    from gradio.routes import templates
+
+    loader = templates.env.loader
+    original = loader.get_source
+
+    def with_script(environment: Any, name: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+        text, *rest = original(environment, name)
+        return text.replace("<head>", f"<head><script>(() => {{{script}}})();</script>", 1), *rest
+
+    loader.get_source = with_script
+
+
 def look_less_often(blocks: gr.Blocks) -> None:
     """Lets the queue look for work as often as it does on Windows (6.31, `queueing.Queue`). Elsewhere it looks a thousand times
     a second, which takes 7 % of a core for nothing (measured)."""

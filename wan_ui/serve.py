@@ -33,13 +33,13 @@ from wan_ui.door.hosts import Hosts
 from wan_ui.door.log_guard import guard_output
 from wan_ui.door.logins import Logins
 from wan_ui.door.uploads import upload_route
-from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often
+from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
-from wan_ui.theme import favicon, script, studio_theme, stylesheet
+from wan_ui.theme import favicon, first_script, script, studio_theme, stylesheet
 from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
@@ -131,6 +131,7 @@ def serve(
 ) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     keep_component_ids()
+    begin_pages_with(first_script())
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
     door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)

@@ -125,6 +125,11 @@ def script() -> str:
     return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in ("studio.js", "sound.js", "notice.js"))
 
 
+def first_script() -> str:
+    """What runs before Gradio's own scripts."""
+    return (ASSETS / "frames.js").read_text(encoding="utf-8")
+
+
 def favicon() -> Path:
     """The icon in the browser's tab."""
     return ASSETS / "favicon.png"

@@ -6,7 +6,6 @@ embedded demo model, which is skipped while that is not there; with `model_does_
 `-m "browser and not demo_model"` needs no model.
 """
 
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -169,63 +168,35 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-@dataclass
-class _Browser:
-    """A browser that is started for the first file of tests that needs it, and used by those that follow.
-
-    `free` has the contexts in which no page is open, by the studio's address and the kind of page. They are used again: what
-    Chromium has fetched and compiled for one visitor's pages it need not fetch and compile for the next one's.
-    """
-
-    chromium: Any = None
-    free: dict[tuple[str, int, int, bool], list[Any]] = field(default_factory=dict)
-    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-    def start(self) -> None:
-        if self.chromium is not None:
-            return
-        from playwright.sync_api import sync_playwright
-
-        playwright = self._open.enter_context(sync_playwright())
-        self.chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS))
-        self._open.callback(self.chromium.close)
-        self.chromium.on("context", lambda context: context.set_default_timeout(PATIENCE_MS))
-
-    def close(self) -> None:
-        self.free.clear()
-        self.chromium = None
-        self._open.close()
-
-
-_browser = _Browser()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Closes the browser after a file of tests, unless the next test needs it: while Playwright is open its event loop runs in this
-    thread, and others cannot."""
-    if nextitem is None or (nextitem.path != item.path and "chromium" not in nextitem.fixturenames):
-        _browser.close()
-
-
 @pytest.fixture(scope="module")
-def chromium() -> Any:
-    """The browser; each visitor is a context of it."""
+def chromium() -> Iterator:
+    """One browser for a file of tests; each visitor is a context of it.
+
+    Not for the whole session: while Playwright is open its event loop runs in this thread, and others cannot.
+    """
     if not shutil.which(CHROMIUM):
         pytest.skip(f"there is no {CHROMIUM}")
-    _browser.start()
-    return _browser.chromium
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_ARGUMENTS))
+        browser.on("context", lambda context: context.set_default_timeout(PATIENCE_MS))
+        yield browser
+        browser.close()
 
 
 @dataclass(frozen=True)
 class _Visitors:
-    """Opens a studio as new visitors."""
+    """Opens the studio as new visitors of one browser. Their contexts are used again: what Chromium has fetched and compiled for one
+    visitor's pages it need not fetch and compile for the next one's."""
 
+    chromium: Any
     studio: Studio
+    free: dict[tuple[int, int, bool], list[Any]] = field(default_factory=dict)
 
     def open(self, kind: tuple[int, int, bool], troubles: list[str]) -> Any:
         """A page of this width and height, dark or not, which is ready to use. What goes wrong on it is added to `troubles`."""
-        free = _browser.free.setdefault((self.studio.url, *kind), [])
+        free = self.free.setdefault(kind, [])
         page = (free.pop() if free else self._context(*kind)).new_page()
         page.set_default_timeout(self.studio.patience_ms)
         _forget(page, self.studio.url)
@@ -238,7 +209,7 @@ class _Visitors:
         """Closes all pages of a visitor."""
         for page in context.pages:
             page.close()
-        _browser.free[self.studio.url, *kind].append(context)
+        self.free[kind].append(context)
 
     def leave(self, shared: "_Shared") -> None:
         """Closes the page that tests share, if there is one: a page costs something while it is open."""
@@ -247,7 +218,7 @@ class _Visitors:
             shared.page = None
 
     def _context(self, width: int, height: int, dark: bool) -> Any:
-        return _browser.chromium.new_context(
+        return self.chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             is_mobile=width < 760,
@@ -266,7 +237,7 @@ def _forget(page, url: str) -> None:
 
 @pytest.fixture(scope="module")
 def visitors(chromium, studio) -> _Visitors:
-    return _Visitors(studio)
+    return _Visitors(chromium, studio)
 
 
 @dataclass
@@ -279,11 +250,9 @@ class _Shared:
 
 
 @pytest.fixture(scope="module")
-def shared(visitors) -> Iterator[_Shared]:
-    """For one file of tests."""
-    one = _Shared()
-    yield one
-    visitors.leave(one)
+def shared(visitors) -> _Shared:
+    """For one studio."""
+    return _Shared()
 
 
 @pytest.fixture

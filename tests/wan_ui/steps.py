@@ -20,8 +20,7 @@ def made(page, prompt: str, steps: int = 2) -> str:
             arg=prompt,
         )
     except sync_api.TimeoutError:
-        shown = {place: page.locator(place).first.inner_text() for place in ("#message", ".stage", ".queue")}
-        raise AssertionError(f"no video of {prompt!r} was made, and the page shows {shown}") from None
+        raise AssertionError(f"no video of {prompt!r} was made, and the page shows {shown(page)}") from None
     return page.locator(".stage").get_attribute("data-job")
 
 
@@ -37,7 +36,17 @@ def press(page, prompt: str, act: str) -> None:
 
 
 def until(page, expression: str, arg=None) -> None:
-    page.wait_for_function(expression, arg=arg)
+    """Waits until it is true. Raises: AssertionError with what the page shows, if it never is."""
+    try:
+        page.wait_for_function(expression, arg=arg)
+    except sync_api.TimeoutError:
+        raise AssertionError(f"in vain: {expression}; the page shows {shown(page)}") from None
+
+
+def shown(page) -> dict[str, str]:
+    """What is read in the parts of the page that tell how things are."""
+    places = ("#worker-status", "#message", ".stage", ".queue")
+    return {place: page.locator(place).first.inner_text() for place in places if page.locator(place).count()}
 
 
 def held(page, requests: list) -> None:

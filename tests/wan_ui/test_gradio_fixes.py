@@ -122,3 +122,38 @@ def test_a_logins_cookie_comes_with_no_request_of_another_site():
     assert "samesite=none" in answer(**login).headers["set-cookie"].lower(), GONE
     cookies = answer(LoginLimit, **login).headers["set-cookie"].lower()
     assert "samesite=none" not in cookies and "samesite=lax" in cookies
+
+
+COUNT_FRAMES = """
+window.asked = 0;
+const ask = window.requestAnimationFrame.bind(window);
+const count = callback => { asked += 1; return ask(callback); };
+"""
+AS_USUAL = "window.requestAnimationFrame = count"
+NOT_TO_BE_CHANGED = "Object.defineProperty(window, 'requestAnimationFrame', {value: count, writable: false})"
+FEWEST = """async () => {
+    const found = [];
+    for (let second = 0; second < 5; second += 1) {
+        const before = asked;
+        await new Promise(done => setTimeout(done, 1000));
+        found.push(asked - before);
+    }
+    return Math.min(...found);
+}"""
+
+
+def fewest_frames(chromium, url: str, way: str) -> int:
+    """For how many frames the page asks, while nothing happens on it, in that second of five in which it asks for the fewest."""
+    page = chromium.new_context().new_page()
+    page.add_init_script(COUNT_FRAMES + way)
+    page.goto(url)
+    page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+    fewest = page.evaluate(FEWEST)
+    page.context.close()
+    return fewest
+
+
+@pytest.mark.browser  # the last one: while a browser is open no loop runs in this thread
+def test_a_page_on_which_nothing_happens_asks_for_no_frames(chromium, studio):
+    assert fewest_frames(chromium, studio.url, NOT_TO_BE_CHANGED) > 10, GONE
+    assert fewest_frames(chromium, studio.url, AS_USUAL) < 5

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from backend.settings import PROJECT_FOLDER
-from tests.wan_ui.steps import rest, until
+from tests.wan_ui.steps import held, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -77,4 +77,19 @@ def test_a_chinese_browser_reads_chinese(chromium, studio):
     page.locator("#queue", has_text="队列").wait_for()
     page.locator("#generate").click()
     until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+    context.close()
+
+
+def test_a_page_whose_news_were_refused_asks_for_them_again(chromium, studio):
+    refused, answered, context = [], [], chromium.new_context()
+    page = context.new_page()
+
+    def refuse_the_first(route):
+        (answered if refused else refused).append(route.request.url)
+        route.continue_() if answered else route.fulfill(status=502)
+
+    page.route("**/studio/changes", refuse_the_first)
+    page.goto(studio.url)
+    held(page, refused)
+    held(page, answered)
     context.close()

@@ -380,14 +380,21 @@ const take = ({count, parts}) => {
   for (const [name, html] of Object.entries(parts)) told[name]?.(html);
   if (parts.queue) window.studioQueueNews(parts.queue);
 };
+const AGAIN_MILLISECONDS = 5000;
 const listen = () => new Promise(() => {
-  const parts = {}, stream = new EventSource('studio/changes');
-  stream.onmessage = event => {
-    const news = JSON.parse(event.data);
-    Object.assign(parts, news.parts);
-    take(news);
-    tabs.postMessage(news);
+  const parts = {};
+  const open = () => {
+    const stream = new EventSource('studio/changes');
+    stream.onmessage = event => {
+      const news = JSON.parse(event.data);
+      Object.assign(parts, news.parts);
+      take(news);
+      tabs.postMessage(news);
+    };
+    // A browser asks again by itself where the connection breaks, but not where it is refused, as by a proxy whose server restarts.
+    stream.onerror = () => { if (stream.readyState === EventSource.CLOSED) setTimeout(open, AGAIN_MILLISECONDS); };
   };
+  open();
   tabs.addEventListener('message', ({data}) => { if (data === 'all') tabs.postMessage({count: changes, parts}); });
 });
 tabs.addEventListener('message', ({data}) => { if (data !== 'all') take(data); });

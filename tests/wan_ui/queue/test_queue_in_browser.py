@@ -140,7 +140,7 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
         page = page.context.new_page()
         page.goto(again.url)
         until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
-        assert "a slow red square" in page.locator(".stage").inner_text()
+        until(page, "document.querySelector('.stage').innerText.includes('a slow red square')")
         page.context.close()
 
 
