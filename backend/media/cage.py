@@ -144,20 +144,31 @@ class Cage:
         except StopIteration as end:
             return end.value
 
-    async def followed(self, steps: Steps[Result], who: For = NOBODY) -> Result:
-        """As `follow`, with each opening done by `opened`, and what is between them in a thread."""
+    async def followed(
+        self, steps: Steps[Result], who: For = NOBODY, undo: Callable[[Result], object] = lambda result: None
+    ) -> Result:
+        """As `follow`, with each opening done by `opened`, and what is between them in a thread.
+
+        If the caller is cancelled, the steps are closed: at once while they wait for an opening, else as soon as their thread has
+        come to the next. If it comes to the result instead, `undo` is given that, since nobody else will be.
+        """
         move = functools.partial(next, steps)
-        try:
-            while True:
-                opening, result = await asyncio.to_thread(_moved, move)
-                if opening is None:
-                    return result
-                try:
-                    move = functools.partial(steps.send, await self.opened(opening, who))
-                except Exception as error:
-                    move = functools.partial(steps.throw, error)
-        finally:
-            steps.close()
+        while True:
+            moving = asyncio.ensure_future(asyncio.to_thread(_moved, move))
+            try:
+                opening, result = await asyncio.shield(moving)
+            except asyncio.CancelledError:
+                moving.add_done_callback(functools.partial(_end_steps, steps, undo))
+                raise
+            if opening is None:
+                return result
+            try:
+                move = functools.partial(steps.send, await self.opened(opening, who))
+            except asyncio.CancelledError:
+                steps.close()
+                raise
+            except Exception as error:
+                move = functools.partial(steps.throw, error)
 
     def close(self) -> None:
         """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
@@ -262,6 +273,16 @@ def _moved(move: Callable[[], Opening]) -> tuple[Opening | None, Any]:
         return move(), None
     except StopIteration as end:
         return None, end.value
+
+
+def _end_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
+    """Ends steps whose caller went while a thread moved them on."""
+    if moving.cancelled() or moving.exception() is not None:  # the studio ends; or they have ended with an error of their own
+        return
+    opening, result = moving.result()
+    if opening is None:
+        undo(result)
+    steps.close()
 
 
 class _Process:

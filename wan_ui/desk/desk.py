@@ -119,8 +119,9 @@ class Desk:
         return tuple(job_ids)
 
     async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
-        """As `submitting`, done."""
-        return await self.engine.cage.followed(self.submitting(wanted, visit, again), visitor(visit))
+        """As `submitting`, done. If the caller goes before it is told of the job, the job is cancelled."""
+        steps = self.submitting(wanted, visit, again)
+        return await self.engine.cage.followed(steps, visitor(visit), lambda job: self.engine.cancel(job.id))
 
     def importing(self, archive: Path, folder: str, visit: Visit) -> Steps[tuple[Project, int]]:
         """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""

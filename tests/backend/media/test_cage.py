@@ -180,6 +180,36 @@ def test_a_caller_who_goes_takes_the_work_along(cages, waiting):
     assert cage.run(doubled(3)) == 6, "another process has taken its place"
 
 
+@pytest.mark.parametrize("has_more", [True, False], ids=["before an opening", "at the end"])
+def test_steps_whose_caller_goes_while_they_move_are_closed_and_their_result_is_undone(cages, has_more):
+    cage, begun, gate, seen = cages(at_once=1), threading.Event(), threading.Event(), []
+
+    def steps():
+        begun.set()
+        gate.wait(PATIENCE)
+        try:
+            if has_more:
+                yield doubled(3)
+                seen.append("went on")
+        except GeneratorExit:
+            seen.append("closed")
+            raise
+        return "the result"
+
+    async def go() -> None:
+        task = asyncio.ensure_future(cage.followed(steps(), undo=seen.append))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert seen == []
+        gate.set()
+        await asyncio.to_thread(until, lambda: seen)
+
+    asyncio.run(go())
+    assert seen == (["closed"] if has_more else ["the result"])
+
+
 def test_work_that_takes_too_long_ends_with_all_that_it_has_started(cages, waiting):
     cage = cages(at_once=1)
     with pytest.raises(StudioError, match="takes too long or too much memory to open.*give a smaller"):

@@ -162,3 +162,30 @@ def test_nothing_is_taken_when_the_disk_is_almost_full(desk, operator, monkeypat
     with pytest.raises(DataFolderError, match="disk is almost full"):
         queued(desk, a_request(), desk.visit(VISITOR))
     assert queued(desk, a_request(), desk.visit(operator))
+
+
+def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, monkeypatch):
+    slow = queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
+    begun, gate, queue = threading.Event(), threading.Event(), desk.engine._enqueue
+
+    def held(*arguments) -> Job:
+        job = queue(*arguments)
+        begun.set()
+        gate.wait(60)
+        return job
+
+    monkeypatch.setattr(desk.engine, "_enqueue", held)
+
+    async def go() -> None:
+        task = asyncio.ensure_future(desk.submitted(a_request(), desk.visit(VISITOR)))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        [told_of_none] = [job.id for job in desk.engine.jobs() if job.id != slow.id]
+        while desk.engine.job(told_of_none).state != "cancelled":
+            await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(go(), 120))
+    desk.engine.cancel(slow.id)
