@@ -3,8 +3,8 @@
     python -m benchmarks.step_on_gpu [--presets wan2.1-t2v-14b-480p wan2.1-t2v-14b-720p] [--repeats 3] [--json FILE]
 
 Needs jax and torch builds that see the GPU. Ours is the engine's own program, both guidance branches as one batch; diffusers'
-is `WanTransformer3DModel` in bfloat16 with each of its attention backends that works here and torch.compile, one call a
-branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process of its own, because both want the
+is `WanTransformer3DModel` in bfloat16 with each of its attention backends that works here and its blocks compiled
+(`compile_repeated_blocks`), one call a branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process of its own, because both want the
 whole memory. MFU is over the dense bfloat16 peak of --peak-tflops (an H100 or H200 SXM: 989). With --tiny the same code
 runs on a small model on whatever device there is, to see that it works; its times mean nothing.
 """
@@ -117,12 +117,13 @@ def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, d
     """Median and first seconds of two branches, or None if the backend is not available."""
     try:
         model.set_attention_backend(backend)
-        compiled = torch.compile(model, dynamic=False)
+        torch.compiler.reset()
+        model.compile_repeated_blocks(dynamic=False)
 
         @torch.inference_mode()
         def both() -> None:
             for _ in range(2):
-                compiled(*arguments, return_dict=False)
+                model(*arguments, return_dict=False)
             if device == "cuda":
                 torch.cuda.synchronize()
 

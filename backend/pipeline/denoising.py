@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -191,9 +190,9 @@ class Denoising:
         steps = self._tried(request, lane, states, carry, indices)
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
-    def step(self) -> float:
-        """Does the next step and returns the seconds that it took; after the end of a chunk it begins the next one."""
-        return do(self.next_step())
+    def step(self) -> None:
+        """Calls the next step, and returns before the devices have done it; after the end of a chunk it begins the next one."""
+        do(self.next_step())
 
     def next_step(self) -> Work:
         """Work: as `step`, with all that comes before the step itself: its chunk's beginning, and its lane."""
@@ -209,7 +208,7 @@ class Denoising:
         if self._ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        row, started = step_inputs(self.schedule, index, planned.guidance), time.monotonic()
+        row = step_inputs(self.schedule, index, planned.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(planned)
             step = model.step(self._weights, request, self._lane, self._states, row, self._carry, index)
@@ -218,7 +217,6 @@ class Denoising:
         if request.mag_cache and not self._reuses(self.steps_done):
             self._carry = None
         self._ahead += 1
-        return time.monotonic() - started
 
     def _begin(self, chunk: Chunk) -> Work:
         """Adds the last chunk to the finished ones, and starts this one from its noise."""

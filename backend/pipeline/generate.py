@@ -167,19 +167,23 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     if begun is not None:
         yield _going_on(run, begun.steps_done, loop.costs)
     waiting: _StepReport | None = None
+    spent = clock.seconds["denoise"]  # when the last step's result was there
     tracer = trace_steps(run.profile, run.folder)
     with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
             before = loop.copy() if loop.has_cache and saver.is_due() else None
             spared = loop.spared_steps
             with tracer.unit(loop.steps_done + 1, loop.wait):
-                seconds = loop.step()
+                loop.step()
             if waiting is not None:
                 with saved_if_closed(saver, loop.copy if loop.starts_afresh else None):
                     yield waiting.event(clock)
             with clock.measure("denoise"):
-                moves = clock.seconds["denoise"] > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
-                preview = previews.begin(_shown(run, loop.clean()[VIDEO]), loop.steps_done, moves)
+                shown = _shown(run, loop.clean()[VIDEO])  # waits for the step
+            seconds, spent = clock.seconds["denoise"] - spent, clock.seconds["denoise"]
+            with clock.measure("denoise"):
+                moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
+                preview = previews.begin(shown, loop.steps_done, moves)
                 if before is not None and loop.spared_steps == spared:
                     saver.write(before)
                 elif loop.starts_afresh and saver.is_due():

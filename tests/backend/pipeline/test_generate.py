@@ -15,6 +15,7 @@ from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
 from backend.pipeline.decoding import decode_frames
+from backend.pipeline.denoising import Denoising
 from backend.pipeline.run import Run
 from backend.runtime import work
 from presets import LoraChoice, load_preset
@@ -76,6 +77,19 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
     assert len(previews) == 8 and previews[0].shape == (96, 96, 3)
     distance = [np.abs(preview - video[0]).mean() for preview in previews]
     assert distance[-1] < distance[0] and distance[-1] < 6  # H.264 at this size costs a few levels
+
+
+def test_a_step_is_told_with_the_seconds_until_its_result_was_there(loaded, tmp_path, monkeypatch):
+    clean = Denoising.clean
+
+    def slowly(loop):
+        time.sleep(0.05)  # as devices do that work on after the call has returned
+        return clean(loop)
+
+    monkeypatch.setattr(Denoising, "clean", slowly)
+    *events, finished = pipeline.generate(make_request(steps=3), loaded, tmp_path, lambda: False)
+    seconds = [event.seconds for event in events if isinstance(event, Step)]
+    assert len(seconds) == 3 and min(seconds) >= 0.05 and sum(seconds) <= finished.result.seconds["denoise"]
 
 
 @pytest.mark.bench
