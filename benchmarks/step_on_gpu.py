@@ -4,9 +4,9 @@
 
 Needs jax and torch builds that see the GPU. Ours is the engine's own program, both guidance branches as one batch; diffusers'
 is `WanTransformer3DModel` in bfloat16 with each of its attention backends that works here and its blocks compiled
-(`compile_repeated_blocks`), one call a branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process of its own, because both want the
-whole memory. MFU is over the dense bfloat16 peak of --peak-tflops (an H100 or H200 SXM: 989). With --tiny the same code
-runs on a small model on whatever device there is, to see that it works; its times mean nothing.
+(`compile_repeated_blocks`), one call a branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process
+of its own, because both want the whole memory. MFU is over the dense bfloat16 peak of --peak-tflops (an H100 or H200 SXM: 989).
+With --tiny the same code runs on a small model on whatever device there is, to see that it works; its times mean nothing.
 """
 
 from __future__ import annotations

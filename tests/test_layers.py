@@ -104,7 +104,6 @@ FAMILY_NAMES = r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\-' ]|$)|[Hh]unyuan|VACE|(?<![a-z
 TENSOR_NAMES = r"\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
 MODEL_NAMES = re.compile(rf"{FAMILY_NAMES}|UMT5|umt5|CLIP|{TENSOR_NAMES}")
 KIT = re.compile(r"backend\.families\.(kit\.\w+|family|layouts|model|plans)")  # what the families share
-DATA_ON_MODELS = {"backend.tpu.published"}  # what others have measured, by preset
 
 
 def room(name: str) -> str:
@@ -193,8 +192,14 @@ def test_light_modules_bring_neither_jax_nor_torch():
         assert not HEAVY & brought_at_once(name), name
 
 
+def assert_names_no_family(name: str) -> None:
+    """Neither in its code nor in its prose."""
+    for number, line in enumerate(MODULES[name].read_text("utf-8").splitlines(), 1):
+        assert not re.search(FAMILY_NAMES, line), f"{name}:{number} names a family: {line.strip()}"
+
+
 def code_words(name: str) -> Iterator[tuple[int, str]]:
-    """Names and strings of a module's code with their lines; docstrings and comments are prose, and may name their sources."""
+    """Names and strings of a module's code with their lines; docstrings and comments are prose, and may name tensors."""
     module = tree(name)
     prose = {
         id(node.body[0].value)
@@ -211,7 +216,8 @@ def code_words(name: str) -> Iterator[tuple[int, str]]:
 
 
 def test_outside_the_families_nothing_names_a_model_or_a_tensor():
-    for name in (name for name in BACKEND if room(name) != "families" and name not in DATA_ON_MODELS):
+    for name in (name for name in BACKEND if room(name) != "families"):
+        assert_names_no_family(name)
         for line, word in code_words(name):
             assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
 
@@ -220,8 +226,7 @@ def test_what_the_families_share_knows_none_of_them():
     for name in (name for name in BACKEND if KIT.fullmatch(name)):
         families = {imported for imported in own_imports(name) if imported.startswith("backend.families.")}
         assert all(map(KIT.fullmatch, families)), f"{name} imports {families}"
-        for line, word in code_words(name):
-            assert not re.search(FAMILY_NAMES, word), f"{name}:{line} says {word!r}"
+        assert_names_no_family(name)
 
 
 def test_packages_hold_no_code_but_the_registry_and_public_names():

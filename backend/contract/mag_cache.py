@@ -1,7 +1,7 @@
 """MagCache: which steps reuse what all layers added in the last step that ran them. It is known before the first step, from how
 much the layers' sum is known to change from step to step.
 
-Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for the experts of Wan 2.2 (Zehong-Ma/MagCache).
+Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for models of two experts (Zehong-Ma/MagCache).
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from presets import Preset
 from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes
 
 REUSED_COST = 0.02
-"""What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (Wan 14B, 720p, on a
-v6e:2x4); the rest stands for previews and the host."""
+"""What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (14B parameters,
+720p, on a v6e:2x4); the rest stands for previews and the host."""
 
 Lane = tuple[int, bool, *tuple[Hashable, ...]]
 """An expert, whether guidance runs, and whatever else steps have in common that may hand something on."""

@@ -11,7 +11,7 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
     """The level before each step, from almost 1 downwards, [steps] float64.
 
     Raises: ValueError for a solver with levels of its own. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
-    `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" the pipelines of HunyuanVideo 1.5.
+    `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" what `backend.sampling.solvers` says of it.
     """
     if solver == "unipc":
         levels = shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)

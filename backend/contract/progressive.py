@@ -1,7 +1,7 @@
 """Progressive resolution: the first steps are made at half the size, where the frequencies that only the full size has are noise.
 
-Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736; the levels and the spectrum of Wan 2.1's latents are
-those of SGLang's documentation, page "Progressive Resolution Generation".
+Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736; the levels, and the presets' spectra of
+latents, are those of SGLang's documentation, page "Progressive Resolution Generation".
 """
 
 import functools

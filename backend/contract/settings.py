@@ -275,7 +275,7 @@ class VideoSettings(BaseModel):
         "steps, at least one (off)")
     nag: float = _row(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
-        usual="0 is off, 11 is usual",  # published: kijai/ComfyUI-WanVideoWrapper, WanVideoApplyNAG; the method's demos: 5 to 11
+        usual="0 is off, 11 is usual",  # published: kijai's nodes for ComfyUI; the method's demos: 5 to 11
         help="how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual")
     step_cache: float = _row(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",

@@ -165,8 +165,8 @@ def _cropped(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
 
 
 def _framed(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
-    """Width and height that fit into the part's size, and the filter that puts black around them, as diffusers'
-    `WanAnimate2VideoProcessor` does."""
+    """Width and height that fit into the part's size, and the filter that puts black around them, as the video
+    processor of diffusers' Animate 2 does."""
     width, height = part.size
     is_wide = width * facts.height < facts.width * height
     wide = width if is_wide else max(1, facts.width * height // facts.height)

@@ -1,8 +1,8 @@
 """The clip that drives a video, segment by segment: read as it is needed, so that it may be as long as it likes.
 
 Where the clip ends within a segment, its last frames follow in reverse, then forwards again, until the segment is full.
-Source: diffusers modular_pipelines/wan_animate_2, `WanAnimate2ProcessVideosInputStep`, which does so once, and
-pipelines/wan/pipeline_wan_animate.py, `pad_video_frames`.
+Source: diffusers' pipelines of models that animate, `pad_video_frames`, and the `ProcessVideosInputStep` of their second version,
+which does so once.
 """
 
 import collections

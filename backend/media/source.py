@@ -15,7 +15,7 @@ from backend.media.clips import read_clip
 from backend.media.control import control_frame
 from backend.media.video import Frame
 
-GREY = 128  # of pixels that are made anew from nothing, as in diffusers' documentation of `WanVACEPipeline`
+GREY = 128  # of pixels that are made anew from nothing, as diffusers' documentation of a clip's edits has them
 FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new
 Opened = Mapping[str, Sequence[Image.Image | np.ndarray]]
 """Inputs by role: pictures, clips as uint8 [F, H, W, 3], masks as bool [F, H, W], white is True."""

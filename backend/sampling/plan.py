@@ -37,7 +37,7 @@ def plan_steps(
     """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
     int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance or the sound's is above 1.
 
-    Source: diffusers' Wan pipelines for the boundary, its guiders (`BaseGuidance`) for the interval.
+    Source: `boundary_ratio` of diffusers' pipelines with two experts, its guiders (`BaseGuidance`) for the interval.
     """
     first, last = (int(share * len(timesteps)) for share in interval)
     experts = [int(boundary is not None and timestep < boundary * NUM_TRAIN_TIMESTEPS) for timestep in timesteps]

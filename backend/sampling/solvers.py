@@ -4,7 +4,7 @@ A step of either solver is a linear combination of the current sample, the clean
 sample before the last prediction. So the table is made before the loop, and a step is one small jitted function.
 
 Source: UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
-for Wan (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
+for flow models (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
 "euler-distilled" is Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, the steps that step-distilled LoRAs were trained on
 (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5). "lcm" has the same noise levels, from whole
 timesteps before the shift (three steps: 1000, 666, 333), but a step goes from the clean estimate to the next level with fresh

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from backend.settings import PROJECT_FOLDER
+from presets import load_preset
 from tests.wan_ui.steps import held, rest, until
 
 pytestmark = pytest.mark.browser
@@ -77,6 +78,16 @@ def test_a_chinese_browser_reads_chinese(chromium, studio):
     page.locator("#queue", has_text="队列").wait_for()
     page.locator("#generate").click()
     until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+    page.locator('#views [data-view="live"]').click()
+    first = page.locator("#live-prompt")
+    first.wait_for(state="visible")
+    preset = load_preset(page.locator("#live-preset").input_value())
+    assert (first.input_value(), first.get_attribute("placeholder")) == ("", preset.words("zh").examples[0])
+    page.locator("#live-start").click()
+    until(page, "!document.querySelector('#live-stop').hidden")
+    assert first.input_value() == preset.examples[0]
+    page.locator("#live-stop").click()
+    until(page, "!document.querySelector('#live-start').hidden")
     context.close()
 
 

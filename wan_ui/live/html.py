@@ -35,8 +35,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<p class="line"><b class="headline"></b><span class="numbers"></span></p>'
         f'<div class="keys">{_pads(presets, texts)}</div>'
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
-        f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"'
-        f' value="{escape(presets[0].examples[0])}"></label>'
+        f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"></label>'
         f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*">'
         f"<b>{escape(texts.live_choose)}</b></label>"
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
@@ -51,7 +50,8 @@ def _option(preset: Preset, texts: Texts) -> str:
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
         f' data-tasks="{escape(" ".join(preset.tasks))}" data-combines="{str(preset.combines_actions).lower()}"'
-        f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}">'
+        f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}"'
+        f' data-caption="{escape(words.examples[0])}">'
         f"{escape(words.title)}</option>"
     )
 

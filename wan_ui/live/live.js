@@ -23,6 +23,14 @@ const show = () => {
   find('.dot').hidden = !isOn || !live.drawn.length;
 };
 
+const chosen = () => find('#live-preset').selectedOptions[0].dataset;
+// The first prompt is the model's example: in its own words where they are the page's language, else as a caption in the empty field,
+// in whose place the example comes once it is sent.
+const offer = () => {
+  const {example, caption} = chosen();
+  Object.assign(find('#live-prompt'), {value: caption === example ? example : '', placeholder: caption});
+};
+
 const begin = job => {
   Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: []});
   find('.live').dataset.job = job;
@@ -117,7 +125,7 @@ const draw = now => {
 // What is pressed: an action holds as long as its key or button is down. Of several the last one counts, or all of them where the
 // model does them together; when none is left, it rests.
 const steer = async () => {
-  const {actions, combines} = find('#live-preset').selectedOptions[0].dataset;
+  const {actions, combines} = chosen();
   const held = combines === 'true' ? live.held : live.held.slice(-1);
   for (const button of element.querySelectorAll('[data-steer]')) button.setAttribute('aria-pressed', held.includes(button.dataset.steer));
   const action = held.join('+') || (actions.split(' ').includes('stay') ? 'stay' : '');
@@ -186,7 +194,7 @@ element.addEventListener('click', async event => {
     const file = find('.picture').hidden ? undefined : find('#live-picture').files[0];
     const image = file && await uploaded(file);
     if (image === null) return;
-    const prompt = find('.wide').hidden ? '' : find('#live-prompt').value;
+    const prompt = find('.wide').hidden ? '' : find('#live-prompt').value ||= chosen().example;
     const given = await send('', {preset: find('#live-preset').value, prompt, image});
     if (given) begin(given.job);
   } else if (id === 'live-stop') send(`/${live.job}/stop`);
@@ -204,13 +212,14 @@ element.addEventListener('change', event => {
     label.textContent = event.target.files[0]?.name ?? label.dataset.empty;
   }
   if (event.target.id !== 'live-preset') return;
-  find('#live-prompt').value = event.target.selectedOptions[0].dataset.example;
+  offer();
   show();
 });
 
 // The page was opened, perhaps again: what this visitor is making goes on.
 const open = () => {
   const job = find('.live')?.dataset.job;
+  if (find('#live-preset') && !find('#live-prompt').placeholder) offer();
   if (job && job !== live.job) begin(job);
   else show();
 };

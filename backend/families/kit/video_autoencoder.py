@@ -96,7 +96,7 @@ class StreamedAutoencoder(abc.ABC):
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
         """From clips of one and of two latent frames: all later ones cost the same, but for attention to earlier frames, which
-        was 0.1 % of HunyuanVideo's second frame."""
+        was 0.1 % of the second frame where there is any."""
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
 
