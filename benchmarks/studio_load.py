@@ -81,9 +81,8 @@ class Visitor:
             for line in stream:
                 if is_over.is_set():
                     return
-                if line.startswith(b"data: "):
-                    delay = time.time() - json.loads(line[6:])["since"]
-                    self.count = json.loads(line[6:])["count"]
+                if line.startswith(b"data: ") and (news := json.loads(line[6:])):
+                    delay, self.count = time.time() - news["since"], news["count"]
                     with self.measured.lock:
                         self.measured.answers["told"].append(delay)
 

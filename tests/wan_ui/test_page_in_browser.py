@@ -104,3 +104,36 @@ def test_a_page_whose_news_were_refused_asks_for_them_again(chromium, studio):
     held(page, refused)
     held(page, answered)
     context.close()
+
+
+def test_a_page_whose_news_stop_asks_for_them_again(chromium, studio):
+    asked, again, context = [], [], chromium.new_context()
+    page = context.new_page()
+    page.route("**/studio/changes", lambda route: asked.append(route))  # never answered: a network that has gone
+    page.clock.install()
+    page.goto(studio.url)
+    held(page, asked)
+    page.clock.fast_forward(30_000)
+    assert len(asked) == 1
+    page.unroute("**/studio/changes")
+    page.route("**/studio/changes", lambda route: (again.append(route), route.continue_()))
+    page.clock.fast_forward(20_000)
+    held(page, again)
+    context.close()
+
+
+def test_a_page_that_another_tab_tells_nothing_asks_itself(chromium, studio):
+    asked, context = [], chromium.new_context()
+    other = context.new_page()
+    other.goto(f"{studio.url}healthz")
+    other.evaluate("navigator.locks.request('studio-changes', () => new Promise(() => {})), true")
+    page = context.new_page()
+    page.route("**/studio/changes", lambda route: (asked.append(route), route.continue_()))
+    page.clock.install()
+    page.goto(studio.url)
+    until(page, "typeof window.studioAct === 'function'")
+    assert not asked
+    page.clock.fast_forward(50_000)
+    held(page, asked)
+    until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
+    context.close()

@@ -374,31 +374,51 @@ const startCompared = () => {
 const VIEW_MILLISECONDS = 1500;
 const told = window.studioTold ??= {};  // by element id: shows that part's HTML
 const tabs = new BroadcastChannel('studio-changes');
-let changes = null, drawn = null, drawnAt = 0;
+const AGAIN_MILLISECONDS = 5000, SILENT_MILLISECONDS = 40000;
+let changes = null, drawn = null, drawnAt = 0, lastNews = performance.now(), stream = null;
+const latest = {};  // the parts as last told, for tabs that come later
 const take = ({count, parts}) => {
-  changes = count;
+  [changes, lastNews] = [count, performance.now()];
+  Object.assign(latest, parts);
   for (const [name, html] of Object.entries(parts)) told[name]?.(html);
   if (parts.queue) window.studioQueueNews(parts.queue);
 };
-const AGAIN_MILLISECONDS = 5000;
-const listen = () => new Promise(() => {
-  const parts = {};
-  const open = () => {
-    const stream = new EventSource('studio/changes');
-    stream.onmessage = event => {
-      const news = JSON.parse(event.data);
-      Object.assign(parts, news.parts);
-      take(news);
-      tabs.postMessage(news);
-    };
-    // A browser asks again by itself where the connection breaks, but not where it is refused, as by a proxy whose server restarts.
-    stream.onerror = () => { if (stream.readyState === EventSource.CLOSED) setTimeout(open, AGAIN_MILLISECONDS); };
+const stillThere = () => { lastNews = performance.now(); };
+const listen = () => {
+  stream?.close();
+  stillThere();
+  tabs.postMessage('still');  // the others wait meanwhile
+  stream = new EventSource('studio/changes');
+  stream.onmessage = event => {
+    const news = JSON.parse(event.data);
+    take(news);
+    tabs.postMessage(news);
   };
-  open();
-  tabs.addEventListener('message', ({data}) => { if (data === 'all') tabs.postMessage({count: changes, parts}); });
+  stream.addEventListener('still', () => {
+    stillThere();
+    tabs.postMessage('still');
+  });
+  // A browser asks again by itself where the connection breaks, but not where it is refused, as by a proxy whose server restarts.
+  stream.onerror = () => { if (stream.readyState === EventSource.CLOSED) lastNews = -Infinity; };
+};
+const leaveIt = () => {  // another tab listens now
+  stream?.close();
+  stream = null;
+};
+const listenAlone = options => {
+  if (!navigator.locks) return listen();
+  navigator.locks.request('studio-changes', options, () => new Promise(listen)).catch(leaveIt);
+};
+tabs.addEventListener('message', ({data}) => {
+  if (data === 'all') return stream && tabs.postMessage({count: changes, parts: latest});
+  data === 'still' ? stillThere() : take(data);
 });
-tabs.addEventListener('message', ({data}) => { if (data !== 'all') take(data); });
-navigator.locks ? navigator.locks.request('studio-changes', listen) : listen();
+listenAlone({});
+// Nor is a browser told that a network has gone, or the tab that listens. Where not even the word comes that all is as it was, the
+// tab asks anew, itself if need be.
+setInterval(() => {
+  if (performance.now() - lastNews > SILENT_MILLISECONDS) stream ? listen() : listenAlone({steal: true});
+}, AGAIN_MILLISECONDS);
 let warm = null;
 told.warm = html => {  // what is loaded and compiled: then the line at the Generate button says something else
   const word = html.replace(/^<!--.*?-->/, '');

@@ -28,7 +28,7 @@ from wan_ui.queue.reading import queue_of
 
 PATH = "/studio/changes"
 SHORTEST_SECONDS = 0.2  # between two events
-SILENCE_SECONDS = 15.0  # a comment is sent after that, so that proxies keep the connection
+SILENCE_SECONDS = 15.0  # "still" is sent after that, so that proxies keep the connection and pages know that it is there
 _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 
 
@@ -47,7 +47,7 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
     yield "retry: 2000\n\n"
     async for since in changes(desk.engine, SILENCE_SECONDS):
         if since is None:
-            yield ": still here\n\n"
+            yield "event: still\ndata: {}\n\n"
             continue
         count, now = desk.engine.changes(), moment()
         parts, jobs = await asyncio.to_thread(_look, desk, visit)

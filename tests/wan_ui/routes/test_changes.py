@@ -130,7 +130,7 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeyp
                 return lines
 
     _, first, *rest = asyncio.run(first_lines())
-    assert first.startswith("data") and set(rest) == {": still here\n\n"}
+    assert first.startswith("data") and set(rest) == {"event: still\ndata: {}\n\n"}
 
 
 def test_the_stream_ends_when_the_engine_does(desk):
