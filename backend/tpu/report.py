@@ -32,8 +32,8 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Compiler, Program
 from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import KernelCost
+from backend.tpu.published import published_step
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
-from presets.published_steps import published_step
 
 STEP = "denoise_step"  # the key of every family's program for one step
 REFINING_STEP = "refining_step"  # that of a step which refines a video at twice the size of those before

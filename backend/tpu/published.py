@@ -1,13 +1,14 @@
 """Seconds that others have published for the same work, to compare with our predictions: one step of the preset, guidance on.
 
-`published_steps.json` is data: a row for each preset, chip such as "v6e" and number of jax's devices.
+`presets/published_steps.json` is data: a row for each preset, chip such as "v6e" and number of jax's devices.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
-STEPS_FILE = Path(__file__).with_name("published_steps.json")
+from presets.loader import PRESET_FOLDER
+
+STEPS_FILE = PRESET_FOLDER / "published_steps.json"
 
 
 def published_step(preset: str, chip: str, num_devices: int) -> dict[str, Any] | None:
