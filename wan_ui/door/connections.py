@@ -7,12 +7,14 @@ up the file descriptors that the server may open. Bodies that come slowly are en
 import asyncio
 import resource
 from itertools import chain
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 from wan_ui.door.limits import OPEN_REQUESTS
 
 HEAD_SECONDS = 15.0  # for a request's first line and its headers
+KEPT_SECONDS = 75.0  # for the next request; longer than clients keep theirs (httpx: 5, uvicorn's own), or one is sent as we close
 UNREAD_SECONDS = 120.0  # for a caller who does not read the answer; a paused player asks again from where it was
 MOST_CONNECTIONS = OPEN_REQUESTS.in_all
 _DESCRIPTORS_KEPT = 200  # for the store, videos, pictures, the workers' pipes
@@ -29,6 +31,10 @@ class LimitedConnection(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.timeout_keep_alive = KEPT_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begins to wait for the first request."""

@@ -405,5 +405,13 @@ def test_silent_and_half_sent_connections_end_and_too_many_make_room(monkeypatch
     assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"here") and is_within(seconds, 8)
 
 
+def test_a_connection_is_kept_for_longer_than_clients_keep_theirs():
+    async def made() -> connections.LimitedConnection:
+        config = uvicorn.Config(PlainTextResponse("here"), lifespan="off")
+        return connections.LimitedConnection(config=config, server_state=uvicorn.server.ServerState(), app_state={})
+
+    assert asyncio.run(made()).timeout_keep_alive > 2 * httpx.Limits().keepalive_expiry
+
+
 def test_a_visitors_calls_go_through(url):
     assert Visitor(url).call("edit_mode", {})
