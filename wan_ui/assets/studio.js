@@ -120,6 +120,13 @@ document.addEventListener('change', async event => {
   event.target.value = '';
 });
 
+// Each press of a button that makes a video counts, also while the one before is being answered. A double click is one press, and
+// so is a key that is held down (below).
+const MAKES = '#generate, [data-shot=alone]';
+document.addEventListener('click', event => {
+  if (event.detail > 1 && event.target.closest?.(MAKES)) event.stopImmediatePropagation();
+}, true);
+
 // Keys. Nothing here takes a key away from a field that is being typed in, but Ctrl+Enter and Escape.
 const press = selector => {
   const button = $(selector);
@@ -128,7 +135,10 @@ const press = selector => {
   return true;
 };
 document.addEventListener('keydown', event => {
-  if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+  const isCtrlEnter = event.key === 'Enter' && (event.ctrlKey || event.metaKey);
+  if (event.repeat && (isCtrlEnter || event.key === 'Enter' && event.target.closest(MAKES))) {
+    event.preventDefault();
+  } else if (isCtrlEnter) {
     if (press('.view-column.shown button.primary') || press('#generate')) event.preventDefault();
   } else if (event.key === 'Escape') {
     const open = $$('details.popover[open]');

@@ -30,7 +30,7 @@ from wan_ui.edit.ways import not_shown, way_of, ways_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.form.loras import lora_lines
 from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import RAW, Updates, Values
+from wan_ui.parts.events import EACH, Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.stage.handlers import StageHandlers
 
@@ -58,7 +58,7 @@ class EditHandlers(Panel):
     def wire(self) -> None:
         """The stage follows what is queued here."""
         shown = self.stage.panel.job_id
-        queued = self.panel.queued(self.queued, shown, shown, **RAW)
+        queued = self.panel.queued(self.queued, shown, shown, **EACH)
         self.stage.follow_after(queued)
 
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:

@@ -26,7 +26,7 @@ from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
-from wan_ui.parts.events import EACH, QUIET, RAW, SILENT, Updates, Values, at_moment, moment
+from wan_ui.parts.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import place_of, sentence
 from wan_ui.parts.progress import StageView
@@ -61,7 +61,8 @@ class StageHandlers(Panel):
     def wire(self) -> None:
         """Wires the form's large buttons, and the one on the stage."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
-        submitted = actions.generate.click(self.submit, self.form.inputs | {self.form.editing, stage.job_id}, self._queued, **RAW)
+        inputs = self.form.inputs | {self.form.editing, stage.job_id}
+        submitted = actions.generate.click(self.submit, inputs, self._queued, **EACH)
         self.follow_after(submitted)
         self.form_handlers.show_editing_after(submitted)
         actions.stop.click(self.stop, stage.job_id, [actions.stop, self.message], **QUIET)

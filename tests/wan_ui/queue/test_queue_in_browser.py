@@ -1,6 +1,7 @@
 """The queue in a real Chromium: order, change, closed tabs, other browsers, a server that died."""
 
 import re
+from collections import defaultdict
 
 import pytest
 
@@ -9,6 +10,14 @@ from tests.wan_ui.steps import generate, held, lists, made, press, rest, until
 from wan_ui.door.access import Access
 
 pytestmark = pytest.mark.browser
+
+EVENT_OF_GENERATE = """
+() => {
+  const {components, dependencies} = window.gradio_config;
+  const button = components.find(component => component.props.elem_id === 'generate').id;
+  return dependencies.find(({targets}) => targets.some(([id, event]) => id === button && event === 'click')).id;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +53,48 @@ def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page):
     until(page, "document.querySelector('.queue').dataset.count === '0'")
     ended = page.locator('.queue li[data-state="finished"] b').all_inner_texts()
     assert ended[:3] == ["three", "three", "two, changed"]
+
+
+def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_one(page):
+    """Also while the answers to the presses before are on their way."""
+    button, sent = page.evaluate(EVENT_OF_GENERATE), defaultdict(list)
+
+    def handle(route):
+        asked = route.request.post_data_json
+        if asked["fn_index"] != button:
+            return route.continue_()
+        sent[next(prompt for prompt in presses if prompt in asked["data"])].append(route)
+
+    def hold_down(key):
+        for _ in range(5):  # each but the first is a repeat
+            page.keyboard.down(key)
+        page.keyboard.up(key)
+
+    def with_control():
+        page.keyboard.down("Control")
+        hold_down("Enter")
+        page.keyboard.up("Control")
+
+    page.route("**/run/predict", handle)
+    generate_button = page.locator("#generate")
+    presses = {
+        "a click": generate_button.click,
+        "a click more": generate_button.click,
+        "a double click": generate_button.dblclick,
+        "a key held down": lambda: (generate_button.focus(), hold_down("Enter")),
+        "keys held down": with_control,
+    }
+    for prompt, press_it in presses.items():
+        page.locator("#prompt textarea").fill(prompt)
+        press_it()
+        held(page, sent[prompt])
+    page.wait_for_timeout(500)
+    assert [len(sent[prompt]) for prompt in presses] == [1] * 5
+    for (route,) in sent.values():
+        route.continue_()
+    until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length >= 5")
+    made_here = page.locator('.queue li[data-state="finished"] b').all_inner_texts()
+    assert sorted(prompt for prompt in made_here if prompt in presses) == sorted(presses)
 
 
 def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page):
