@@ -82,6 +82,7 @@ def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
     page.locator("#own-sound button").first.click()
     page.locator("#input-sound button[aria-label='Record audio']").click()
     page.locator("#input-sound .record-button").click()
+    page.locator("#input-sound .stop-button").wait_for()  # the microphone is open
     page.wait_for_timeout(2500)  # it beeps once a second
     page.locator("#prompt textarea").fill("a red circle")
     page.locator("#generate").click()
