@@ -119,6 +119,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
+    form.wire_choice(_event(act, "choose"))
     for group, handler in (("fill", form.fill.act), ("drop", form.fill.drop)):
         form.show_editing_after(_event(act, group)(handler, None, form.fill.outputs, **EACH))
     _event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)

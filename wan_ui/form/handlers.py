@@ -31,8 +31,18 @@ from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
-FORM_ACTS = ("estimate", "fill", "drop", "own", "rewrite", "many")
+FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")
 
+# The answer to a preset's choice brings all of its own values, so it is asked once, and only for a choice. Gradio's dropdown
+# sends "input" twice for one, and again when its list is closed as it was; it sends "select" too, but not for one by keyboard.
+_LOOKED_AT = "name => { window.studioPreset = name; }"
+_SELECTED = "() => { window.studioPreset = undefined; }"  # what was chosen already may be chosen again
+_CHOSEN = """name => {
+  if (name === window.studioPreset) return;
+  window.studioPreset = name;
+  (window.studioTyped ??= new Map()).clear();
+  window.studioAct('choose', {what: 'preset'});
+}"""
 # What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
 # bring the preset's own value back.
 _FORGET_TYPED = "() => { (window.studioTyped ??= new Map()).clear(); }"
@@ -86,20 +96,31 @@ class FormHandlers:
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
-        follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *settings.follows_preset]
-        chosen = [form.prompt.examples, form.image.examples, *follow]
-        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *chosen]
+        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._chosen]
         controls = settings.controls
         for name, control in controls.items():  # before all that is asked of the server: Gradio waits for each in turn
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
-        for choice in (*(tab.select for tab in form.tab_items), settings.preset.input):
-            choice(None, js=_FORGET_TYPED, **QUIET)
+        preset = settings.preset
+        for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
+            event(None, preset, js=script, **QUIET)
+        for tab in form.tab_items:
+            tab.select(None, js=_FORGET_TYPED, **QUIET)
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
             self._keep_typed_after(tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST))
-        asked = [settings.preset, form.task]
-        self._keep_typed_after(settings.preset.input(self.choose_preset, asked, [form.task, *chosen], **QUIET, **LAST))
         controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, **QUIET, **LAST)
         controls["steps"].input(self.guide_as_many, self._guiding[:3], controls["guidance_end"], **QUIET, **LAST)
+
+    def wire_choice(self, choice: gr.events.EventListener) -> None:
+        """Wires the event that the page sends when a preset was chosen."""
+        asked = [self.form.settings.preset, self.form.task]
+        self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._chosen], **QUIET, **LAST))
+
+    @property
+    def _chosen(self) -> list[gr.Component]:
+        """What follows the preset."""
+        form = self.form
+        follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *form.settings.follows_preset]
+        return [form.prompt.examples, form.image.examples, *follow]
 
     @property
     def _guiding(self) -> list[gr.Component]:

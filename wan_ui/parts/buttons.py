@@ -4,9 +4,9 @@ A button names its act in `data-act` ("group:what") and its job in `data-job`, w
 sends every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So panels are
 plain HTML, and each group has one handler with the outputs that it changes.
 
-Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `again` (queue at
-once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload), `rewrite` (a suggestion for the
-prompt). Views add theirs.
+Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `choose` (a preset
+for the form), `again` (queue at once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload),
+`rewrite` (a suggestion for the prompt). Views add theirs.
 """
 
 import json

@@ -119,7 +119,7 @@ def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
 
 
 class Held:
-    """Holds back what is asked of the server when this preset is chosen, which the page may ask twice, until it is released."""
+    """Holds back what is asked of the server when this preset is chosen, until it is released."""
 
     def __init__(self, page, preset: str):
         self._beginning, self._requests, self._is_released = f'{{"data":["{preset}"', [], False
@@ -140,6 +140,33 @@ class Held:
             request.continue_()
         rest(self._page)
         self._page.unroute("**/run/predict")
+
+
+def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing(visit):
+    page, asked = visit(), []
+    page.on("request", lambda request: asked.append(request.post_data or "") if "/run/predict" in request.url else None)
+    rest(page)
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    until(page, VALUE.format("steps", "4"))
+    put(page, "steps", "7")
+    for key in ("Tab", "Escape"):
+        page.locator("#preset input").click()
+        page.get_by_role("option").first.wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press(key)
+        page.locator("#preset input").blur()
+        rest(page)
+        assert page.evaluate(VALUE.format("steps", "7")), key
+    assert len([one for one in asked if one.startswith(f'{{"data":["{FAST}"')]) == 1
+    page.locator("#preset input").click()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")  # a choice by keyboard
+    until(page, VALUE.format("steps", "4"))
+    page.locator("#preset input").blur()
+    put(page, "steps", "7")
+    choose(page, page.locator("#preset input").input_value())  # the one that is chosen already: its own values are wanted
+    until(page, VALUE.format("steps", "4"))
+    rest(page)
 
 
 def test_what_is_typed_before_the_answer_to_the_presets_choice_stays(visit):
