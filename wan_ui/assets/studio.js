@@ -127,6 +127,19 @@ document.addEventListener('click', event => {
   if (event.detail > 1 && event.target.closest?.(MAKES)) event.stopImmediatePropagation();
 }, true);
 
+// What has been typed since a preset was chosen, by the control's name (see wan_ui/form/handlers.py). Gradio tells of it a moment
+// later, when an answer may have been drawn over it; so the field itself is read first.
+const typed = window.studioTyped = new Map(), readFirst = new Set();
+document.addEventListener('input', event => {
+  const name = event.target.closest('.block[id]')?.id.replaceAll('-', '_');
+  if (!name || !event.target.matches('input[type=number], textarea') || event.target.value === '') return;
+  readFirst.add(name);
+  typed.set(name, event.target.type === 'number' ? Number(event.target.value) : event.target.value);
+}, true);
+window.studioNoteTyped = (name, value) => {
+  if (!readFirst.delete(name)) typed.set(name, value);
+};
+
 // Keys. Nothing here takes a key away from a field that is being typed in, but Ctrl+Enter and Escape.
 const press = selector => {
   const button = $(selector);

@@ -40,15 +40,17 @@ _SELECTED = "() => { window.studioPreset = undefined; }"  # what was chosen alre
 _CHOSEN = """name => {
   if (name === window.studioPreset) return;
   window.studioPreset = name;
-  (window.studioTyped ??= new Map()).clear();
+  window.studioTyped.clear();
   window.studioAct('choose', {what: 'preset'});
 }"""
-# What a person has typed since a preset was chosen, by the control's name: the answer to that choice may come later, and must not
-# bring the preset's own value back.
-_FORGET_TYPED = "() => { (window.studioTyped ??= new Map()).clear(); }"
-_NOTE_TYPED = "value => { (window.studioTyped ??= new Map()).set('NAME', value); }"
-_PUT_BACK = "() => NAMES.map(name => window.studioTyped?.get(name))"  # Gradio leaves alone what is undefined
-_IF_TYPED = "(count, ...others) => [window.studioTyped?.has('guided_steps') ? count : null, ...others]"
+# What a person has typed since a preset was chosen: the answer to that choice may come later, and must not bring the preset's own
+# value back. `studio.js` keeps it, by the control's name.
+_FORGET_TYPED = "() => window.studioTyped.clear()"
+_NOTE_TYPED = "value => window.studioNoteTyped('NAME', value)"
+_PUT_BACK = "() => NAMES.map(name => window.studioTyped.get(name))"  # Gradio leaves alone what is undefined
+_IF_TYPED = "(count, ...others) => [window.studioTyped.get('guided_steps') ?? null, ...others]"
+_COUNT_TYPED = "(count, ...others) => [window.studioTyped.get('guided_steps') ?? count, ...others]"
+_STEPS_TYPED = "(count, name, steps) => [count, name, window.studioTyped.get('steps') ?? steps]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +109,9 @@ class FormHandlers:
             tab.select(None, js=_FORGET_TYPED, **QUIET)
         for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
             self._keep_typed_after(tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST))
-        controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, **QUIET, **LAST)
-        controls["steps"].input(self.guide_as_many, self._guiding[:3], controls["guidance_end"], **QUIET, **LAST)
+        controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, js=_COUNT_TYPED, **QUIET, **LAST)
+        end = controls["guidance_end"]
+        controls["steps"].input(self.guide_as_many, self._guiding[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
 
     def wire_choice(self, choice: gr.events.EventListener) -> None:
         """Wires the event that the page sends when a preset was chosen."""

@@ -10,6 +10,15 @@ from tests.wan_ui.steps import held, rest, until
 pytestmark = pytest.mark.browser
 
 FAST, LARGER = "wan2.2-t2v-a14b-480p-fast", "wan2.2-t2v-a14b-720p-fast"
+TYPES_AS_IT_IS_DRAWN = """
+new MutationObserver((changes, observer) => {
+  const field = document.querySelector('#guided-steps input[type=number]');
+  if (!field?.offsetParent) return;
+  observer.disconnect();
+  field.value = '1';
+  field.dispatchEvent(new InputEvent('input', {bubbles: true}));
+}).observe(document.body, {subtree: true, childList: true, attributes: true})
+"""
 VALUE = "document.querySelector('#{} input[type=number]').value === '{}'"
 
 
@@ -89,6 +98,17 @@ def test_one_number_guides_the_first_steps_and_the_request_says_so(visit):
     until(page, VALUE.format("nag", "11"))
     choose(page, "Demo model trained on synthetic shapes")
     page.locator("#guided-steps").wait_for(state="hidden")
+
+
+def test_what_is_typed_in_the_moment_in_which_the_answer_is_drawn_stays(visit):
+    """Gradio draws the answer over it before it tells of it."""
+    page = visit()
+    rest(page)
+    page.evaluate(TYPES_AS_IT_IS_DRAWN)
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    until(page, VALUE.format("guidance", "3.5"))
+    rest(page)
+    assert page.evaluate(" && ".join(VALUE.format(*one) for one in (("guided-steps", "1"), ("guidance", "3.5"))))
 
 
 def test_a_number_typed_faster_than_the_server_answers_counts_whole(visit):
