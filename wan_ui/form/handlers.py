@@ -198,16 +198,18 @@ class FormHandlers:
         return choose
 
     def choose_task(self, task: str, name: str | None, visit: Visit) -> Updates:
-        """The presets for this task, keeping the chosen one if possible, and whether any can run."""
+        """The presets for this task, keeping the chosen one if possible, and whether any can run.
+
+        A preset that stays is not in the answer: another may have been chosen before it comes, as while a page opens.
+        """
         choices, texts = preset_choices(task, self.desk.offers(visit)), visit.texts
         preset, form = choices.pick(name), self.form
         info = None if preset else texts.presets_none
+        other = {} if preset and preset.name == name else {"value": preset.name if preset else None}
         shown = {
             form.task: task,
             form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
-            form.settings.preset: gr.update(
-                choices=choices.dropdown(texts.language), value=preset.name if preset else None, info=info
-            ),
+            form.settings.preset: gr.update(choices=choices.dropdown(texts.language), info=info, **other),
             form.settings.preset_note: elsewhere_html(choices, texts),
             form.actions.generate: gr.update(interactive=preset is not None),
         }

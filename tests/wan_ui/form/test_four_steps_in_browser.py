@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.steps import held, rest, until
+from tests.wan_ui.steps import held, ready, rest, until
 
 pytestmark = pytest.mark.browser
 
@@ -160,6 +160,17 @@ class Held:
             request.continue_()
         rest(self._page)
         self._page.unroute("**/run/predict")
+
+
+def test_a_model_chosen_while_the_page_opens_stays(visit):
+    page = visit()
+    answer = Held(page, "wan-tiny")
+    page.reload()
+    ready(page)
+    choose(page, "Wan 2.2 text to video A14B, 480p, 4 steps")
+    answer.release()
+    assert page.locator("#preset input").input_value() == "Wan 2.2 text to video A14B, 480p, 4 steps"
+    guide_first_step(page)
 
 
 def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing(visit):
