@@ -8,21 +8,22 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import kept
-from tests.many_devices import LEAST_SECONDS, QUICK
+from tests import kept, lazy_imports
+from tests.many_devices import QUICK, kept_programs
 
 gc.disable()  # until everything is imported
 os.environ.setdefault("XLA_FLAGS", QUICK)  # jax reads it when the first test needs a device
 os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # for GPUs; its folder's path would count in each key
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a tenth less of tracing and lowering (measured)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it: tiny networks run up to 25 times faster so (measured)
+
+lazy_imports.install()
 
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of each file of tests, by its path. `STUDIO_KEEP_DURATIONS=1 bash tests/run` measures them anew."""
@@ -69,15 +70,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, and is not looked through for garbage again. What the tests of this process compile by themselves is
-    kept where workers keep theirs."""
+    """Collect no garbage among the modules that are imported by now. Programs that the tests compile are kept for later runs: JAX, which
+    the first test that needs it imports, reads the variables."""
     gc.freeze()
     gc.enable()
-    if "jax" in sys.modules:
-        config = sys.modules["jax"].config
-        config.update("jax_compilation_cache_dir", str(kept.programs()))
-        config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-        config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    os.environ.update(kept_programs())
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

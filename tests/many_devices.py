@@ -25,12 +25,16 @@ LEAST_SECONDS = 0.1
 def environment(num_devices: int) -> dict[str, str]:
     """For `subprocess.run`. What such a process compiles is kept where the tests' own programs are."""
     flags = f"--xla_force_host_platform_device_count={num_devices} {QUICK}"
-    programs = {
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | kept_programs()
+
+
+def kept_programs() -> dict[str, str]:
+    """Environment variables that make JAX keep compiled programs for later runs of the tests."""
+    return {
         "JAX_COMPILATION_CACHE_DIR": str(kept.folder() / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(LEAST_SECONDS),
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | programs
 
 
 def told_by(module: str, *words: str, devices: int = 8) -> Any:
@@ -49,4 +53,4 @@ def asked(request: pytest.FixtureRequest, parameter: str) -> list[str]:
 
 def without_quick() -> dict[str, str]:
     """The environment for a process that compiles for TPUs, or that must be as fast as it is for users: with none of the tests' flags."""
-    return {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "OMP_NUM_THREADS")}
+    return {name: value for name, value in os.environ.items() if name not in {"XLA_FLAGS", "OMP_NUM_THREADS", *kept_programs()}}

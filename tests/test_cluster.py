@@ -3,6 +3,7 @@
 The long run, with the demo model and forty jobs, is `python -m benchmarks.cluster`.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +15,9 @@ from backend.settings import PROJECT_FOLDER
 from tests.clock import is_within
 from tests.many_devices import without_quick
 
-pytest.importorskip("ray", reason="Ray is an extra: pip install -r requirements-cluster.txt")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is an extra: pip install -r requirements-cluster.txt"
+)
 
 
 def broken(tmp_path, *words: str, seconds: float) -> dict:

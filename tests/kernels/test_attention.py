@@ -13,7 +13,7 @@ from kernels.attention.reference import reference_attention
 SCALE = 128**-0.5
 
 
-def random_arrays(length_q: int, length_kv: int, heads: int = 2, width: int = 128, dtype=jnp.float32, norm: float = 1.0):
+def random_arrays(length_q: int, length_kv: int, heads: int = 2, width: int = 128, dtype: str = "float32", norm: float = 1.0):
     keys = jax.random.split(jax.random.key(length_q * 1000 + length_kv), 3)
     lengths = (length_q, length_kv, length_kv)
     return [norm * jax.random.normal(key, (1, length, heads, width), dtype) for key, length in zip(keys, lengths, strict=True)]

@@ -15,10 +15,13 @@ from kernels.attention.reference import reference_attention
 
 FRAMES, PLACES = 3, 40
 SCALE = math.log(2) / 8  # log2(e) * scale is 2 ** -3, so that folding it into the query rounds nothing
-SIZES = BlockSizes(128, 128, 128, 128)
 
 
-def arrays_of(norm=1.0, dtype=jnp.float32, heads=2):
+def sizes() -> BlockSizes:
+    return BlockSizes(128, 128, 128, 128)
+
+
+def arrays_of(norm=1.0, dtype="float32", heads=2):
     """Tokens of a picture and of `FRAMES` frames, their keys and values, and those of a clip with as many frames."""
     keys = jax.random.split(jax.random.key(3), 5)
     lengths = [(FRAMES + 1) * PLACES] * 3 + [FRAMES * PLACES] * 2
@@ -73,8 +76,8 @@ def test_the_tpu_kernel_gives_the_same(norm, is_online, layout):
             key,
             value,
             scale=SCALE,
-            sizes=SIZES,
-            online_sizes=SIZES,
+            sizes=sizes(),
+            online_sizes=sizes(),
             layout=layout,
             smooth_keys=False,
             tests_bounds=not is_online,
@@ -109,7 +112,7 @@ def test_the_pass_joins_as_the_formula_does(before, padding):
 def test_heads_of_both_forms_have_their_own_log_sums():
     small, large = arrays_of(1.0, jnp.bfloat16, heads=1), arrays_of(40.0, jnp.bfloat16, heads=1)
     query, key, value = (jnp.concatenate(pair, axis=2) for pair in list(zip(small, large, strict=True))[:3])
-    options = TpuOptions(layout="columns", sizes=SIZES, online_sizes=SIZES)
+    options = TpuOptions(layout="columns", sizes=sizes(), online_sizes=sizes())
     _, ours = tpu_attention(
         query,
         key,

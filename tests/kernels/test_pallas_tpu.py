@@ -1,7 +1,9 @@
 """The TPU kernel in the TPU interpreter, against the formula: lengths off every block, windows, and both softmax forms."""
 
+import functools
 import logging
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,22 @@ from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, head_bounds, subtract_mean_key, tpu_attention
 from kernels.attention.reference import reference_attention
 
-SIZES = BlockSizes(256, 512, 128, 256)
-ONLINE_SIZES = BlockSizes(128, 256, 128, 128)
-formula = jax.jit(reference_attention, static_argnames=("scale", "window"))
+
+@functools.cache
+def sizes() -> BlockSizes:
+    return BlockSizes(256, 512, 128, 256)
+
+
+@functools.cache
+def online_sizes() -> BlockSizes:
+    return BlockSizes(128, 256, 128, 128)
+
+
+@functools.cache
+def compiled_reference() -> Callable[..., jax.Array]:
+    return jax.jit(reference_attention, static_argnames=("scale", "window"))
+
+
 EXACT_SCALE = math.log(2) / 8  # log2(e) * scale is 2 ** -3, so that folding it into the query rounds nothing
 
 
@@ -33,7 +48,7 @@ def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
         visited.append(point)
         return token
 
-    options = {"sizes": SIZES, "online_sizes": ONLINE_SIZES, "smooth_keys": False} | options
+    options = {"sizes": sizes(), "online_sizes": online_sizes(), "smooth_keys": False} | options
     interpret = pltpu.InterpretParams(grid_point_recorder=None if visited is None else record)
     return np.asarray(tpu_attention(*arrays, bias, scale=scale, interpret=interpret, **options).astype(jnp.float32))
 
@@ -41,7 +56,7 @@ def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, **options):
 def check(ours, arrays, bias=None, *, scale=EXACT_SCALE, window=None):
     """Weights are rounded to bfloat16, by 2 ** -8 of themselves at most, so their mean of the values by 2 ** -8 * max |v|; the
     result is rounded as much again. Scores are exact products summed in float32 on both sides."""
-    exact = formula(*(array.astype(jnp.float32) for array in arrays), bias, scale=scale, window=window)
+    exact = compiled_reference()(*(array.astype(jnp.float32) for array in arrays), bias, scale=scale, window=window)
     largest_value = float(jnp.abs(arrays[2]).max())
     np.testing.assert_allclose(ours, exact, atol=2**-7 * largest_value)
 
@@ -102,7 +117,7 @@ def test_smoothing_keys_changes_nothing_but_the_norms():
 def test_the_usual_scale_stays_within_the_rounding_of_the_query():
     arrays = random_arrays(257, 300, heads=2)
     ours = run(arrays, scale=128**-0.5, smooth_keys=True)
-    exact = formula(*(array.astype(jnp.float32) for array in arrays), scale=128**-0.5)
+    exact = compiled_reference()(*(array.astype(jnp.float32) for array in arrays), scale=128**-0.5)
     # scores, of variance 1, move by 2 ** -9 * sqrt(2 / 3) from 2 x 128 independent roundings; of a weight that is 0.01, at
     # four such deviations and a value of 4, on top of `check`'s own bound
     np.testing.assert_allclose(ours, exact, atol=0.01 + 2**-7 * 4)
@@ -115,20 +130,20 @@ def test_only_the_heads_that_need_it_take_the_online_form():
     safe = constant_maximum_is_safe(arrays[0] / 8, key, value)
     np.testing.assert_array_equal(safe, [[True, False, True]])
     check(run(arrays, visited=visited), arrays)
-    assert len(visited) == 2 * SIZES.steps(300, 600) + ONLINE_SIZES.steps(300, 600)
+    assert len(visited) == 2 * sizes().steps(300, 600) + online_sizes().steps(300, 600)
 
 
 def test_the_online_form_serves_all_heads_where_none_is_safe():
     arrays, visited = random_arrays(200, 300, heads=2, norm=9.0), []
     assert not constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).any()
     check(run(arrays, visited=visited), arrays)
-    assert len(visited) == SIZES.steps(200, 300) + 2 * ONLINE_SIZES.steps(200, 300)  # the first form's one head is not used
+    assert len(visited) == sizes().steps(200, 300) + 2 * online_sizes().steps(200, 300)  # the first form's one head is not used
 
 
 def test_one_safe_head_visits_the_constant_form_only():
     arrays, visited = random_arrays(200, 300), []
     run(arrays, visited=visited)
-    assert len(visited) == SIZES.steps(200, 300)
+    assert len(visited) == sizes().steps(200, 300)
 
 
 def one_sided(length, largest_score):
@@ -170,9 +185,9 @@ def test_not_a_number_is_never_called_safe():
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (lambda arrays: [array.astype(jnp.float32) for array in arrays], "takes bfloat16, not float32"),
+        (lambda arrays: [array.astype("float32") for array in arrays], "takes bfloat16, not float32"),
         (lambda arrays: [array[..., :64] for array in arrays], "steps of 128, not 64"),
-        (lambda arrays: [*arrays, jnp.zeros((1, 1, 8, 8))], "one bias a key"),
+        (lambda arrays: [*arrays, np.zeros((1, 1, 8, 8), "float32")], "one bias a key"),
     ],
 )
 def test_what_the_kernel_cannot_serve_is_refused_with_the_reason(change, reason):
@@ -220,8 +235,8 @@ def test_chunks_must_divide_their_blocks():
 def test_options_reach_the_kernel(monkeypatch):
     seen = {}
     monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda *arrays, **options: seen.update(options))
-    attention(*random_arrays(300, 300), implementation="pallas_tpu", window_size=7, tpu=TpuOptions(chip="v7x", sizes=SIZES))
-    assert seen["sizes"] == SIZES and seen["window"] == (7, 7)
+    attention(*random_arrays(300, 300), implementation="pallas_tpu", window_size=7, tpu=TpuOptions(chip="v7x", sizes=sizes()))
+    assert seen["sizes"] == sizes() and seen["window"] == (7, 7)
     assert seen["vmem_limit_bytes"] == api.VMEM_LIMIT_BYTES["v7x"]
     assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))
 
@@ -242,14 +257,13 @@ def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
         check(ours[sample : sample + 1], arrays)
 
 
-@pytest.mark.parametrize(
-    "counts", [pytest.param(None, marks=pytest.mark.slow), KeyCounts(values=jnp.array([600, 700]), least=600)]
-)
+@pytest.mark.parametrize("counted_keys", [pytest.param(None, marks=pytest.mark.slow), (600, 700)])
 @pytest.mark.parametrize("norm", [1.0, pytest.param(200.0, marks=pytest.mark.slow)])  # a constant maximum, and a running one
-def test_a_layer_is_read_where_it_lies(norm, counts):
+def test_a_layer_is_read_where_it_lies(norm, counted_keys):
     """The same bits as with the layer's own keys and values; those of other layers do not count, be they NaN."""
     query, key, value = random_arrays(300, 700, batch=2, heads=2, norm=norm)
     bounds = head_bounds(query, key, value)
+    counts = counted_keys and KeyCounts(values=jnp.array(counted_keys), least=min(counted_keys))
     options = {"layout": "columns", "bounds": bounds, "counts": counts}
     stacked = [jnp.full((3, *array.shape), jnp.nan, array.dtype).at[1].set(array) for array in (key, value)]
     ours = run([query, *stacked], layer=jnp.int32(1), **options)

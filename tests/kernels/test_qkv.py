@@ -11,7 +11,10 @@ from jax.experimental.pallas import tpu as pltpu
 from kernels.qkv import LOG2_E, Preparation, group_heads, normalise_heads, prepare, ungroup_heads
 
 LENGTH, HEADS, WIDTH = 256, 4, 128
-HOW = Preparation(eps=1e-6, groups=2)
+
+
+def preparation() -> Preparation:
+    return Preparation(eps=1e-6, groups=2)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +29,9 @@ def arrays():
 
 @pytest.fixture(scope="module")
 def both(arrays):
-    plain = prepare(*arrays, HOW)
+    plain = prepare(*arrays, preparation())
     with pltpu.force_tpu_interpret_mode():
-        passes = prepare(*arrays, dataclasses.replace(HOW, use_pallas=True))
+        passes = prepare(*arrays, dataclasses.replace(preparation(), use_pallas=True))
     return plain, passes
 
 
@@ -71,10 +74,10 @@ def test_groups_come_back_together(arrays):
 def test_what_the_passes_cannot_do_is_refused(arrays):
     projected, norms, tables = arrays
     with pytest.raises(NotImplementedError, match="leave them off under tp"):
-        prepare(projected, norms, tables, dataclasses.replace(HOW, use_pallas=True, channel_axis="tp"))
+        prepare(projected, norms, tables, dataclasses.replace(preparation(), use_pallas=True, channel_axis="tp"))
     short = tuple(array[:, :100] for array in projected)
     with pytest.raises(NotImplementedError, match="a multiple of 128 tokens, not 100"):
-        prepare(short, norms, tuple(table[:100] for table in tables), dataclasses.replace(HOW, use_pallas=True))
+        prepare(short, norms, tuple(table[:100] for table in tables), dataclasses.replace(preparation(), use_pallas=True))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,7 @@ def own_angles(arrays):
 
 
 def test_the_halves_of_each_head_turn_by_its_own_angles(arrays, own_angles):
-    projected, norms, how = *arrays[:2], dataclasses.replace(HOW, head_width=WIDTH)
+    projected, norms, how = *arrays[:2], dataclasses.replace(preparation(), head_width=WIDTH)
     plain = prepare(projected, norms, own_angles, how)
     with pltpu.force_tpu_interpret_mode():
         passes = prepare(projected, norms, own_angles, dataclasses.replace(how, use_pallas=True))
@@ -105,14 +108,14 @@ def test_the_halves_of_each_head_turn_by_its_own_angles(arrays, own_angles):
 def test_own_angles_of_an_odd_number_of_heads_are_refused(arrays, own_angles):
     projected, norms = (tuple(array[..., : 3 * WIDTH] for array in one) for one in arrays[:2])
     tables = tuple(table[:, : 3 * WIDTH // 2] for table in own_angles)
-    how = dataclasses.replace(HOW, groups=1, use_pallas=True, head_width=WIDTH)
+    how = dataclasses.replace(preparation(), groups=1, use_pallas=True, head_width=WIDTH)
     with pytest.raises(NotImplementedError, match="an even number of heads of 128"):
         prepare(projected, norms, tables, how)
 
 
 def test_a_norm_over_each_head_has_its_own_weight(arrays):
     projected, norms, tables = arrays
-    norms, how = tuple(norm[:WIDTH] for norm in norms), dataclasses.replace(HOW, norms_heads=True)
+    norms, how = tuple(norm[:WIDTH] for norm in norms), dataclasses.replace(preparation(), norms_heads=True)
     plain = prepare(projected, norms, tables, how)
     with pltpu.force_tpu_interpret_mode():
         passes = prepare(projected, norms, tables, dataclasses.replace(how, use_pallas=True))

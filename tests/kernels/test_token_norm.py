@@ -14,7 +14,7 @@ from kernels.token_norm import layer_norm, rms_norm
 EPS = 1e-6
 
 
-def draw(length: int, width: int, offset: float = 0.0, dtype=jnp.bfloat16) -> tuple[jax.Array, jax.Array, jax.Array]:
+def draw(length: int, width: int, offset: float = 0.0, dtype="bfloat16") -> tuple[jax.Array, jax.Array, jax.Array]:
     """Tokens [2, length, width] about `offset`, a scale and a shift."""
     keys = jax.random.split(jax.random.key(0), 3)
     tokens = (offset + 3 * jax.random.normal(keys[0], (2, length, width))).astype(dtype)

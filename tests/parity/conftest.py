@@ -14,6 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
 from backend.pipeline import load as load_module
 from presets import load_preset
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.parity.ltx_runs import tiny_ltx
 from tests.parity.tiny_runs import pictures, tiny
@@ -95,7 +96,7 @@ def _with_solver(pipeline: WanPipeline, request: GenerationRequest) -> WanPipeli
     return pipeline
 
 
-@torch.no_grad()
+@without_gradients
 def _decode(pipeline, latents: torch.Tensor) -> np.ndarray:
     mean, std = (
         torch.tensor(values).view(1, -1, 1, 1, 1)

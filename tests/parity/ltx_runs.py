@@ -29,6 +29,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.sampling.fresh_noise import fresh_noise, with_noise
 from backend.sampling.solvers import schedule_of, start
 from presets import Preset
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.parity.tiny_ltx import make_parts, make_preset, pipeline_of, write_checkpoint
 from tests.parity.tiny_preset import find_also
@@ -138,7 +139,7 @@ def scheduler_of(made: Tiny, request: GenerationRequest) -> Any:
     if request.solver == "ltx-distilled":
         options = dict(use_dynamic_shifting=False, shift_terminal=None)
         return FlowMatchEulerDiscreteScheduler.from_config(made.parts["scheduler"].config, **options)
-    scheduler = Ancestral()
+    scheduler = ancestral_scheduler()
     scheduler.noises = [noises_of(made, request, index) for index in range(request.steps)]
     return scheduler
 
@@ -153,20 +154,23 @@ def noises_of(made: Tiny, request: GenerationRequest, index: int) -> list[torch.
     return [video.flatten(2).transpose(1, 2), video[:, :, 1:], sound.transpose(1, 2).flatten(2)]
 
 
-class Ancestral(LTXEulerAncestralRFScheduler):
-    """Takes `noises` by step, of which the one that has the sample's shape is meant, and appends the last level itself."""
+def ancestral_scheduler() -> LTXEulerAncestralRFScheduler:
+    class Ancestral(LTXEulerAncestralRFScheduler):
+        """Takes `noises` by step, of which the one that has the sample's shape is meant, and appends the last level itself."""
 
-    noises: list[list[torch.Tensor]]
+        noises: list[list[torch.Tensor]]
 
-    def set_timesteps(self, num_inference_steps=None, device=None, sigmas=None, timesteps=None, mu=None) -> None:
-        super().set_timesteps(device=device, sigmas=[*sigmas, 0.0])
-        self.timesteps = self.timesteps[:-1]
+        def set_timesteps(self, num_inference_steps=None, device=None, sigmas=None, timesteps=None, mu=None) -> None:
+            super().set_timesteps(device=device, sigmas=[*sigmas, 0.0])
+            self.timesteps = self.timesteps[:-1]
 
-    def step(self, model_output, timestep, sample, **options) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            fits = [noise for noise in self.noises[self.step_index or 0] if noise.shape == sample.shape]
-            patch.setattr(ancestral_module, "randn_tensor", lambda shape, **given: fits[0])
-            return super().step(model_output, timestep, sample, **options)
+        def step(self, model_output, timestep, sample, **options) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                fits = [noise for noise in self.noises[self.step_index or 0] if noise.shape == sample.shape]
+                patch.setattr(ancestral_module, "randn_tensor", lambda shape, **given: fits[0])
+                return super().step(model_output, timestep, sample, **options)
+
+    return Ancestral()
 
 
 def finished(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -178,7 +182,7 @@ def finished(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.nda
         return latents["latents"], latents["sound.latents"], Sound.read(Path(folder) / "stage3_sound.wav").samples
 
 
-@torch.no_grad()
+@without_gradients
 def decoded(made: Tiny, video: np.ndarray, sound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     vae, sound_vae, vocoder = (made.parts[name] for name in ("vae", "audio_vae", "vocoder"))
     plain = torch.from_numpy(video) * vae.latents_std.view(1, -1, 1, 1, 1) + vae.latents_mean.view(1, -1, 1, 1, 1)

@@ -35,6 +35,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
+from tests.gradients import without_gradients
 from tests.parity.tiny_checkpoints import IMAGE_WIDTH, make_checkpoint
 from tests.parity.tiny_preset import find_also
 
@@ -160,7 +161,7 @@ def run_ours(made: Tiny, request: GenerationRequest, folder: Path) -> np.ndarray
     return load_file(folder / "stage2_latents.safetensors")["latents"]
 
 
-@torch.no_grad()
+@without_gradients
 def picture_of(made: Tiny, request: GenerationRequest) -> tuple[torch.Tensor, torch.Tensor]:
     """The picture's channels [1, 20, frames, 8, 8], and what CLIP sees of it, squeezed into its square [1, tokens, D]."""
     image = crop_to(load_checked_image(request.image), SIDE, SIDE, request.image_focus)

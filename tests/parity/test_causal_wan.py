@@ -34,6 +34,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
 from presets import Preset
 from tests.backend.families.causal_wan.masked import masked_velocity
+from tests.gradients import without_gradients
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of
@@ -117,7 +118,7 @@ def makers_folder(tiny, tmp_path_factory) -> Path:
     return folder
 
 
-@torch.no_grad()
+@without_gradients
 def still_clip(made: Tiny, path: Path, num_frames: int) -> torch.Tensor:
     """Latents of a clip that shows the picture in all its frames, as diffusers' pipelines encode and normalise a clip."""
     vae, pixels = made.reference.vae, torch.from_numpy(np.asarray(Image.open(path), np.float32)).permute(2, 0, 1)
@@ -126,7 +127,7 @@ def still_clip(made: Tiny, path: Path, num_frames: int) -> torch.Tensor:
     return (vae.encode(clip).latent_dist.mode() - mean) / deviation
 
 
-@torch.no_grad()
+@without_gradients
 def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False) -> np.ndarray:
     """The latents of a plain loop: blocks, noise levels, fresh noise between them; each block with the prompt that was said last,
     or if the model `recaches` all of them; the first block shows the picture if there is one."""

@@ -14,6 +14,7 @@ from backend.contract.request import GenerationRequest
 from backend.media.clips import read_part
 from backend.media.video import read_frames, write_exact_frames
 from backend.pipeline.generate import generate
+from tests.gradients import without_gradients
 from tests.parity.conftest import PRESET
 from tests.parity.test_parity import LATENT_TOLERANCE
 from tests.parity.test_video_to_video import clip  # noqa: F401, a fixture
@@ -22,7 +23,7 @@ from tests.parity.tiny_runs import latents_of
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 
 
-@torch.no_grad()
+@without_gradients
 def by_hand(pipeline, request: GenerationRequest) -> np.ndarray:
     """The given latent frames stay as they are, at timestep 0; the others begin as noise."""
     frames = torch.from_numpy(read_part(request.video, Part.of(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5 - 1

@@ -28,6 +28,7 @@ from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, loader
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.parity.tiny_hunyuan import (
     HEAD_WIDTH,
@@ -123,7 +124,7 @@ def decode_reference(made: Tiny, latents: np.ndarray) -> np.ndarray:
     return kept(lambda: _decode_reference(made, latents), made.weights, latents)
 
 
-@torch.no_grad()
+@without_gradients
 def _decode_reference(made: Tiny, latents: np.ndarray) -> np.ndarray:
     vae = made.reference.vae
     video = vae.decode(torch.from_numpy(latents) / vae.config.scaling_factor).sample
@@ -204,22 +205,25 @@ def test_cfg_zero_is_diffusers_own(tiny):
     assert np.abs(ours - latents_of(request.changed(cfg_zero=False), made.loaded)).max() > 10 * LATENT_TOLERANCE
 
 
-class PlannedBlocks(torch.nn.Module):
-    """diffusers' blocks, which in the steps of a plan add what they added last, in each branch of guidance by itself."""
+def planned_blocks(blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> torch.nn.Module:
+    class PlannedBlocks(torch.nn.Module):
+        """diffusers' blocks, which in the steps of a plan add what they added last, in each branch of guidance by itself."""
 
-    def __init__(self, blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> None:
-        super().__init__()
-        self.blocks, self.reuses, self.added, self.calls = blocks, reuses, {}, 0
+        def __init__(self, blocks: torch.nn.ModuleList, reuses: tuple[bool, ...]) -> None:
+            super().__init__()
+            self.blocks, self.reuses, self.added, self.calls = blocks, reuses, {}, 0
 
-    def forward(self, hidden, beside, *others):
-        (step, branch), before = divmod(self.calls, 2), hidden
-        self.calls += 1
-        if self.reuses[step]:
-            return hidden + self.added[branch], beside
-        for block in self.blocks:
-            hidden, beside = block(hidden, beside, *others)
-        self.added[branch] = hidden - before
-        return hidden, beside
+        def forward(self, hidden, beside, *others):
+            (step, branch), before = divmod(self.calls, 2), hidden
+            self.calls += 1
+            if self.reuses[step]:
+                return hidden + self.added[branch], beside
+            for block in self.blocks:
+                hidden, beside = block(hidden, beside, *others)
+            self.added[branch] = hidden - before
+            return hidden, beside
+
+    return PlannedBlocks(blocks, reuses)
 
 
 def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
@@ -228,7 +232,7 @@ def test_mag_cache_adds_what_all_layers_added_in_each_branch(tiny, monkeypatch):
     request = made.request(negative_prompt=PLAIN, steps=6, mag_cache=0.1, mag_ratios=ratios)
     reuses, transformer = reused_steps(request), made.reference.transformer
     blocks = transformer.transformer_blocks
-    transformer.transformer_blocks = torch.nn.ModuleList([PlannedBlocks(blocks, reuses)])
+    transformer.transformer_blocks = torch.nn.ModuleList([planned_blocks(blocks, reuses)])
     try:
         reference = run_reference(made, request, "planned blocks", reuses)
     finally:

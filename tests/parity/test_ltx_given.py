@@ -18,6 +18,7 @@ from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.inputs import open_inputs
+from tests.gradients import without_gradients
 from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny
 from tests.parity.tiny_ltx import KINDS, SIDE, pipeline_of
 from training.sound_networks import log_mel_of
@@ -89,7 +90,7 @@ def _latents(folder: Path, name: str) -> np.ndarray:
     return load_file(folder / "stage2_latents.safetensors")[name]
 
 
-@torch.no_grad()
+@without_gradients
 def encoded_sound(made: Tiny, samples: np.ndarray, length: int) -> np.ndarray:
     """diffusers' `length` latents of what is heard, float32 [2, N], normalised: [1, C, L, M]."""
     vae, samples = made.parts["audio_vae"], torch.from_numpy(samples)[None]
@@ -101,7 +102,7 @@ def encoded_sound(made: Tiny, samples: np.ndarray, length: int) -> np.ndarray:
     return packed.unflatten(2, (latents.shape[1], -1)).transpose(1, 2).numpy()
 
 
-@torch.no_grad()
+@without_gradients
 def encoded_video(made: Tiny, request: GenerationRequest) -> np.ndarray:
     vae = made.parts["vae"]
     frames = torch.from_numpy(open_inputs(request)["video"][0]).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
@@ -126,7 +127,7 @@ def begun_scheduler(made: Tiny, request: GenerationRequest) -> Any:
     return made.parts["scheduler"]
 
 
-@torch.no_grad()
+@without_gradients
 def _reference(made: Tiny, request: GenerationRequest, given: dict[str, np.ndarray]) -> np.ndarray:
     """The made stream's clean latents, normalised, by a plain loop with classifier-free guidance."""
     shapes = made.loaded.model.latent_shapes(request)

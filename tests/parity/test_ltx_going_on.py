@@ -27,6 +27,7 @@ from backend.pipeline.inputs import open_inputs
 from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
+from tests.gradients import without_gradients
 from tests.parity.ltx_runs import (  # noqa: F401
     ALL,
     LATENT_TOLERANCE,
@@ -156,7 +157,7 @@ def _latents(made: Tiny, request: GenerationRequest) -> dict[str, np.ndarray]:
         return {VIDEO: latents["latents"], SOUND: latents["sound.latents"]}
 
 
-@torch.no_grad()
+@without_gradients
 def _reference(made: Tiny, request: GenerationRequest, first: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Both streams' clean latents, normalised, by a plain loop with classifier-free guidance."""
     states = {name: torch.from_numpy(np.array(noise)) for name, noise in initial_noise(request, made.loaded.model).items()}

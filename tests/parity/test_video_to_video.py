@@ -20,6 +20,7 @@ from backend.families.wan import conditions, model, text_encoder
 from backend.media.clips import read_part
 from backend.pipeline import load as load_module
 from tests.clip_files import run_ffmpeg
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.parity.conftest import PRESET
 from tests.parity.published import GUIDANCE, SEED, TEXT_POSITIONS, Published, make_pipeline, make_published_preset
@@ -150,7 +151,7 @@ def test_a_tiny_checkpoint_equals_diffusers(solver, strength, guidance, tiny, cl
     assert psnr(video_of(request, made.loaded, ours), decode_reference(made, theirs)) >= LEAST_PSNR
 
 
-@torch.no_grad()
+@without_gradients
 def by_hand(made, request: GenerationRequest) -> np.ndarray:
     """The loop of diffusers' pipeline with its own networks and scheduler: the expert by the timestep, the VAE's own scale."""
     pipeline = made.reference

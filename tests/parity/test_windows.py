@@ -20,6 +20,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.windows import windows_at
 from backend.pipeline.warm_up import calls
 from backend.settings import PROJECT_FOLDER
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.many_devices import environment
 from tests.parity.conftest import PRESET
@@ -51,7 +52,7 @@ def by_hand(reference: Callable, weights: str, request: GenerationRequest, lengt
     return kept(lambda: blended_by_hand(reference(), request, length), weights, request, length, windows)
 
 
-@torch.no_grad()
+@without_gradients
 def blended_by_hand(reference, request: GenerationRequest, length: int) -> np.ndarray:
     """diffusers' loop with each step's velocity blended from windows of `length` latent frames. A window has what the pipeline
     prepares for a video of its length from the picture; the 5B's later windows have no picture."""

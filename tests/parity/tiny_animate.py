@@ -31,11 +31,14 @@ WORDS = "reference video"
 CLIP_SIDE, CLIP_PATCH = 224, 112
 
 
-class UniPC(UniPCMultistepScheduler):
-    """Takes the pipeline's `generator`, of which it has no use."""
+def unipc_with_generator(**options: Any) -> UniPCMultistepScheduler:
+    class UniPC(UniPCMultistepScheduler):
+        """Takes the pipeline's `generator`, of which it has no use."""
 
-    def step(self, *arguments: Any, generator: Any = None, **options: Any) -> Any:
-        return super().step(*arguments, **options)
+        def step(self, *arguments: Any, generator: Any = None, **options: Any) -> Any:
+            return super().step(*arguments, **options)
+
+    return UniPC(**options)
 
 
 def make_parts(kind: str) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def make_pipeline(kind: str, folder: Path) -> Any:
     scheduler = (
         FlowMatchEulerDiscreteScheduler(shift=SHIFT)
         if is_fast
-        else UniPC(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=SHIFT)
+        else unipc_with_generator(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=SHIFT)
     )
     pipeline.update_components(
         vae=AutoencoderKLWan.from_pretrained(folder / "vae"),

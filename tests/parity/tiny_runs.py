@@ -24,6 +24,7 @@ from backend.pipeline.decoding import decode_frames
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Run
 from presets import Preset
+from tests.gradients import without_gradients
 from tests.kept import digest, kept
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 from tests.parity.tiny_preset import find_also
@@ -144,7 +145,7 @@ def decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
     return kept(lambda: _decode_reference(tiny, latents), tiny.weights, latents)
 
 
-@torch.no_grad()
+@without_gradients
 def _decode_reference(tiny: Tiny, latents: np.ndarray) -> np.ndarray:
     vae = tiny.reference.vae
     mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))

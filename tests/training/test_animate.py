@@ -17,6 +17,7 @@ from diffusers.modular_pipelines.wan_animate_2.denoise import WanAnimate2Denoise
 from diffusers.modular_pipelines.wan_animate_2.encoders import WanAnimate2ImageVaeEncoderStep
 from diffusers.modular_pipelines.wan_animate_2.encoders import WanAnimate2ProcessVideosInputStep as ProcessVideos
 
+from tests.gradients import without_gradients
 from tests.parity.tiny_animate import uncompiled
 from training import animate_velocity
 from training.animate import assemble_animate, task_latents
@@ -159,7 +160,7 @@ def example() -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.demo_model
-@torch.no_grad()
+@without_gradients
 def test_it_begins_as_wan_tiny_where_no_driving_clip_is_seen(networks, monkeypatch):
     latents, condition, driving, timestep = example()
     whole = animate_velocity.who_sees_whom
@@ -179,7 +180,7 @@ def test_it_begins_as_wan_tiny_where_no_driving_clip_is_seen(networks, monkeypat
 
 @pytest.mark.demo_model
 @pytest.mark.filterwarnings(FLEX)
-@torch.no_grad()
+@without_gradients
 def test_velocity_equals_the_class(looking, eager_mask):
     latents, condition, driving, timestep = example()
     prompts = ["a red circle", ""]
@@ -223,7 +224,7 @@ def embedded(networks, prompt: str) -> torch.Tensor:
 
 @pytest.mark.demo_model
 @pytest.mark.filterwarnings(FLEX)
-@torch.no_grad()
+@without_gradients
 def test_videos_of_two_segments_equal_those_of_diffusers_steps(looking, vae, eager_mask):
     given, steps = pair("right", num_frames=33), 2
     picture, clip = picture_of(given, SIZE)[None], driving_clip(given, SIZE)[None]

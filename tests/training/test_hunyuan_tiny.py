@@ -22,6 +22,7 @@ from backend.families import recognise
 from backend.pipeline.load import load
 from backend.sampling.solvers import make_schedule
 from presets import Preset, load_preset
+from tests.gradients import without_gradients
 from tests.parity.tiny_preset import find_also
 from tests.parity.tiny_runs import latents_of, video_of
 from training import __main__ as command
@@ -39,8 +40,11 @@ from training.sampling import Sampler, Settings
 from training.train_vae import RunningMoments
 
 PROMPTS = ['a red circle moving left, "FAST"', "", "“SLOW”: A small star goes up."]
-LITTLE = Settings(num_frames=5, steps=2, batch=2)
 MOST_BYTES = 40e6  # of a checkpoint that is committed
+
+
+def few_steps() -> Settings:
+    return Settings(num_frames=5, steps=2, batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ def text(tokenizer_folder) -> ChatText:
     return made
 
 
-@torch.no_grad()
+@without_gradients
 def test_the_text_is_read_as_diffusers_reads_it(text, tmp_path):
     text.save(tmp_path)
     whole = Qwen2_5_VLTextModel.from_pretrained(tmp_path).eval()
@@ -93,7 +97,7 @@ def networks(text, monkeypatch) -> HunyuanNetworks:
     return made
 
 
-@torch.no_grad()
+@without_gradients
 @pytest.mark.parametrize("has_picture", [True, False])
 def test_velocity_equals_the_class_at_the_pipelines_lengths(has_picture, networks, tmp_path):
     """Training and evaluation pad to a few dozen tokens, the pipelines to 1000 and 256."""
@@ -125,7 +129,7 @@ def test_sampling_takes_the_engines_steps():
     np.testing.assert_allclose(timesteps.numpy(), np.asarray(schedule.timesteps), atol=1e-3)
 
 
-@torch.no_grad()
+@without_gradients
 def test_the_faster_autoencoder_gives_the_same_numbers_in_batches_too():
     torch.manual_seed(2)
     vae = AutoencoderKLHunyuanVideo15(**VAE).eval()
@@ -205,7 +209,7 @@ def test_the_command_makes_the_model_that_it_names_within_ninety_minutes(monkeyp
 
 def test_a_checkpoint_is_scored_with_its_speed(plan):
     sampler = Sampler.load(plan.output)
-    scores = evaluate_text_to_video(sampler, 4, LITTLE) | evaluate_image_to_video(sampler, 4, LITTLE)
+    scores = evaluate_text_to_video(sampler, 4, few_steps()) | evaluate_image_to_video(sampler, 4, few_steps())
     assert set(scores) == {"colour", "shape", "motion", "background", "speed", "first_frame_psnr_mean", "first_frame_psnr_least"}
 
 
@@ -228,7 +232,7 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
     sampler, loaded = Sampler.load(plan.output), load(preset, None, lambda event: None)
     picture = np.asarray(Image.open(preset.image_examples[0].path).convert("RGB").resize((96, 96)))
     Image.fromarray(picture).save(tmp_path / "first.png")
-    settings = dataclasses.replace(LITTLE, guidance=preset.guidance[0])
+    settings = dataclasses.replace(few_steps(), guidance=preset.guidance[0])
     given = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None, :, None] / 127.5 - 1
     videos = []
     for image, pictures in ((None, None), (str(tmp_path / "first.png"), given)):

@@ -9,6 +9,7 @@ import torch
 from backend.families import of_preset
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.masked import masked_velocity
+from tests.gradients import without_gradients
 from training.detector import detect, positions
 from training.live import assemble_live
 from training.live_networks import LiveNetworks
@@ -31,12 +32,12 @@ from training.train_transformer import TransformerTraining
 from training.velocity import predict_blocks
 from training.wan_networks import WanText
 
-RED = Look(colour="red", shape="circle", background="navy")
-BLUE = Look(colour="blue", shape="square", background="navy")
+RED = {"colour": "red", "shape": "circle", "background": "navy"}
+BLUE = {"colour": "blue", "shape": "square", "background": "navy"}
 
 
 def test_each_action_shows_in_its_block():
-    story = Story(looks=(RED,) * 4, actions=("right", "grow", "stay"))
+    story = Story(looks=(Look(**RED),) * 4, actions=("right", "grow", "stay"))
     frames = render_story(story, 96, 96)
     assert frames.shape == (3, story.num_frames, 96, 96) and story.num_frames == 13
     found = positions(((frames.permute(1, 2, 3, 0) + 1) * 127.5).round().byte())
@@ -47,7 +48,7 @@ def test_each_action_shows_in_its_block():
 
 
 def test_a_shape_stays_in_the_picture_and_a_new_one_takes_its_place():
-    story = Story(looks=(RED,) * 10 + (BLUE,) * 5, actions=("right",) * 14)
+    story = Story(looks=(Look(**RED),) * 10 + (Look(**BLUE),) * 5, actions=("right",) * 14)
     assert max(x for x, _, _ in path(story)) == pytest.approx(FARTHEST)
     video = ((render_story(story, 96, 96).permute(1, 2, 3, 0) + 1) * 127.5).round().byte()
     before, after = detect(video[: 1 + 4 * 9]), detect(video[1 + 4 * 9 :])
@@ -77,7 +78,7 @@ def networks(tmp_path_factory) -> LiveNetworks:
     return made
 
 
-@torch.no_grad()
+@without_gradients
 def test_frames_from_noise_are_what_the_class_makes_of_each_after_those_before(networks):
     torch.manual_seed(1)
     past, noisy = torch.randn(2, 1, TRANSFORMER["in_channels"], 4, 6, 6)
@@ -92,7 +93,7 @@ def test_frames_from_noise_are_what_the_class_makes_of_each_after_those_before(n
 
 
 def test_what_is_said_changes_with_the_action_and_the_look(networks):
-    story = Story(looks=(RED, RED, BLUE), actions=("left", "up"))
+    story = Story(looks=(Look(**RED), Look(**RED), Look(**BLUE)), actions=("left", "up"))
     first, second, third = networks.words_for(story, random.Random(2), TransformerTraining())
     assert first == second.replace(", up", ", left") if "up" in second else first == second
     assert "blue" in third and third.endswith(", up")

@@ -13,6 +13,7 @@ import torch
 from backend.checkpoints.checkpoint import open_checkpoint
 from backend.families import recognise
 from backend.families.ltx.spectrum import log_mel as log_mel_of_one
+from tests.gradients import without_gradients
 from training import train_text_encoder as text_training
 from training import train_vae as vae_training
 from training.__main__ import Plan, make
@@ -30,13 +31,14 @@ from training.train_transformer import TransformerTraining
 from training.world import Scene, sample_training_scene
 
 MOST_BYTES = 40e6  # of a checkpoint that is committed
-SCENE = Scene(
-    colour="red", shape="circle", motion="still", background="black", size="large", start=(0.5, 0.5), travel=0.4
-)  # in the middle
+
+
+def large_red_circle_in_the_middle() -> Scene:
+    return Scene(colour="red", shape="circle", motion="still", background="black", size="large", start=(0.5, 0.5), travel=0.4)
 
 
 def heard(**changes) -> np.ndarray:
-    return hum(dataclasses.replace(SCENE, **changes), 17, 96, 96).numpy()
+    return hum(dataclasses.replace(large_red_circle_in_the_middle(), **changes), 17, 96, 96).numpy()
 
 
 def loudest(samples: np.ndarray) -> float:
@@ -91,7 +93,7 @@ def test_training_hears_what_the_engine_hears():
     np.testing.assert_allclose(many, one, atol=0.01)  # logarithms down to 1e-5, float32 beside float64
 
 
-@torch.no_grad()
+@without_gradients
 def test_the_faster_autoencoder_gives_the_same_numbers():
     torch.manual_seed(2)
     vae = LTX_AUTOENCODER.create().eval()

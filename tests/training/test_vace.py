@@ -11,6 +11,7 @@ import torch
 from backend.families import of_preset
 from backend.pipeline.load import load
 from presets import load_preset
+from tests.gradients import without_gradients
 from tests.parity.tiny_preset import find_also
 from training import vace_networks
 from training.detector import detect
@@ -149,7 +150,7 @@ def example(networks: VaceNetworks) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.demo_model
-@torch.no_grad()
+@without_gradients
 def test_control_blocks_change_nothing_before_they_have_learned(networks):
     latents, control, timestep, text, bias = example(networks)
     arguments = (networks.learned, latents, timestep, timestep, text, bias, torch.float32)
@@ -157,7 +158,7 @@ def test_control_blocks_change_nothing_before_they_have_learned(networks):
 
 
 @pytest.mark.demo_model
-@torch.no_grad()
+@without_gradients
 def test_velocity_equals_the_class(networks):
     latents, control, timestep, text, bias = example(networks)
     learned = VaceNetworks.begin(networks, 256).learned

@@ -7,6 +7,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast
 
+from tests.gradients import without_gradients
 from training.model_configs import TEXT_ENCODER, TRANSFORMER
 from training.tokenizer import make_tokenizer
 from training.velocity import predict_velocity
@@ -34,7 +35,7 @@ def networks(folder, tokenizer, monkeypatch) -> WanNetworks:
     return made
 
 
-@torch.no_grad()
+@without_gradients
 @pytest.mark.parametrize("first_frame_is_clean", [True, False])
 def test_velocity_equals_the_class(networks, first_frame_is_clean):
     latents = torch.randn(2, TRANSFORMER["in_channels"], 5, 6, 6)

@@ -1,7 +1,6 @@
 """The command `upscale`: a clip or one of our videos becomes larger, and what is wrong is one sentence before anything starts."""
 
 import json
-from functools import partial
 
 import pytest
 
@@ -12,13 +11,15 @@ from backend.errors import StudioError
 from backend.media.clips import read_clip_facts
 from tests.clip_files import counting_clip
 
-PRETENDED = partial(Engine, pipeline="tests.fake_pipeline")
+
+def fake_engine(*arguments, **options) -> Engine:
+    return Engine(*arguments, pipeline="tests.fake_pipeline", **options)
 
 
 def test_a_clip_becomes_larger_and_json_is_one_object(tmp_path, capsys):
     clip, output = counting_clip(tmp_path / "holiday.mov", 8, 8, (48, 32)), tmp_path / "large.mp4"
     words = ["upscale", str(clip), "--scale", "4", "--output", str(output), "--json", "--data-dir", str(tmp_path / "data")]
-    assert upscale(parse(words), PRETENDED) == 0
+    assert upscale(parse(words), fake_engine) == 0
     told = capsys.readouterr()
     result = json.loads(told.out)
     assert (result["width"], result["height"], result["num_frames"], result["path"]) == (192, 128, 8, str(output))

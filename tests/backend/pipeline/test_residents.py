@@ -25,8 +25,11 @@ from backend.weights import kept
 from backend.weights.kept import Content, KeptNetwork
 from presets import Preset, load_preset
 
-HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
 SIZE = 1000  # bytes of a network
+
+
+def on_one_device() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +49,7 @@ def network(path: Path) -> KeptNetwork:
     """One of `SIZE` bytes, from a file that holds its own name if it is new."""
     if not path.exists():
         path.write_text(path.name)
-    weights = {"w": jax.device_put(jnp.zeros(SIZE, jnp.uint8), HERE)}
+    weights = {"w": jax.device_put(jnp.zeros(SIZE, jnp.uint8), on_one_device())}
     return KeptNetwork(Content(tensors=(), described=None, arranged=None, stamps=stamps_of([path])), weights)
 
 

@@ -14,7 +14,7 @@ SCALE = 128**-0.5
 EXPONENTIAL = 1.2e-6  # PyTorch's has 20 units in the last place of 24 bits
 
 
-def random_arrays(length_q: int, length_kv: int, dtype=jnp.float32) -> list[jax.Array]:
+def random_arrays(length_q: int, length_kv: int, dtype: str = "float32") -> list[jax.Array]:
     """[1, S, 2, 128], normal."""
     keys = jax.random.split(jax.random.key(length_q * 1000 + length_kv), 3)
     return [

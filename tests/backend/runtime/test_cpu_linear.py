@@ -9,9 +9,21 @@ import torch
 from backend.runtime import cpu_linear
 from backend.runtime import torch_modules as torchax_setup
 
-AMX = torch.cpu.get_capabilities().get("amx_bf16", False)
-needs_amx = pytest.mark.skipif(not AMX, reason="this processor has no AMX units")
-needs_mkl = pytest.mark.skipif(cpu_linear._multiply_bfloat16() is None, reason="this build of PyTorch has no MKL")
+needs_amx, needs_mkl = pytest.mark.usefixtures("amx"), pytest.mark.usefixtures("mkl")
+
+
+@pytest.fixture
+def amx() -> None:
+    """Skip the test on a processor without AMX units."""
+    if not torch.cpu.get_capabilities().get("amx_bf16", False):
+        pytest.skip("this processor has no AMX units")
+
+
+@pytest.fixture
+def mkl() -> None:
+    """Skip the test where PyTorch was built without MKL."""
+    if cpu_linear._multiply_bfloat16() is None:
+        pytest.skip("this build of PyTorch has no MKL")
 
 
 def factors(rows: int, depth: int, columns: int, dtype: str) -> tuple[jax.Array, jax.Array]:

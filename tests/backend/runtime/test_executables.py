@@ -1,5 +1,6 @@
 """Executables on disk: loaded where everything fits, compiled where anything does not."""
 
+import functools
 import logging
 
 import jax
@@ -11,8 +12,15 @@ from backend.runtime.executables import SUFFIX, ExecutableFolders, ExecutableWri
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 
-LAYOUT = Layout.over(MeshPlan(), jax.devices()[:1])
-EIGHT = jnp.arange(8.0)
+
+@functools.cache
+def one_device() -> Layout:
+    return Layout.over(MeshPlan(), jax.devices()[:1])
+
+
+@functools.cache
+def eight_numbers() -> jax.Array:
+    return jnp.arange(8.0)
 
 
 def double(array: jax.Array) -> jax.Array:
@@ -26,17 +34,19 @@ def triple(array: jax.Array) -> jax.Array:
 @pytest.fixture
 def folder(tmp_path):
     """A folder with `double` for eight numbers."""
-    Program("doubling", double, LAYOUT, compiler=ExecutableWriter(folder=tmp_path, tell=lambda *_: None)).prepare(EIGHT)
+    Program("doubling", double, one_device(), compiler=ExecutableWriter(folder=tmp_path, tell=lambda *_: None)).prepare(
+        eight_numbers()
+    )
     return tmp_path
 
 
 def program(folder, function=double, name="doubling") -> Program:
-    return Program(name, function, LAYOUT, compiler=ExecutableFolders([folder]))
+    return Program(name, function, one_device(), compiler=ExecutableFolders([folder]))
 
 
 def test_what_was_written_is_loaded_and_right(folder):
     loaded = program(folder)
-    assert np.array_equal(loaded(EIGHT), np.arange(8.0) * 2) and loaded.is_loaded(EIGHT)
+    assert np.array_equal(loaded(eight_numbers()), np.arange(8.0) * 2) and loaded.is_loaded(eight_numbers())
 
 
 def test_another_shape_type_or_function_is_compiled(folder):
@@ -44,21 +54,21 @@ def test_another_shape_type_or_function_is_compiled(folder):
         other = program(folder)
         assert np.array_equal(other(array), np.asarray(array) * 2) and not other.is_loaded(array)
     other = program(folder, triple)
-    assert np.array_equal(other(EIGHT), np.arange(8.0) * 3) and not other.is_loaded(EIGHT)
+    assert np.array_equal(other(eight_numbers()), np.arange(8.0) * 3) and not other.is_loaded(eight_numbers())
 
 
 def test_other_flags_are_another_program(folder, monkeypatch):
     monkeypatch.setattr("backend.runtime.executables.compiler_flags", lambda: {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"})
     other = program(folder)
-    other.prepare(EIGHT)
-    assert not other.is_loaded(EIGHT)
+    other.prepare(eight_numbers())
+    assert not other.is_loaded(eight_numbers())
 
 
 def test_another_version_is_another_program(folder, monkeypatch):
     monkeypatch.setattr("backend.runtime.executables.installed_version", lambda package: "0.0.1")
     other = program(folder)
-    other.prepare(EIGHT)
-    assert not other.is_loaded(EIGHT)
+    other.prepare(eight_numbers())
+    assert not other.is_loaded(eight_numbers())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a pickle", b"\x80\x04N."])
@@ -66,21 +76,23 @@ def test_a_broken_file_is_told_and_compiled_instead(folder, content, caplog):
     next(folder.glob(f"*{SUFFIX}")).write_bytes(content)
     mended = program(folder)
     with caplog.at_level(logging.WARNING):
-        assert np.array_equal(mended(EIGHT), np.arange(8.0) * 2)
-    assert "cannot be loaded" in caplog.text and not mended.is_loaded(EIGHT)
+        assert np.array_equal(mended(eight_numbers()), np.arange(8.0) * 2)
+    assert "cannot be loaded" in caplog.text and not mended.is_loaded(eight_numbers())
 
 
 def test_what_is_there_is_not_made_again(folder):
     told = []
-    again = Program("doubling", double, LAYOUT, compiler=ExecutableWriter(folder=folder, tell=lambda *told_: told.append(told_)))
+    again = Program(
+        "doubling", double, one_device(), compiler=ExecutableWriter(folder=folder, tell=lambda *told_: told.append(told_))
+    )
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    described = again.prepare(EIGHT)
-    assert described.shape == (8,) and described.sharding == LAYOUT.replicated
+    described = again.prepare(eight_numbers())
+    assert described.shape == (8,) and described.sharding == one_device().replicated
     assert [seconds for _, _, seconds in told] == [None]
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def test_no_folder_costs_no_lookup(tmp_path):
-    assert not program(tmp_path).is_loaded(EIGHT)
-    lone = Program("doubling", double, LAYOUT, compiler=ExecutableFolders([]))
-    assert np.array_equal(lone(EIGHT), np.arange(8.0) * 2)
+    assert not program(tmp_path).is_loaded(eight_numbers())
+    lone = Program("doubling", double, one_device(), compiler=ExecutableFolders([]))
+    assert np.array_equal(lone(eight_numbers()), np.arange(8.0) * 2)

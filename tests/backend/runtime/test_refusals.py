@@ -16,7 +16,9 @@ from backend.runtime.refusals import Refusals
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from tests.many_devices import without_quick
 
-LAYOUT = Layout.over(MeshPlan(), jax.devices()[:1])
+
+def one_device() -> Layout:
+    return Layout.over(MeshPlan(), jax.devices()[:1])
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def refusals(monkeypatch) -> Refusals:
 def test_an_option_that_the_compiler_does_not_take_is_left_out_and_said_once(refusals, monkeypatch, option):
     monkeypatch.setattr(Layout, "compiler_options", dict([option, ("xla_backend_optimization_level", "1")]))
     for number in (2, 3):
-        doubling = Program("doubling", lambda array, number=number: array * number, LAYOUT)
+        doubling = Program("doubling", lambda array, number=number: array * number, one_device())
         assert np.array_equal(doubling(jnp.arange(4.0)), np.arange(4.0) * number)
     [sentence] = refusals.sentences()
     assert option[0] in sentence and "xla_backend_optimization_level" not in refusals
@@ -53,7 +55,7 @@ def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch, text):
     monkeypatch.setattr(jax.stages.Lowered, "compile", fails)
     monkeypatch.setattr(Layout, "compiler_options", {"xla_tpu_scoped_vmem_limit_kib": "1"})
     with pytest.raises(jax.errors.JaxRuntimeError, match=text[:30]):
-        Program("doubling", lambda array: array * 2, LAYOUT)(jnp.arange(4.0))
+        Program("doubling", lambda array: array * 2, one_device())(jnp.arange(4.0))
     assert refusals.sentences() == ()
 
 

@@ -1,7 +1,9 @@
 """PyTorch's functions inside compiled programs: their results, their errors, and the cache that must still find the program."""
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,9 @@ def fail(result: torch.Tensor, operand: torch.Tensor) -> None:
     raise ValueError(f"no luck with {tuple(operand.shape)}")
 
 
-SCALE_AND_ADD = TorchCall("test_scale_and_add", scale_and_add)
-FAIL = TorchCall("test_fail", fail)
+@functools.cache
+def call_of(function: Callable[..., None]) -> TorchCall:
+    return TorchCall(f"test_{function.__name__}", function)
 
 
 def described(array: jax.Array) -> jax.ShapeDtypeStruct:
@@ -32,7 +35,7 @@ def described(array: jax.Array) -> jax.ShapeDtypeStruct:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_function_reads_the_operands_and_fills_the_result(shape, dtype):
     first, second = jnp.full(shape, 1.5, dtype), jnp.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    result = jax.jit(lambda first, second: SCALE_AND_ADD(described(first), first, second))(first, second)
+    result = jax.jit(lambda first, second: call_of(scale_and_add)(described(first), first, second))(first, second)
     assert result.dtype == dtype
     np.testing.assert_array_equal(result, first + 2 * second)
 
@@ -43,7 +46,7 @@ def test_a_call_runs_in_every_turn_of_a_loop_and_on_views_that_xla_lays_out_firs
     @jax.jit
     def run(matrix):
         def turn(total, _):
-            return SCALE_AND_ADD(described(total), total, matrix.T[:, ::-1]), None
+            return call_of(scale_and_add)(described(total), total, matrix.T[:, ::-1]), None
 
         return jax.lax.scan(turn, jnp.zeros((4, 3)), None, length=5)[0]
 
@@ -52,14 +55,16 @@ def test_a_call_runs_in_every_turn_of_a_loop_and_on_views_that_xla_lays_out_firs
 
 def test_a_batch_calls_it_one_by_one():
     batch = jnp.arange(6.0).reshape(3, 2)
-    result = jax.vmap(lambda row: SCALE_AND_ADD(described(row), row, row))(batch)
+    result = jax.vmap(lambda row: call_of(scale_and_add)(described(row), row, row))(batch)
     np.testing.assert_array_equal(result, 3 * batch)
 
 
 def test_what_the_function_raises_is_told_and_the_next_call_works():
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"test_fail: ValueError: no luck with \(2, 3\)"):
-        jax.jit(lambda operand: FAIL(described(operand), operand))(jnp.zeros((2, 3))).block_until_ready()
-    np.testing.assert_array_equal(SCALE_AND_ADD(jax.ShapeDtypeStruct((2,), "float32"), jnp.ones(2), jnp.ones(2)), 3 * np.ones(2))
+        jax.jit(lambda operand: call_of(fail)(described(operand), operand))(jnp.zeros((2, 3))).block_until_ready()
+    np.testing.assert_array_equal(
+        call_of(scale_and_add)(jax.ShapeDtypeStruct((2,), "float32"), jnp.ones(2), jnp.ones(2)), 3 * np.ones(2)
+    )
 
 
 PROGRAM = """

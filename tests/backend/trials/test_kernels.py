@@ -11,7 +11,29 @@ from kernels import causal_conv as conv_module
 FAST_MATH = {"xla_cpu_enable_fast_math": False, "xla_cpu_enable_fast_min_max": True}
 
 
-@pytest.mark.parametrize("name", kernel_trials("tpu"))
+KERNELS = (
+    "attention, constant maximum",
+    "attention, online",
+    "attention, loud heads",
+    "attention, a window",
+    "attention, a bias a key",
+    "attention, keys that are counted",
+    "norm, rotation and head groups",
+    "norm of each head",
+    "rotation by each head's own angles",
+    "head groups joined",
+    "layer norm of tokens",
+    "RMS norm of tokens",
+    "convolution",
+    "convolution of a doubled picture",
+)
+
+
+def test_the_kernels_below_are_all_that_doctor_tries():
+    assert tuple(kernel_trials("tpu")) == KERNELS
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_for_tpus_passes(name):
     with pltpu.force_tpu_interpret_mode():
         [check] = try_all({name: kernel_trials("tpu")[name]}, "kernel")

@@ -10,8 +10,13 @@ from jax.sharding import PartitionSpec as P
 from backend.weights import kept
 from backend.weights.kept import Content, KeptNetwork
 
-HERE = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
-CONTENT = Content(tensors=(), described=None, arranged=None, stamps=())
+
+def on_one_device() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), P())
+
+
+def no_content() -> Content:
+    return Content(tensors=(), described=None, arranged=None, stamps=())
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +25,8 @@ def as_on_a_chip(monkeypatch):
     monkeypatch.setattr(kept, "is_host", lambda leaf: False)
 
 
-def array(count: int, place: NamedSharding = HERE) -> jax.Array:
-    return jax.device_put(jnp.arange(count, dtype=jnp.bfloat16), place)
+def array(count: int, place: NamedSharding | None = None) -> jax.Array:
+    return jax.device_put(jnp.arange(count, dtype=jnp.bfloat16), place or on_one_device())
 
 
 def places(network: KeptNetwork) -> set[str]:
@@ -33,19 +38,19 @@ def test_it_goes_and_comes_back(monkeypatch, at_once):
     monkeypatch.setattr(kept, "COPIED_AT_ONCE", at_once)
     weights = {"a": array(100), "b": {"c": array(50), "d": array(7)}}
     before, gone = jax.tree.map(np.asarray, weights), weights["a"]
-    network = KeptNetwork(CONTENT, weights)
+    network = KeptNetwork(no_content(), weights)
     assert network.num_bytes == network.bytes_per_device == 2 * 157
     network.move_to_host()
     assert network.is_on_host and places(network) == {"pinned_host"} and gone.is_deleted()
     network.move_back()
     assert not network.is_on_host and places(network) == {"device"}
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, network.weights))
-    assert all(leaf.sharding == HERE for leaf in jax.tree.leaves(network.weights))
+    assert all(leaf.sharding == on_one_device() for leaf in jax.tree.leaves(network.weights))
 
 
 def test_what_is_tied_stays_one_array():
     shared = array(100)
-    network = KeptNetwork(CONTENT, {"a": shared, "b": shared})
+    network = KeptNetwork(no_content(), {"a": shared, "b": shared})
     assert network.num_bytes == 200
     network.move_to_host()
     assert network.weights["a"] is network.weights["b"]
@@ -54,7 +59,9 @@ def test_what_is_tied_stays_one_array():
 
 
 def test_what_rests_on_the_host_anyway_stays_there():
-    network = KeptNetwork(CONTENT, {"parked": array(10, HERE.with_memory_kind("pinned_host")), "other": array(10)})
+    network = KeptNetwork(
+        no_content(), {"parked": array(10, on_one_device().with_memory_kind("pinned_host")), "other": array(10)}
+    )
     assert (network.num_bytes, network.bytes_per_device) == (40, 20)
     network.move_to_host()
     network.move_back()
@@ -65,7 +72,7 @@ def test_what_rests_on_the_host_anyway_stays_there():
 def test_on_cpu_devices_nothing_is_copied(monkeypatch):
     monkeypatch.undo()
     weights = {"a": array(100)}
-    network = KeptNetwork(CONTENT, weights)
+    network = KeptNetwork(no_content(), weights)
     network.move_to_host()
     assert network.is_on_host and network.weights["a"] is weights["a"]
     network.move_back()

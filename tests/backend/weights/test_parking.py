@@ -14,11 +14,13 @@ from backend.runtime import work
 from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
 from presets import load_preset
 
-SHARDING = NamedSharding(Mesh(np.asarray(jax.devices()[:1]), ("x",)), PartitionSpec())
+
+def on_one_device() -> NamedSharding:
+    return NamedSharding(Mesh(np.asarray(jax.devices()[:1]), ("x",)), PartitionSpec())
 
 
 def described(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=SHARDING)
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=on_one_device())
 
 
 def test_bytes_are_counted_once_and_only_on_devices():
@@ -42,8 +44,8 @@ def test_it_is_parked_where_weights_take_most_of_a_known_memory():
 
 
 def test_parked_arrays_come_to_the_devices_for_a_while_and_tied_ones_together():
-    resting = jax.device_put(np.arange(4.0), SHARDING.with_memory_kind(HOST))
-    staying = jax.device_put(np.ones(3), SHARDING)
+    resting = jax.device_put(np.arange(4.0), on_one_device().with_memory_kind(HOST))
+    staying = jax.device_put(np.ones(3), on_one_device())
     with on_devices({TIED[0]: resting, TIED[1]: resting, "staying": staying}) as weights:
         assert weights[TIED[0]] is weights[TIED[1]] and weights["staying"] is staying
         assert weights[TIED[0]].sharding.memory_kind == "device"

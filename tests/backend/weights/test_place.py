@@ -1,5 +1,7 @@
 """Tensors of the host get into arrays on the devices with the right values, whatever their shape and dtype."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +21,14 @@ from backend.weights.place import (
     write_in_place,
 )
 
-PLACE = NamedSharding(jax.make_mesh((1,), ("sp",), devices=jax.devices()[:1]), P())
+
+@functools.cache
+def on_one_device() -> NamedSharding:
+    return NamedSharding(jax.make_mesh((1,), ("sp",), devices=jax.devices()[:1]), P())
 
 
 def described(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=PLACE)
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=on_one_device())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -33,7 +38,7 @@ def test_a_layer_is_written_where_it_belongs_and_nowhere_else(shape, dtype):
     tensor = torch.randn(shape)
     stack = empty_stack(leaf)
     write_in_place(stack, tensor, 1)
-    by_program = write_by_program(jnp.zeros(leaf.shape, leaf.dtype, device=PLACE), on_device(tensor, layer_of(leaf)), 1)
+    by_program = write_by_program(jnp.zeros(leaf.shape, leaf.dtype, device=on_one_device()), on_device(tensor, layer_of(leaf)), 1)
     np.testing.assert_array_equal(np.asarray(stack), np.asarray(by_program))
     assert stack.shape == leaf.shape and stack.sharding == leaf.sharding and not np.asarray(stack[0]).any()
     expected = tensor.T if len(shape) == 2 else tensor
@@ -48,8 +53,9 @@ def test_a_program_that_runs_after_a_change_sees_it():
         assert float(total(stack)) == 64 * 64 * value
 
 
-@pytest.mark.parametrize("count", [0, 1, OWN_PAGES - 1, OWN_PAGES, OWN_PAGES + 5])
-def test_memory_is_as_long_as_it_was_asked_for_and_can_be_written(count):
+@pytest.mark.parametrize(("own_pages", "more"), [(0, 0), (0, 1), (1, -1), (1, 0), (1, 5)])
+def test_memory_is_as_long_as_it_was_asked_for_and_can_be_written(own_pages, more):
+    count = own_pages * OWN_PAGES + more
     memory = host_memory(count)
     memory[:] = 7
     assert memory.nbytes == count and memory.dtype == np.uint8

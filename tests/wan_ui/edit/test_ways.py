@@ -33,7 +33,6 @@ PART = {"start": 0.5, "num_frames": 5}
 
 
 VISIT = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None)
-ASKING = gr.Request()
 
 
 def handlers(engine: Engine) -> EditHandlers:
@@ -306,7 +305,7 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
     handlers = EditHandlers(desk=desk, panel=object(), stage=None, message=message)
 
     def told(wanted: str):
-        return asyncio.run(handlers.act({}, ASKING, SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""})))
+        return asyncio.run(handlers.act({}, gr.Request(), SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""})))
 
     assert told("another's") == {message: gr.skip()}
     assert "the video is no longer there" in told("mine")[message].lower()

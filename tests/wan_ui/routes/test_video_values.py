@@ -127,17 +127,17 @@ def test_only_known_fields_and_models_are_taken():
 @pytest.mark.parametrize(
     ("state", "view", "status", "progress", "error"),
     [
-        ("queued", StageView(phase="queued"), "queued", 0, None),
-        ("running", StageView(phase="denoising", fraction=0.5), "in_progress", 50, None),
-        ("running", StageView(phase="decoding", fraction=1.0), "in_progress", 99, None),
-        ("finished", StageView(phase="finished", fraction=1.0), "completed", 100, None),
-        ("cancelled", StageView(phase="cancelled"), "failed", 0, "cancelled"),
-        ("failed", StageView(phase="failed", cause="/srv/a/b.bin is broken", fix="try again"), "failed", 0, "generation_failed"),
+        ("queued", {"phase": "queued"}, "queued", 0, None),
+        ("running", {"phase": "denoising", "fraction": 0.5}, "in_progress", 50, None),
+        ("running", {"phase": "decoding", "fraction": 1.0}, "in_progress", 99, None),
+        ("finished", {"phase": "finished", "fraction": 1.0}, "completed", 100, None),
+        ("cancelled", {"phase": "cancelled"}, "failed", 0, "cancelled"),
+        ("failed", {"phase": "failed", "cause": "/srv/a/b.bin is broken", "fix": "try again"}, "failed", 0, "generation_failed"),
     ],
 )
 def test_a_job_is_told_in_openais_states(state, view, status, progress, error):
     job = replace(a_job(), state=state, ended=90.0 if state in ("finished", "failed", "cancelled") else None)
-    told = video_object(job, view, NO_LIMITS)
+    told = video_object(job, StageView(**view), NO_LIMITS)
     assert (told["status"], told["progress"], told["completed_at"]) == (status, progress, 90 if state == "finished" else None)
     assert (told["error"] or {}).get("code") == error and "/srv" not in str(told["error"])
 

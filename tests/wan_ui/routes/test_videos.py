@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Sora API is scheduled to per
 PROMPT = "a red circle moving right on a black background"
 QUICK = {"steps": 1, "seed": 7}
 DATA_OF_WORDS = "data:video/mp4;base64," + base64.b64encode(b"words " * 100).decode()
-Program = Callable[..., openai.OpenAI]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def url(data_dir) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def program(url, data_dir) -> Iterator[Program]:
+def program(url, data_dir) -> Iterator[Callable[..., openai.OpenAI]]:
     """Makes a client with a new key, or with the one that is given; the server is running already."""
     clients = []
 

@@ -6,8 +6,10 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
+from tests.gradients import without_gradients
 
-@torch.no_grad()
+
+@without_gradients
 def masked_velocity(
     model: WanTransformer3DModel, clean: list[torch.Tensor], noisy: torch.Tensor, timestep: float, texts: list[torch.Tensor]
 ) -> torch.Tensor:

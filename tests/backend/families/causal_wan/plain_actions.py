@@ -14,6 +14,8 @@ from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 from torch.nn import functional
 
+from tests.gradients import without_gradients
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -106,7 +108,7 @@ class _SteeredCrossAttention:
         return attended + self._act(whole) - whole
 
 
-@torch.no_grad()
+@without_gradients
 def plain_velocity(
     model: WanTransformer3DModel,
     modules: list[PlainActions],

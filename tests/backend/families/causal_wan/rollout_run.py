@@ -28,6 +28,7 @@ from backend.runtime.program import Program
 from backend.runtime.work import Zeros, run
 from backend.weights.stacked import stack_weights
 from tests.backend.families.causal_wan.masked import masked_velocity
+from tests.gradients import without_gradients
 
 CONFIG = dict(
     patch_size=(1, 2, 2),
@@ -163,7 +164,7 @@ def turned(heads: torch.Tensor, frame: int) -> torch.Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2).float()
 
 
-@torch.no_grad()
+@without_gradients
 def plain(model: WanTransformer3DModel, window: Window, block: int, blocks: int, switch: int | None) -> list[np.ndarray]:
     """Each block's velocity from lists of keys and values; at block `switch`, which comes after a full window, all but the sink's
     are forgotten, and the blocks that were in the window run again."""

@@ -19,6 +19,7 @@ from backend.families.hunyuan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run
 from backend.weights.stacked import stack_weights
+from tests.gradients import without_gradients
 
 CONFIG = dict(
     in_channels=9,
@@ -53,7 +54,7 @@ def make_inputs(has_picture: bool) -> dict[str, torch.Tensor]:
     return arrays
 
 
-@torch.no_grad()
+@without_gradients
 def theirs(model: HunyuanVideo15Transformer3DModel, arrays: dict[str, torch.Tensor], branches: int) -> np.ndarray:
     """The velocity of diffusers' class."""
     channels = torch.zeros(1, 5, *SHAPE[2:])

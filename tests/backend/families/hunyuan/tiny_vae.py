@@ -3,6 +3,8 @@
 import torch
 from diffusers import AutoencoderKLHunyuanVideo15
 
+from tests.gradients import without_gradients
+
 LATENT_CHANNELS = 4
 CONFIG = dict(
     in_channels=3,
@@ -16,7 +18,7 @@ CONFIG = dict(
 )
 
 
-@torch.no_grad()
+@without_gradients
 def random_vae(**changes) -> AutoencoderKLHunyuanVideo15:
     """The same each time. The weights of norms differ from one, too."""
     torch.manual_seed(0)

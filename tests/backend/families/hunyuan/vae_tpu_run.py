@@ -20,6 +20,7 @@ from backend.families.hunyuan import vae_tpu as tpu_autoencoder
 from backend.families.hunyuan.vae_stream import FRAMES_SEEN, KEYS_AND_VALUES
 from backend.runtime.mesh import Layout, MeshPlan
 from tests.backend.families.hunyuan.tiny_vae import LATENT_CHANNELS, random_vae
+from tests.gradients import without_gradients
 
 SMALLER = dict(block_out_channels=(8, 16, 16), layers_per_block=0, spatial_compression_ratio=4, temporal_compression_ratio=2)
 """One layer of each kind that shrinks or stretches; the middle and the decoder have residual blocks nevertheless."""
@@ -37,7 +38,7 @@ class Case:
     layout: Layout
 
 
-@torch.no_grad()
+@without_gradients
 def decode_both(case: Case) -> list[float]:
     """Largest differences of pixels, latent frame by latent frame."""
     latents = 1.5 * torch.randn(1, LATENT_CHANNELS, FRAMES, *case.size) + 0.1
@@ -46,7 +47,7 @@ def decode_both(case: Case) -> list[float]:
     return [largest_difference(*pair) for pair in zip(made, reference, strict=True)]
 
 
-@torch.no_grad()
+@without_gradients
 def encode_both(case: Case) -> list[float]:
     """Largest differences of latents, latent frame by latent frame."""
     scale, times = case.module.config.spatial_compression_ratio, case.module.config.temporal_compression_ratio

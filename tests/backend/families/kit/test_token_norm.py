@@ -55,11 +55,31 @@ def close(ours: jax.Array, theirs: jax.Array) -> None:
     assert difference.max() < 8 * 2**-5 and difference.mean() < 2**-7
 
 
+def echo() -> torch.nn.Module:
+    """In place of an attention: half of its input, so that everything except the attention is compared."""
+
+    class Echo(torch.nn.Module):
+        def forward(self, hidden_states, *others):
+            return 0.5 * hidden_states
+
+    return Echo()
+
+
+def echo_both() -> torch.nn.Module:
+    """The same for two streams."""
+
+    class EchoBoth(torch.nn.Module):
+        def forward(self, hidden_states, encoder_hidden_states, attention_mask=None, image_rotary_emb=None):
+            return 0.5 * hidden_states, 0.5 * encoder_hidden_states
+
+    return EchoBoth()
+
+
 @pytest.mark.parametrize("of_each_token", [False, True])
 def test_a_block_of_wan_is_diffusers_own(of_each_token):
     with torch.device("meta"):
         block = WanTransformerBlock(WIDTH, 512, 2, cross_attn_norm=True)
-    block.attn1, block.attn2 = Echo(), Echo()
+    block.attn1, block.attn2 = echo(), echo()
     weights, hidden = parameters_of(block), draw(100, 1, TOKENS, WIDTH)
     modulation = draw(101, 1, TOKENS if of_each_token else 1, 6, WIDTH).astype(jnp.float32)
     theirs = call_module(block, weights, lambda block, *arrays: block(arrays[0], None, arrays[1], None), hidden, modulation)
@@ -72,7 +92,7 @@ def test_a_block_of_wan_is_diffusers_own(of_each_token):
 def test_a_block_of_hunyuanvideo_is_diffusers_own():
     with torch.device("meta"):
         block = HunyuanVideo15TransformerBlock(2, WIDTH // 2, 2.0)
-        block.attn = EchoBoth()
+        block.attn = echo_both()
         norm_in_float32(block)
     weights, arrays = parameters_of(block), (draw(100, 1, TOKENS, WIDTH), draw(102, 1, 40, WIDTH), draw(103, 1, WIDTH))
     theirs = call_module(block, weights, lambda block, *arrays: block(*arrays), *arrays)
@@ -82,17 +102,3 @@ def test_a_block_of_hunyuanvideo_is_diffusers_own():
             ours = call_module(block, weights, run, *arrays, None, None)
         for one, other in zip(ours, theirs, strict=True):
             close(one, other)
-
-
-class Echo(torch.nn.Module):
-    """In place of an attention: half of what it is given, so that all but the attention is compared."""
-
-    def forward(self, hidden_states, *others):
-        return 0.5 * hidden_states
-
-
-class EchoBoth(torch.nn.Module):
-    """The same for two streams."""
-
-    def forward(self, hidden_states, encoder_hidden_states, attention_mask=None, image_rotary_emb=None):
-        return 0.5 * hidden_states, 0.5 * encoder_hidden_states

@@ -17,6 +17,7 @@ from diffusers import AutoencoderKLWan
 
 from backend.families.wan import vae_tpu as tpu_autoencoder
 from backend.runtime.mesh import Layout, MeshPlan
+from tests.gradients import without_gradients
 
 VAE = dict(
     base_dim=8,
@@ -53,7 +54,7 @@ class Case:
     layout: Layout
 
 
-@torch.no_grad()
+@without_gradients
 def decode_both(case: Case) -> list[float]:
     """Largest differences of pixels, latent frame by latent frame."""
     decode = jax.jit(functools.partial(tpu_autoencoder.decode, case.module, layout=case.layout, interpret=True))
@@ -66,7 +67,7 @@ def decode_both(case: Case) -> list[float]:
     return errors
 
 
-@torch.no_grad()
+@without_gradients
 def encode_both(case: Case) -> list[float]:
     """Largest differences of normalised latents, latent frame by latent frame."""
     encode = jax.jit(functools.partial(tpu_autoencoder.encode, case.module, layout=case.layout, interpret=True))
