@@ -10,6 +10,7 @@ The semantics are those of PEP 810 (lazy imports, Python 3.15). When the project
 """
 
 import ast
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +28,9 @@ def install() -> None:
     modules = {f"tests.{path.stem}" for path in TESTS.iterdir() if not path.name.startswith("__")}
     pytest.register_assert_rewrite(*modules - sys.modules.keys())
     rewrite_asserts: Callable[..., None] = rewrite.rewrite_asserts
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
     rewrite.PYC_TAIL = (
-        f".{rewrite.PYTEST_TAG}-lazy{rewrite.PYC_EXT}"  # compiled files that pytest wrote without this module differ
+        f".{rewrite.PYTEST_TAG}-lazy-{version}{rewrite.PYC_EXT}"  # of its own: the compiled files depend on this module
     )
 
     def rewrite_imports_and_asserts(tree: ast.Module, source: bytes, path: str, config: pytest.Config) -> None:
@@ -59,8 +61,7 @@ def move_imports(tree: ast.Module) -> None:
                 lazy[name] = one
     used = set()
     for function in _outermost_functions(tree.body):
-        loaded = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        wanted = loaded - _local_names(function)
+        wanted = set(_loaded_names(function)) - _local_names(function)
         names = [name for name in lazy if name in wanted]
         used.update(names)
         start = 1 if ast.get_docstring(function, clean=False) is not None else 0
@@ -98,6 +99,17 @@ def _outermost_functions(body: list[ast.stmt]) -> Iterator[Function]:
             yield statement
         elif isinstance(statement, ast.ClassDef | ast.If | ast.Try | ast.With):
             yield from _outermost_functions(statement.body)
+
+
+def _loaded_names(node: ast.AST) -> Iterator[str]:
+    """Names that a function or the functions in it look up, except in annotations."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for field, value in ast.iter_fields(node):
+        if field not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _loaded_names(child)
 
 
 def _names_used_at_import(node: ast.AST) -> Iterator[str]:
