@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,7 @@ def causal_conv(
             doubles=doubles,
             interpret=interpret,
         )
+        assert total is not None, "`whole` keeps it"
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
@@ -157,22 +159,34 @@ def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
 class _Flags:
     """The epilogue without its arrays."""
 
-    norm_width: int | None
+    norm_width: int
+    has_norm: bool
     keeps_sum: bool
 
 
 def _flags(epilogue: Epilogue) -> _Flags:
     return _Flags(
-        norm_width=epilogue.norm_width if epilogue.norm is not None else None,
+        norm_width=epilogue.norm_width,
+        has_norm=epilogue.norm is not None,
         keeps_sum=epilogue.keeps_sum,
     )
 
 
-def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epilogue) -> tuple[list, list[pl.BlockSpec]]:
+def _inputs(
+    cut: Cut,
+    frames: jax.Array,
+    before: jax.Array | None,
+    weight: jax.Array,
+    bias: jax.Array,
+    edges: Edges,
+    epilogue: Epilogue,
+) -> tuple[list[jax.Array], list[pl.BlockSpec]]:
     """The kernel's arrays in its order, and the block of each that a grid step sees."""
     last = frames.shape[1] - 1
-    inputs, specs = [], []
-    for array, count in [(before, cut.earlier), (frames, cut.count)] if cut.earlier else [(frames, cut.count)]:
+    inputs: list[jax.Array] = []
+    specs: list[pl.BlockSpec] = []
+    has_earlier = cut.earlier > 0 and before is not None
+    for array, count in [(before, cut.earlier), (frames, cut.count)] if has_earlier else [(frames, cut.count)]:
         inputs += [array] * 3
         specs += [
             _columns_at(array, count, 1, lambda step: jnp.maximum(step * cut.columns - 1, 0)),  # past the ends is the last one,
@@ -195,7 +209,7 @@ def _inputs(cut: Cut, frames, before, weight, bias, edges: Edges, epilogue: Epil
     return inputs, specs
 
 
-def _columns_at(array: jax.Array, count: int, size: int, place) -> pl.BlockSpec:
+def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Array], jax.Array]) -> pl.BlockSpec:
     """`size` columns of the last `count` frames, from the column `size * place(step)` on."""
     last = array.shape[0] // count - 1
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
@@ -223,14 +237,14 @@ def _for_doubled_rows(weight: jax.Array) -> jax.Array:
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
-def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
+def _kernel(*given: jax.Ref, cut: Cut, epilogue: _Flags) -> None:
     """One grid step: some columns of every frame."""
-    refs = list(refs)
+    refs = list(given)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
     edges = refs.pop(0), refs.pop(0)
     weight, bias = refs.pop(0), refs.pop(0)
     residuals = [refs.pop(0) for _ in range(cut.residuals)]
-    norm = refs.pop(0) if epilogue.norm_width is not None else None
+    norm = refs.pop(0) if epilogue.has_norm else None
     results, (gathered, *doubled) = refs[: cut.outputs], refs[cut.outputs :]
     summed = doubled.pop() if cut.loops_over_taps else None
     _gather(sources, edges, gathered, cut)
@@ -252,7 +266,7 @@ def _kernel(*refs, cut: Cut, epilogue: _Flags) -> None:
         jax.lax.fori_loop(0, cut.count, lambda frame, _: make_frame(frame), None)
 
 
-def _products(gathered, weight, summed, frame: jax.Array | int, cut: Cut) -> jax.Array:
+def _products(gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, cut: Cut) -> jax.Array:
     """[columns * H, row parts * N] of one frame: its products and the earlier frames', summed, in `summed` if there is one."""
 
     if summed is None:  # one product for all, because each product's depth is padded to whole tiles of the matrix unit
@@ -267,7 +281,7 @@ def _products(gathered, weight, summed, frame: jax.Array | int, cut: Cut) -> jax
     return summed[...]
 
 
-def _gather(sources: list, edges: tuple, gathered, cut: Cut) -> None:
+def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, cut: Cut) -> None:
     """Writes for each frame and each column of the result the columns that it sees, side by side."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, cut.earlier, cut.earlier + cut.count] if cut.earlier else [0, cut.count]
@@ -291,7 +305,7 @@ def _slice(place: int, size: int) -> slice:
     return slice(place * size, (place + 1) * size)
 
 
-def _residual_of(ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
+def _residual_of(ref: jax.Ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
     """[columns, H, N] float32: the residual for the columns of the result."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (cut.count // frames)].astype(jnp.float32)
@@ -301,7 +315,7 @@ def _residual_of(ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
     return jnp.concatenate([added[column // times][None] for column in range(cut.made_columns)])
 
 
-def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list, cut: Cut) -> jax.Array:
+def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], cut: Cut) -> jax.Array:
     """[columns * H, 4 N] of `_for_doubled_rows` to [columns, doubled H, N], through one buffer for each 128 channels."""
     count = products.shape[0]
     from_above, upper, lower, from_below = (products[:, _slice(part, cut.width)] for part in range(4))

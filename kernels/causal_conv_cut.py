@@ -8,6 +8,7 @@ import dataclasses
 import math
 
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
@@ -150,7 +151,7 @@ class Cut:
         pipelined = 2 * ((self.columns + 2) * column + self.outputs * results + self.residuals * results // self.factor**2)
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
-    def scratch(self, dtype: jnp.dtype) -> list:
+    def scratch(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
         """The columns that each column sees, side by side; if rows are doubled, one buffer for each 128 channels; if products
         are a loop, their sum."""
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)

@@ -150,7 +150,12 @@ def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head
     return rotated.astype(normal.dtype).reshape(normal.shape)
 
 
-def _prepare_by_passes(projected, norms, tables, how: Preparation) -> Prepared:
+def _prepare_by_passes(
+    projected: tuple[jax.Array, jax.Array, jax.Array],
+    norms: tuple[jax.Array, ...],
+    tables: tuple[jax.Array, jax.Array],
+    how: Preparation,
+) -> Prepared:
     if how.channel_axis is not None:
         raise NotImplementedError("the TPU's passes norm over the channels of one chip; leave them off under tp")
     query, key, value = projected
@@ -192,7 +197,15 @@ def _compiler_params() -> pltpu.CompilerParams:
     return pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES)
 
 
-def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float = 1.0, statistic: Statistic = "square"):
+def _rotating_pass(
+    projected: jax.Array,
+    weight: jax.Array,
+    tables: tuple[jax.Array, jax.Array],
+    how: Preparation,
+    *,
+    scale: float = 1.0,
+    statistic: Statistic = "square",
+) -> tuple[jax.Array, jax.Array]:
     """Normalised, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = projected.shape
     rows = _rows(length)
@@ -209,7 +222,9 @@ def _rotating_pass(projected, weight, tables, how: Preparation, *, scale: float 
     )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)
 
 
-def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic):
+def _shifting_pass(
+    array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic
+) -> tuple[jax.Array, jax.Array]:
     """`array` [B, S, W] less `shift` [B, 1, W], in groups, and a statistic of every block of tokens [B, N, 1, W]."""
     batch, length, width = array.shape
     return _pass(
@@ -222,8 +237,13 @@ def _shifting_pass(array: jax.Array, shift: jax.Array, groups: int, head: int, *
 
 
 def _pass(
-    kernel, name: str, shape: tuple[int, int, int, int, int], dtype, specs: list[pl.BlockSpec], num_bytes: int | None = None
-):
+    kernel: Callable[..., None],
+    name: str,
+    shape: tuple[int, int, int, int, int],
+    dtype: jnp.dtype,
+    specs: list[pl.BlockSpec],
+    num_bytes: int | None = None,
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """A Pallas call over blocks of tokens that reads [B, S, W] and more, and writes the groups and one statistic. `num_bytes`
     tells XLA how many it reads and writes, where that is much more than the array twice."""
     batch, length, width, rows, groups = shape
@@ -241,33 +261,48 @@ def _pass(
             jax.ShapeDtypeStruct((batch, blocks, 1, width), jnp.float32),
         ],
         compiler_params=_compiler_params(),
-        cost_estimate=num_bytes and pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=num_bytes),
+        cost_estimate=None if num_bytes is None else pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=num_bytes),
         name=name,
     )
 
 
 def _rotating_kernel(
-    array_ref, weight_ref, cosine_ref, sine_ref, out_ref, statistic_ref, *, head, turn, eps, scale, statistic, norms_heads
+    array_ref: jax.Ref,
+    weight_ref: jax.Ref,
+    cosine_ref: jax.Ref,
+    sine_ref: jax.Ref,
+    out_ref: jax.Ref,
+    statistic_ref: jax.Ref,
+    *,
+    head: int,
+    turn: Callable[[jax.Ref, jax.Ref, int, float], Callable[[jax.Array, int], jax.Array]],
+    eps: float,
+    scale: float,
+    statistic: Statistic,
+    norms_heads: bool,
 ) -> None:
     """One block of tokens, head by head, so that only one head's values are in registers."""
-    rows, width = array_ref.shape
-    if not norms_heads:
-        square = jnp.zeros((rows, head), jnp.float32)
-        for start in range(0, width, head):
-            square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
-        inverse = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+    whole = None if norms_heads else _inverse_norm(array_ref, head, eps)
     turned = turn(cosine_ref, sine_ref, head, scale)
-    for start in range(0, width, head):
+    for start in range(0, array_ref.shape[1], head):
         columns = slice(start, start + head)
         normal = array_ref[:, columns].astype(jnp.float32)
-        if norms_heads:
-            inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps)
+        inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps) if whole is None else whole
         rotated = turned(normal * inverse * weight_ref[:, columns], start).astype(out_ref.dtype)
         _store(out_ref, rotated, start)
         statistic_ref[:, columns] = _summary(rotated, statistic)
 
 
-def _turned_neighbours(cosine_ref, sine_ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
+    """[N, 1] float32: one over the root mean square of each row, summed head by head."""
+    rows, width = array_ref.shape
+    square = jnp.zeros((rows, head), jnp.float32)
+    for start in range(0, width, head):
+        square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
+    return jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+
+
+def _turned_neighbours(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
     """A function of a head's values [N, D] and its first channel: neighbours turned and scaled, by one table for all heads."""
     is_first = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
     cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
@@ -279,12 +314,12 @@ def _turned_neighbours(cosine_ref, sine_ref, head: int, scale: float) -> Callabl
     return turned
 
 
-def _turned_halves(cosine_ref, sine_ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+def _turned_halves(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
     """The same for halves and each head's own angles: tables [N, W / 2], of which two heads fill as many lanes as one head."""
     half = head // 2
     is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
 
-    def twice(table_ref, start: int) -> jax.Array:
+    def twice(table_ref: jax.Ref, start: int) -> jax.Array:
         first = start // head // 2 * head
         pair = table_ref[:, first : first + head]
         other = pltpu.roll(pair, half, 1)
@@ -298,7 +333,9 @@ def _turned_halves(cosine_ref, sine_ref, head: int, scale: float) -> Callable[[j
     return turned
 
 
-def _shifting_kernel(array_ref, shift_ref, out_ref, statistic_ref, *, head: int, statistic: Statistic) -> None:
+def _shifting_kernel(
+    array_ref: jax.Ref, shift_ref: jax.Ref, out_ref: jax.Ref, statistic_ref: jax.Ref, *, head: int, statistic: Statistic
+) -> None:
     for start in range(0, array_ref.shape[1], head):
         columns = slice(start, start + head)
         shifted = (array_ref[:, columns].astype(jnp.float32) - shift_ref[:, columns]).astype(out_ref.dtype)
@@ -306,13 +343,13 @@ def _shifting_kernel(array_ref, shift_ref, out_ref, statistic_ref, *, head: int,
         statistic_ref[:, columns] = _summary(shifted, statistic)
 
 
-def _ungroup_kernel(grouped_ref, out_ref, *, groups: int) -> None:
+def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> None:
     width = grouped_ref.shape[2]
     for group in range(groups):
         out_ref[:, group * width : (group + 1) * width] = grouped_ref[group]
 
 
-def _store(out_ref, values: jax.Array, start: int) -> None:
+def _store(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
     """One head's values to its place among the groups."""
     width = out_ref.shape[2]
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values

@@ -7,6 +7,8 @@ variance, and takes the norm itself into every tile of the product that follows;
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -59,20 +61,21 @@ def _pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, eps: 
     )(tokens, *vectors)
 
 
-def _kernel(tokens_ref, *refs, eps: float, is_centred: bool) -> None:
+def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -> None:
     """A block of tokens, some rows at a time: their mean, their mean square, and the result, each a loop over the channels."""
     *vector_refs, out_ref = refs
     num_rows, width = tokens_ref.shape
     columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
 
-    def normalise(index, carry):
+    def normalise(index: jax.Array, carry: None) -> None:
         rows = pl.ds(pl.multiple_of(index * ROWS_AT_ONCE, ROWS_AT_ONCE), ROWS_AT_ONCE)
 
         def centred(lanes: slice, mean: jax.Array | float) -> jax.Array:
             return tokens_ref[rows, lanes].astype(jnp.float32) - mean
 
-        def mean_of(values) -> jax.Array:
-            return sum(values).sum(1, keepdims=True) / width
+        def mean_of(values: Iterable[jax.Array]) -> jax.Array:
+            total = cast(jax.Array, sum(values))  # there is always one, so it is never the number 0
+            return total.sum(1, keepdims=True) / width
 
         mean = mean_of(centred(lanes, 0.0) for lanes in columns) if is_centred else 0.0
         inverse = jax.lax.rsqrt(mean_of(jnp.square(centred(lanes, mean)) for lanes in columns) + eps)

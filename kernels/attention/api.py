@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from kernels.qkv import HeadBounds
 
 Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
 Window = tuple[int, int]
+Attended = jax.Array | tuple[jax.Array, jax.Array]
+"""The attention, and its log-sums if they are asked for."""
 
 SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks on a CPU
 SMALL_SCORES_TPU = 2**16  # below it starting a kernel costs more than writing and reading the scores; not measured
@@ -30,6 +32,10 @@ BLOCK_Q = 1024
 BLOCK_KV = 512
 
 logger = logging.getLogger(__name__)
+_SPECIAL: dict[str, tuple[Implementation, int]] = {
+    "tpu": ("pallas_tpu", SMALL_SCORES_TPU),
+    "gpu": ("cudnn", SMALL_SCORES),
+}  # the platform's own implementation, and the scores above which it is used
 _withdrawn: set[str] = set()
 
 
@@ -79,6 +85,39 @@ class _Call:
     gives_sums: bool = False
 
 
+@overload
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    *,
+    scale: float | None = None,
+    implementation: Implementation | None = None,
+    window_size: int | Window | None = None,
+    num_keys: int | None = None,
+    counts: KeyCounts | None = None,
+    layer: jax.Array | None = None,
+    tpu: TpuOptions | None = None,
+    gives_sums: Literal[False] = False,
+) -> jax.Array: ...
+
+
+@overload
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    scale: float | None = None,
+    implementation: Implementation | None = None,
+    num_keys: int | None = None,
+    layer: jax.Array | None = None,
+    tpu: TpuOptions | None = None,
+    gives_sums: Literal[True],
+) -> tuple[jax.Array, jax.Array]: ...
+
+
 def attention(
     query: jax.Array,
     key: jax.Array,
@@ -93,7 +132,7 @@ def attention(
     layer: jax.Array | None = None,
     tpu: TpuOptions | None = None,
     gives_sums: bool = False,
-) -> jax.Array | tuple[jax.Array, jax.Array]:
+) -> Attended:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
@@ -137,13 +176,13 @@ def target_chip() -> Chip | None:
     return None if device is None else CHIP_OF_DEVICE_KIND.get(device.device_kind)
 
 
-def _mesh_device():
+def _mesh_device() -> jax.sharding.AbstractDevice | None:
     return jax.sharding.get_abstract_mesh().abstract_device
 
 
 def _choose(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
     scores = arrays.query.shape[1] * arrays.key.shape[-3]
-    special = {"tpu": ("pallas_tpu", SMALL_SCORES_TPU), "gpu": ("cudnn", SMALL_SCORES)}.get(platform)
+    special = _SPECIAL.get(platform)
     if special is not None and scores > special[1] and special[0] not in _withdrawn:
         implementation, _ = special
         try:
@@ -165,7 +204,7 @@ def _log_once(message: str) -> None:
 def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> None:
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
     described = _described(arrays)
-    query, key, value, bias, counts, _ = described
+    query, key, value, bias, counts = described
     if call.gives_sums and (bias is not None or call.window is not None or counts is not None):
         raise NotImplementedError("log-sums are given without bias, window and counts only")
     if call.gives_sums and implementation == "cudnn":
@@ -178,12 +217,12 @@ def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> Non
         raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
     if implementation == "cudnn":
         try:
-            jax.eval_shape(functools.partial(_run_cudnn, call), described)
+            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, counts)
         except (RuntimeError, ValueError, TypeError) as error:
             raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
 
-def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> jax.Array:
+def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attended:
     _refuse(implementation, call, arrays)
     options = call.tpu
     if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):
@@ -195,16 +234,17 @@ def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> jax.Ar
         raise NotImplementedError(f"{implementation} attention takes no prepared arrays; prepare them without the TPU's passes")
     key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
-        return _run_cudnn(call, arrays._replace(key=key, value=value))
+        return _run_cudnn(call, arrays.query, key, value, arrays.counts)
     query, bias, counts = arrays.query, arrays.bias, arrays.counts
     if call.gives_sums:
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
         attend = attend if implementation == "blocked" else reference_attention
         return attend(query, key, value, scale=call.scale, gives_sums=True)
-    masks = {"scale": call.scale, "window": call.window, "counts": None if counts is None else counts.values}
+    lengths = None if counts is None else counts.values
     if implementation == "blocked":
-        return blocked_attention(query, key, value, block_q=BLOCK_Q, block_kv=BLOCK_KV, **masks)
-    return reference_attention(query, key, value, bias, **masks)
+        attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
+        return attend(query, key, value, scale=call.scale, window=call.window, counts=lengths)
+    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window, counts=lengths)
 
 
 def of_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
@@ -212,26 +252,38 @@ def of_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
-def _described(arrays: _Arrays) -> _Arrays:
+class _Described(NamedTuple):
+    """The arrays, with shapes and types in place of keys and values."""
+
+    query: jax.Array
+    key: jax.ShapeDtypeStruct
+    value: jax.ShapeDtypeStruct
+    bias: jax.Array | None
+    counts: KeyCounts | None
+
+
+def _described(arrays: _Arrays) -> _Described:
     """With the shapes [B, S_kv, H, D] and types of one layer's keys and values in place of them."""
     key, value = (
         jax.ShapeDtypeStruct(array.shape[arrays.layer is not None :], array.dtype) for array in (arrays.key, arrays.value)
     )
-    return arrays._replace(key=key, value=value, layer=None)
+    return _Described(arrays.query, key, value, arrays.bias, arrays.counts)
 
 
-def _run_cudnn(call: _Call, arrays: _Arrays) -> jax.Array:
-    query, key, value, _, counts, _ = arrays
-    lengths = {}
-    if counts is not None:
-        lengths["query_seq_lengths"] = jnp.full(query.shape[0], query.shape[1], jnp.int32)
-        lengths["key_value_seq_lengths"] = counts.values
+def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, counts: KeyCounts | None) -> jax.Array:
     return jax.nn.dot_product_attention(
-        query, key, value, scale=call.scale, local_window_size=call.window, implementation="cudnn", **lengths
+        query,
+        key,
+        value,
+        scale=call.scale,
+        local_window_size=call.window,
+        query_seq_lengths=None if counts is None else jnp.full(query.shape[0], query.shape[1], jnp.int32),
+        key_value_seq_lengths=None if counts is None else counts.values,
+        implementation="cudnn",
     )
 
 
-def _run_tpu(call: _Call, arrays: _Arrays) -> jax.Array:
+def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
     """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
     options, chip = call.tpu, call.tpu.chip or target_chip()
     lengths = arrays.query.shape[1], call.num_keys

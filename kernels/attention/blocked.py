@@ -93,7 +93,7 @@ def _one_query_block(
     rows, width = query.shape
     start = (jnp.full((rows, 1), MASKED), jnp.zeros((rows, 1)), jnp.zeros((rows, width)))
 
-    def accumulate(carry, block):
+    def accumulate(carry: tuple[jax.Array, ...], block: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
         maximum, total, attended = carry
         key, value, bias, key_indices = block
         scores = jnp.dot(query, key, preferred_element_type=jnp.float32) + bias

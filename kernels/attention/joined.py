@@ -30,7 +30,7 @@ def joined(first: Part, second: Part, *, before: int = 0, use_pallas: bool = Fal
     length, end = attended.shape[1], before + others.shape[1]
     share = jax.nn.sigmoid(others_log_sums - log_sums[:, before:end])
     rows = _rows(before, others.shape[1])
-    if use_pallas and rows:
+    if use_pallas and rows is not None:
         return _by_pass(attended, others, share, before // rows, rows, interpret)
     share, others = (
         jnp.pad(array, ((0, 0), (before, length - end), *[(0, 0)] * (array.ndim - 2))) for array in (share[..., None], others)
@@ -50,7 +50,7 @@ def _by_pass(attended: jax.Array, others: jax.Array, share: jax.Array, before: i
     blocks = others.shape[1] // rows
     flat = [array.reshape(*array.shape[:2], heads * width) for array in (attended, others)]
 
-    def inner(sample, block):
+    def inner(sample: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array, int]:
         return sample, jnp.clip(block - before, 0, blocks - 1), 0
 
     whole = pl.BlockSpec((None, rows, heads * width), lambda sample, block: (sample, block, 0))
@@ -70,14 +70,16 @@ def _by_pass(attended: jax.Array, others: jax.Array, share: jax.Array, before: i
     return mixed.reshape(attended.shape)
 
 
-def _join(attended_ref, others_ref, share_ref, out_ref, *, before: int, blocks: int, heads: int) -> None:
+def _join(
+    attended_ref: jax.Ref, others_ref: jax.Ref, share_ref: jax.Ref, out_ref: jax.Ref, *, before: int, blocks: int, heads: int
+) -> None:
     """One block of queries, head by head, so that only one head's values are in registers."""
     block = pl.program_id(1)
     has_others = (block >= before) & (block < before + blocks)
     width = attended_ref.shape[1] // heads
 
     @pl.when(has_others)
-    def _():
+    def _() -> None:
         for head in range(heads):
             columns = slice(head * width, (head + 1) * width)
             own = attended_ref[:, columns].astype(jnp.float32)
@@ -85,5 +87,5 @@ def _join(attended_ref, others_ref, share_ref, out_ref, *, before: int, blocks: 
             out_ref[:, columns] = (own + share_ref[:, head : head + 1] * (other - own)).astype(out_ref.dtype)
 
     @pl.when(~has_others)
-    def _():
+    def _() -> None:
         out_ref[...] = attended_ref[...]

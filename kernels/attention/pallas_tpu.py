@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
@@ -35,6 +35,7 @@ LOWEST = -1e30  # where the running maximum starts: finite, so that exp2(-inf - 
 
 Window = tuple[int, int]
 Layout = Literal["heads", "columns"]
+Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,9 @@ class Problem:
     def spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
         """`block` rows of one head; `row(block_q, step)` says which."""
 
-        def index(block_q, entry, step, order, *others):
+        def index(
+            block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
+        ) -> tuple[jax.Array | int, ...]:
             sample, head = jax.lax.div(order[entry], self.heads), jax.lax.rem(order[entry], self.heads)
             return (sample, head, row(block_q, step), 0) if self.layout == "heads" else (sample, row(block_q, step), head)
 
@@ -102,7 +105,9 @@ class Problem:
         spec = self.spec(self.sizes.block_kv, row)
         if not self.has_layers:
             return spec
-        return pl.BlockSpec((None, *spec.block_shape), lambda *indices: (indices[-1][0], *spec.index_map(*indices)))
+        shape, index = spec.block_shape or (), spec.index_map
+        assert index is not None, "`spec` gives one"
+        return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
     def certain_keys(self, start: int, stop: int) -> int:
         """How many of the rows from `start` to `stop` of a key block are seen in every block for certain, in steps of 128."""
@@ -185,6 +190,7 @@ def tpu_attention(
     if not tests_bounds:
         written = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
         return _as_given(written, query, layout)
+    assert bounds is not None, "found above"
     safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # If no head is safe, this still runs one, whose result is not used.
@@ -223,7 +229,7 @@ def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) 
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
-def refuse(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> None:
+def refuse(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | None) -> None:
     """Raises: NotImplementedError, with the reason, if this kernel cannot take the arguments."""
     types = {array.dtype.name for array in (query, key, value)}
     if types != {"bfloat16"}:
@@ -338,20 +344,24 @@ def _query_spec(problem: Problem) -> pl.BlockSpec:
 def _sums_spec(problem: Problem) -> pl.BlockSpec:
     """The log-sums of one head's query block, of [B, H, 1, S]."""
 
-    def index(block_q, entry, step, order, *others):
+    def index(
+        block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
+    ) -> tuple[jax.Array | int, ...]:
         return jax.lax.div(order[entry], problem.heads), jax.lax.rem(order[entry], problem.heads), 0, block_q
 
     return pl.BlockSpec((None, None, 1, problem.sizes.block_q), index)
 
 
 def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
-    def block_kv(block_q, step):
+    def block_kv(block_q: jax.Array, step: jax.Array) -> jax.Array:
         if problem.window is None:
             return step
         first, last = problem.kv_range(block_q)
         return jnp.clip(first + step, 0, jnp.maximum(last, 0))
 
-    def bias_index(block_q, entry, step, order, *others):
+    def bias_index(
+        block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
+    ) -> tuple[jax.Array | int, ...]:
         return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
 
     key = problem.key_spec(block_kv)
@@ -359,7 +369,7 @@ def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
     return [_query_spec(problem), key, key] + ([bias] if problem.has_bias else [])
 
 
-def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
+def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -> None:
     """One grid step: one head's query block with one of its key blocks.
 
     The sums are kept over the steps of a query block: `attended` [D, block_q], `total` [8, block_q], still apart by sublane,
@@ -377,7 +387,7 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
         num_keys = counts_ref[jax.lax.div(order_ref[pl.program_id(1)], problem.heads)]
     position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0, num_keys=num_keys)
 
-    def attend():
+    def attend() -> None:
         _transpose_values(refs[2], value_t_ref, position, problem)
         _attend(refs[:inputs], value_t_ref, sums, position, problem)
 
@@ -387,7 +397,7 @@ def _kernel(order_ref, *refs, problem: Problem, inputs: int) -> None:
         pl.when(position.is_first | (position.block_kv <= last))(attend)
 
     @pl.when(step == problem.steps_kv - 1)
-    def _():
+    def _() -> None:
         _write(output_ref, *sum_refs[:2], problem)
         if log_sums_ref is not None:
             _write_sums(log_sums_ref, *sum_refs[1:])
@@ -404,7 +414,7 @@ class _Position:
     num_keys: jax.Array | int
 
 
-def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Problem) -> None:
+def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
     """Values to [D, block_kv] once a step; those past the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
     certain = problem.certain_keys(0, block)
@@ -416,7 +426,13 @@ def _transpose_values(value_ref, value_t_ref, position: _Position, problem: Prob
         value_t_ref[:, certain:] = jnp.where(index < position.num_keys, value, 0).T
 
 
-def _attend(inputs, value_t_ref, sums, position: _Position, problem: Problem) -> None:
+def _attend(
+    inputs: Sequence[jax.Ref],
+    value_t_ref: jax.Ref,
+    sums: Sequence[tuple[jax.Ref, float]],
+    position: _Position,
+    problem: Problem,
+) -> None:
     """Add the key block's weights and weighted values to the sums, chunk by chunk, all unrolled for the scheduler.
 
     Written as a pipeline, so that the scheduler finds exponentials and matrix products to do at the same time: a chunk's
@@ -444,12 +460,12 @@ def _attend(inputs, value_t_ref, sums, position: _Position, problem: Problem) ->
             ref[:, start_q : start_q + sizes.chunk_q] = array
 
 
-def _load(ref, columns: slice, start: float, position: _Position) -> jax.Array:
+def _load(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
     """Some columns of a sum, or what it starts from in a query block's first step."""
     return jnp.where(position.is_first, start, ref[:, columns])
 
 
-def _scores(inputs, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
+def _scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """[chunk_kv, chunk_q] float32, masked."""
     start_q, start_kv = starts
     rows = slice(start_kv, start_kv + problem.sizes.chunk_kv)
@@ -508,11 +524,11 @@ def _by_sublane(weights: jax.Array) -> jax.Array:
     return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
 
 
-def _write(output_ref, attended_ref, total_ref, problem: Problem) -> None:
+def _write(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
     """Divide and turn back to [block_q, D]. A loop: it runs once per query block, so its code should be short, not fast."""
     chunk = math.gcd(problem.sizes.block_q, 256)
 
-    def write_chunk(index, carry):
+    def write_chunk(index: jax.Array, carry: None) -> None:
         columns = pl.ds(pl.multiple_of(index * chunk, chunk), chunk)
         total = total_ref[:, columns].sum(axis=0, keepdims=True)
         inverse = jnp.where(total > 0, 1 / total, 0)
@@ -522,7 +538,7 @@ def _write(output_ref, attended_ref, total_ref, problem: Problem) -> None:
     jax.lax.fori_loop(0, problem.sizes.block_q // chunk, write_chunk, None)
 
 
-def _write_sums(log_sums_ref, total_ref, maximum_ref=None) -> None:
+def _write_sums(log_sums_ref: jax.Ref, total_ref: jax.Ref, maximum_ref: jax.Ref | None = None) -> None:
     """The logarithms to the base 2 of the sums [1, block_q]; those of the online form lie that much above its maximum."""
     log_sums = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
     log_sums_ref[...] = log_sums if maximum_ref is None else log_sums + maximum_ref[...]
