@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -43,7 +43,7 @@ _HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w
 class UnknownPreset(LookupError):
     """No preset has this name. Carries the same three parts as the studio's own errors."""
 
-    def __init__(self, name: str, names: list[str]):
+    def __init__(self, name: str, names: list[str]) -> None:
         self.what = f"preset={name!r}"
         self.allowed = f"must be one of {', '.join(names)}"
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -259,7 +259,7 @@ class Preset(BaseModel):
         if not fits or width % self.size_multiple or height % self.size_multiple:
             raise ValueError(f"{width}x{height} lies outside this preset's own limits")
 
-    def network_configs(self) -> dict[str, dict]:
+    def network_configs(self) -> dict[str, dict[str, Any]]:
         """The networks' configurations by part, such as "transformer"."""
         if self.architecture is None:
             paths = {path.parent.name: path for path in sorted(Path(self.model_source).glob("*/config.json"))}
@@ -285,9 +285,12 @@ class Preset(BaseModel):
     @property
     def inputs(self) -> dict[str, Need]:
         """The roles of all inputs that a request may give or must give."""
-        image = {"image": "must" if self.tasks == ("i2v",) else "may"} if "i2v" in self.tasks else {}
-        last_image = {"last_image": "must" if self.needs_last_image else "may"} if self.takes_last_image else {}
-        return {**image, **last_image, **self.takes}
+        needs: dict[str, Need] = {}
+        if "i2v" in self.tasks:
+            needs["image"] = "must" if self.tasks == ("i2v",) else "may"
+        if self.takes_last_image:
+            needs["last_image"] = "must" if self.needs_last_image else "may"
+        return needs | self.takes
 
     @property
     def patch(self) -> int:

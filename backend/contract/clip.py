@@ -52,7 +52,7 @@ class Part:
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
         smaller = request.control_downscale if role == "control" else 1
-        num_frames = request.overlap if is_overlap else request.num_frames
+        num_frames = overlap_of(request) if is_overlap else request.num_frames
         return cls(
             start=_start_of(request, role),
             num_frames=num_frames,
@@ -79,6 +79,7 @@ class Part:
     @property
     def trim(self) -> tuple[float, float]:
         """From and to, in seconds of the clip, where `start` is known."""
+        assert self.start is not None, "`within` finds it"
         return trim_of(self.start, self.num_frames, self.fps)
 
     @property
@@ -92,8 +93,14 @@ def _start_of(request: VideoSettings, role: str) -> float | None:
     if request.extend is not None and role != "video":
         return 0.0  # beside all of the video
     if request.extend == "after":
-        return request.trim[1] - request.overlap / request.fps if request.trim else None
+        return request.trim[1] - overlap_of(request) / request.fps if request.trim else None
     return request.trim[0] if request.trim else 0.0
+
+
+def overlap_of(request: VideoSettings) -> int:
+    """The overlap of a request that extends a clip: `control` has checked that it is given."""
+    assert request.overlap is not None, "extend needs it"
+    return request.overlap
 
 
 def trim_of(start: float, num_frames: int, fps: int) -> tuple[float, float]:
@@ -144,17 +151,18 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
     for name in only_with("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
-    _check_strength(request)
+    assert request.strength is not None, "it is among those that a clip needs"
+    _check_strength(request, request.strength)
     check_trim(request, preset)
 
 
-def _check_strength(request: VideoSettings) -> None:
-    if not 0 < request.strength <= 1:
-        raise RequestError(f"strength={request.strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
+def _check_strength(request: VideoSettings, strength: float) -> None:
+    if not 0 < strength <= 1:
+        raise RequestError(f"strength={strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
     if request.num_steps < 1 <= request.steps:
         rule = f"leaves none of {request.steps} steps and must leave one"
         fix = f"take at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
-        raise RequestError(f"strength={request.strength:g}", rule, fix)
+        raise RequestError(f"strength={strength:g}", rule, fix)
 
 
 def check_trim(request: VideoSettings, preset: Preset) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from backend.contract.clip import check_trim, check_two_times, clip_frames, part_of_clip
+from backend.contract.clip import check_trim, check_two_times, clip_frames, overlap_of, part_of_clip
 from backend.contract.keyframes import check_keyframes
 from backend.contract.numbers import check_whole
 from backend.contract.settings import Extend, VideoSettings, only_with
@@ -127,14 +127,15 @@ def _check_going_on(request: VideoSettings, preset: Preset) -> None:
     if request.strength is not None:
         raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
     _check_clips(request, preset)
-    early = next((place for place in request.keyframe_at if place < request.overlap), None)
+    overlap = overlap_of(request)
+    early = next((place for place in request.keyframe_at if place < overlap), None)
     if early is not None:
-        rule = f"must lie after the {request.overlap} frames with which the clip begins the video"
-        raise RequestError(f"the key frame at {early}", rule, f"{request.overlap} is the first")
+        rule = f"must lie after the {overlap} frames with which the clip begins the video"
+        raise RequestError(f"the key frame at {early}", rule, f"{overlap} is the first")
     length = request.window_frames or request.num_frames
-    if not is_whole(request.overlap, preset) or request.overlap >= length:
+    if not is_whole(overlap, preset) or overlap >= length:
         step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
-        raise RequestError(f"overlap={request.overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
+        raise RequestError(f"overlap={overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
 
 
 def _check_company(request: VideoSettings) -> None:

@@ -54,7 +54,8 @@ class VideoResult:
         """The result that `to_json` wrote."""
         request, notes = GenerationRequest.from_stored(data["request"]), tuple(data.get("notes", ()))
         may_sound = request.video is not None and request.extend is None  # results did not say so once
-        return cls(**{"has_sound": may_sound} | data | {"request": request, "notes": notes})
+        values: dict[str, Any] = {"has_sound": may_sound} | data | {"request": request, "notes": notes}
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ DOWNLOAD = "the download"
 """What `Loading` calls a download; any other name is of weights that are being read."""
 
 
+@dataclass(frozen=True)
 class Event:
     """What happens to a job: its kind, whether the job ends with it, and its JSON form."""
 

@@ -1,5 +1,7 @@
 """The request that makes a finished video larger and does nothing else. Opens no file."""
 
+from typing import Any
+
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.upscaling import FOREIGN, check_upscale
@@ -50,7 +52,7 @@ def _frames(seconds: float, fps: float) -> tuple[int, int]:
     return max(1, int(seconds * rate + 0.01)), rate
 
 
-def _checked(values: dict) -> GenerationRequest:
+def _checked(values: dict[str, Any]) -> GenerationRequest:
     request = GenerationRequest.from_stored(values)
     if not request.upscale:
         raise RequestError("upscale=0", "must be 2 or 4", "choose one of them")

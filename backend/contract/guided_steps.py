@@ -34,7 +34,7 @@ def first_steps(preset: Preset, count: Any, values: Mapping[str, Any]) -> dict[s
     return {"guidance": guidance, "guidance_interval": (0.0, share_of(wanted, steps))}
 
 
-def share_of(count: int, steps: int) -> float:
+def share_of(count: float, steps: float) -> float:
     """The share of the steps at which guidance ends after `count` of them: in whole per cent if one is as many steps."""
     if count == steps:
         return 1.0

@@ -61,7 +61,9 @@ def magnitudes_of(request: VideoSettings) -> Magnitudes | None:
     preset = find_preset(request.preset)
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
-        own = {request.task: BranchRatios(prompt=request.mag_ratios[0::2], other=request.mag_ratios[1::2])}
+        own: dict[str, BranchRatios] = {
+            request.task: BranchRatios(prompt=request.mag_ratios[0::2], other=request.mag_ratios[1::2])
+        }
         return published.model_copy(update={"ratios": own}) if published else Magnitudes(source="the request", ratios=own)
     return published if published and request.task in published.ratios else None
 

@@ -60,13 +60,13 @@ class GenerationRequest(VideoSettings):
         task = "i2v" if {"image", "last_image"} & given.keys() else "t2v"
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
-        values = {**own, **drawn, **given}
+        values: dict[str, Any] = {**own, **drawn, **given}
         if is_controlled(preset) or values.get("extend"):
             values |= part_of_control(values, given, preset)
         elif values.get("drive"):
             values |= part_of_clip(values, given)
         elif values.get("video"):
-            usual = {} if values.get("make") == "sound" else {"strength": STRENGTH}
+            usual: dict[str, Any] = {} if values.get("make") == "sound" else {"strength": STRENGTH}
             values = usual | values | part_of_clip(values, given)
         elif values.get("control"):
             values |= part_of_clip(values, given)

@@ -7,7 +7,7 @@ the page's form, links and visitors' own presets. So a setting is added by one r
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -424,6 +424,11 @@ class VideoSettings(BaseModel):
         return self.step_cache > 0 and self.window_frames is None
 
     @property
+    def total_frames(self) -> int:
+        """Pixel frames of the whole video; a `GenerationRequest` adds those of its shots."""
+        return self.num_frames
+
+    @property
     def num_steps(self) -> int:
         """How many of the `steps` are done: all, or with a clip the last ones, as diffusers' video-to-video pipelines count."""
         return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
@@ -447,6 +452,7 @@ def _named(name: str, field: Any) -> Setting:
     return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
 
 
+Settings = TypeVar("Settings", bound=VideoSettings)
 FIELDS = tuple(_named(name, field) for name, field in VideoSettings.model_fields.items())
 GUIDED_STEPS = Setting(
     name="guided_steps",

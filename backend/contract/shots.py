@@ -11,7 +11,7 @@ from backend.contract.control import extends, is_whole
 from backend.contract.figures import check_figures, references_for
 from backend.contract.geometry import nearest_frame_counts
 from backend.contract.numbers import check_size
-from backend.contract.settings import FIELDS, Shot, VideoSettings
+from backend.contract.settings import FIELDS, Settings, Shot, VideoSettings
 from backend.contract.texts import MAX_CHARACTERS
 from backend.errors import RequestError, short
 from presets import Preset
@@ -190,10 +190,11 @@ def shot_length(request: VideoSettings, index: int) -> int:
     return request.num_frames if count is None else count
 
 
-def shot_request(request: VideoSettings, index: int, preset: Preset, before: str) -> VideoSettings:
+def shot_request(request: Settings, index: int, preset: Preset, before: str) -> Settings:
     """The request of the shot of this index, 0 or more, as a video of its own; `before` is the folder of the shot before it.
     Raises: RequestError."""
     shot = request.shots[index]
+    start: dict[str, object]
     if shot.image is not None:
         start = {"task": "i2v", "image": request.shot_images[shot.image]}
     elif shot.cut and shot.drive is not None:
@@ -220,6 +221,6 @@ def shot_request(request: VideoSettings, index: int, preset: Preset, before: str
     )
 
 
-def to_be_made(request: VideoSettings, preset: Preset) -> Iterator[VideoSettings]:
+def to_be_made(request: Settings, preset: Preset) -> Iterator[Settings]:
     """The requests of those shots that are not made already."""
     return (shot_request(request, index, preset, "/") for index, shot in enumerate(request.shots) if shot.video is None)

@@ -29,7 +29,7 @@ class SoundPart:
     def of_clip(cls, request: VideoSettings, seconds: float) -> Self:
         """What is heard of a clip of so many seconds, after which the video goes on: as long as the frames that it takes over."""
         part = Part.of(request).within(seconds)
-        return cls(start=part.start, seconds=part.seconds)
+        return cls(start=part.trim[0], seconds=part.seconds)
 
 
 def hears_clip(request: VideoSettings) -> bool:

@@ -5,14 +5,10 @@ the makers' two stages for LTX-2, as in diffusers' `LTX2LatentUpsamplePipeline`:
 progressive resolution (`backend.contract.progressive`) the latents are enlarged as they are, with their noise.
 """
 
-from typing import TypeVar
-
 from backend.contract.progressive import half_size_steps
-from backend.contract.settings import VideoSettings, find_preset
+from backend.contract.settings import Settings, VideoSettings, find_preset
 from backend.errors import RequestError
 from presets import Preset
-
-Settings = TypeVar("Settings", bound=VideoSettings)
 
 REFINING_LEVELS = (0.909375, 0.725, 0.421875)
 """The noise at which each refining step begins. Source: diffusers, pipelines/ltx2/utils.py, STAGE_2_DISTILLED_SIGMA_VALUES."""

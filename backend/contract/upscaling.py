@@ -1,9 +1,8 @@
 """Making a finished video larger: the scales, and how the models for it are named. Opens no file."""
 
 import re
-from typing import TypeVar
 
-from backend.contract.settings import VideoSettings
+from backend.contract.settings import Settings, VideoSettings
 from backend.errors import RequestError, short
 
 SCALES = (2, 4)
@@ -15,8 +14,6 @@ FOREIGN = "clip"
 """In place of a preset's name, for a clip that no preset has made."""
 _NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
 _HUB_FILE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pth?)")
-
-Settings = TypeVar("Settings", bound=VideoSettings)
 
 
 def upscaler_of(request: VideoSettings) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -81,7 +81,7 @@ class WorkerFacts:
         return _FACTS.dump_python(self, mode="json")
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> "WorkerFacts":
         """The facts that `to_json` wrote."""
         return _FACTS.validate_python(data)
 
