@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -35,7 +35,7 @@ def import_gradio() -> None:
             raise OSError(f"no stub is wanted for {of.__name__}")
         return getfile(of)
 
-    inspect.getfile = without_components
+    inspect.getfile = without_components  # ty: ignore[invalid-assignment]  # the original's parameter has another name
     try:
         import gradio  # noqa: F401
     finally:
@@ -62,7 +62,7 @@ def keep_component_ids() -> None:
             value._id = key
         store(state, key, value)
 
-    SessionState.__setitem__ = store_with_id
+    SessionState.__setitem__ = store_with_id  # ty: ignore[invalid-assignment]  # `wraps` makes an object of the function
 
 
 @functools.cache
@@ -72,11 +72,12 @@ def begin_pages_with(script: str) -> None:
     from gradio.routes import templates
 
     loader = templates.env.loader
+    assert loader is not None, "Gradio's templates have one"
     original = loader.get_source
 
-    def with_script(environment: Any, name: str) -> tuple[str, str | None, Callable[[], bool] | None]:
-        text, *rest = original(environment, name)
-        return text.replace("<head>", f"<head><script>(() => {{{script}}})();</script>", 1), *rest
+    def with_script(environment: Any, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+        text, file, is_current = original(environment, template)
+        return text.replace("<head>", f"<head><script>(() => {{{script}}})();</script>", 1), file, is_current
 
     loader.get_source = with_script
 
@@ -98,10 +99,10 @@ def behind(
     from gradio.route_utils import CustomCORSMiddleware
 
     @asynccontextmanager
-    async def begin(app: Starlette) -> AsyncIterator[None]:
+    async def begin(app: Starlette) -> AsyncGenerator[None]:
         app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
         app.middleware_stack = app.build_middleware_stack()
-        app.tokens = logins()
+        cast(Any, app).tokens = logins()  # Gradio's app has this attribute, and wants a `dict` where any mapping does
         yield
 
     return begin

@@ -39,23 +39,23 @@ class PageHandlers:
     seen: gr.State
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         """The components that `tick` reads."""
         return {self.seen}.union(*(panel.inputs for panel in self.panels))
 
     @property
-    def inputs_at_opening(self) -> set[gr.Component]:
+    def inputs_at_opening(self) -> set[gr.blocks.Block]:
         """The components that `open` reads."""
         return self.inputs | {self.form.form.session}
 
     @property
-    def opened(self) -> list[gr.Component]:
+    def opened(self) -> list[gr.blocks.Block]:
         """The components that `open` may change."""
         several = [self.header.title, self.header.tools, *self.form.outputs]
         return list(dict.fromkeys([*several, *self._of_panels()]))
 
     @property
-    def ticked(self) -> list[gr.Component]:
+    def ticked(self) -> list[gr.blocks.Block]:
         """The components that `tick` may change."""
         return list(dict.fromkeys([self.seen, *self._of_panels()]))
 
@@ -95,7 +95,7 @@ class PageHandlers:
         names = names_of(self.views, visit.texts)
         return {self.header.title: title_html(names, visit.texts), self.header.tools: tools_html(names, visit.texts)}
 
-    def _of_panels(self) -> list[gr.Component]:
+    def _of_panels(self) -> list[gr.blocks.Block]:
         return [component for panel in self.panels for component in panel.outputs]
 
 

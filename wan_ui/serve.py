@@ -92,15 +92,24 @@ def launch(engine: Engine, doors: Doors, rewriter: Helper | None = None) -> None
     auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
     blocks = build(engine, rewriter=rewriter, models=doors.models)
     names = doors.allowed_hosts
-    where = {"host": doors.host, "port": doors.port, "allowed_hosts": names, "share": doors.share}
-    serve(blocks, engine, **where, models=doors.models, auth=auth)
+    serve(
+        blocks,
+        engine,
+        host=doors.host,
+        port=doors.port,
+        allowed_hosts=names,
+        share=doors.share,
+        models=doors.models,
+        auth=auth,
+    )
     engine.cage.start(OPENING)
     if rewriter is not None:
         rewriter.prepare()
     for address in filter(None, (blocks.local_url, blocks.share_url)):
         _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
-    if doors.needs_password:
+    if doors.needs_password and auth is not None:
         _say(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
+    assert blocks.local_url is not None, "`serve` has launched it"
     link = Access.of(engine.settings.data_dir).link(blocks.local_url)
     _say(ENGLISH.operator_link.format(address=link))
     if doors.opens_browser:

@@ -23,7 +23,7 @@ from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.header import build_header
 from wan_ui.page import PageHandlers, names_of
 from wan_ui.parts.buttons import build_act
-from wan_ui.parts.events import EACH, LAST, RAW
+from wan_ui.parts.events import EACH, LAST, RAW, Listener
 from wan_ui.parts.message import build_message
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
@@ -134,5 +134,5 @@ def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> 
     _event(act, "queue")(queue.act, None, queue.outputs, **EACH).then(page.tick, page.inputs, page.ticked, **EACH)
 
 
-def _event(act: gr.HTML, group: str) -> gr.events.EventListener:
+def _event(act: gr.HTML, group: str) -> Listener:
     return getattr(act, f"act_{group}")

@@ -1,7 +1,7 @@
 """Helpers that write prompts: what all of them do, and how long one may take. Every helper is chosen by the operator."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Helper(Protocol):
 
 async def suggestions(
     helper: Helper, asked: Asked, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """The suggestion as it grows, the last one whole. `silence` and `longest` are in seconds. Raises: StudioError."""
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
     async with aclosing(helper.pieces(asked)) as pieces:

@@ -1,6 +1,6 @@
 """Queues comparisons, fills the compare view, and makes its link."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from wan_ui.compare.variations import Axis, grid, variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
-from wan_ui.desk.panel import Panel
+from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
@@ -41,17 +41,17 @@ class CompareHandlers(Panel):
         return FillHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return {self.panel.shown, self.panel.chosen}
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         panel = self.panel
         filled = [panel.what, panel.values, panel.presets, panel.also, panel.also_values, *self.fill.outputs]
         return [panel.view, panel.shown, panel.chosen, *filled]
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         return {"compare": self.act}
 
     def wire(self) -> None:
@@ -62,7 +62,7 @@ class CompareHandlers(Panel):
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
     @property
-    def _shown_on(self) -> list[gr.Component]:
+    def _shown_on(self) -> list[gr.blocks.Block]:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:

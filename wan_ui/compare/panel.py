@@ -29,7 +29,7 @@ class ComparePanel:
     chosen: gr.State
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return {self.what, self.values, self.presets, self.also, self.also_values}
 
 
@@ -74,8 +74,15 @@ def _choice(choices: list[tuple[str, str]], value: str, label: str, elem_id: str
 
 def _numbers(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Textbox:
     """The field for its values."""
-    words = {"label": labels.compare_values, "placeholder": labels.compare_hint, "max_length": LONGEST_TEXT}
-    return gr.Textbox(**words, elem_id=elem_id, visible=visible, min_width=160, scale=3)
+    return gr.Textbox(
+        label=labels.compare_values,
+        placeholder=labels.compare_hint,
+        max_length=LONGEST_TEXT,
+        elem_id=elem_id,
+        visible=visible,
+        min_width=160,
+        scale=3,
+    )
 
 
 def also_choices(texts: Texts) -> list[tuple[str, str]]:

@@ -80,8 +80,8 @@ class Desk:
 
     def names(self, visit: Visit) -> list[str]:
         """The names of the presets that this visitor may ask for, whether they are here or not; the first is the usual one."""
-        is_free = visit.is_operator or self.models is None
-        return [preset.name for preset in list_presets() if is_free or preset.name in self.models]
+        allowed = None if visit.is_operator else self.models
+        return [preset.name for preset in list_presets() if allowed is None or preset.name in allowed]
 
     def job(self, job_id: Any, visit: Visit) -> Job | None:
         """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
@@ -151,7 +151,7 @@ class Desk:
             raise _no_room()
 
     def _is_offered(self, preset: Preset) -> bool:
-        return preset.name in self.models and self.can_run(preset)
+        return (self.models is None or preset.name in self.models) and self.can_run(preset)
 
     def _room(self, client: Any) -> Room:
         return Room(

@@ -61,7 +61,7 @@ def export_route(engine: Engine, access: Access) -> Route:
 
 
 async def _made(cage: Cage, job: Job, form: str, who: For) -> Response:
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp))
+    folder = await asyncio.to_thread(_new_folder)
     try:
         path = folder / f"video{_suffix(form)}"
         await cage.opened(_work(job.folder / VIDEO, form, path), who)
@@ -75,6 +75,10 @@ async def _made(cage: Cage, job: Job, form: str, who: For) -> Response:
     remove = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
     media_type = MEDIA_TYPES.get(form, "video/mp4")
     return FileResponse(path, media_type=media_type, filename=_name(job, form), headers=PRIVATE, background=remove)
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp())
 
 
 def _work(video: Path, form: str, path: Path) -> Opening:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class Follower(Generic[Item]):
     """One page that follows a feed. `is_over`: the last item was given."""
 
-    def __init__(self, items: Sequence[Item | None]):
+    def __init__(self, items: Sequence[Item | None]) -> None:
         self.loop, self.is_over = asyncio.get_running_loop(), False
         self._arrived: asyncio.Queue[Item | None] = asyncio.Queue()
         for item in items:
@@ -44,7 +44,7 @@ class Feed(Generic[Item]):
     reading ends with the last follower, as soon as the next batch comes.
     """
 
-    def __init__(self, read: Callable[[], Iterator[Sequence[Item]]], name: str, *, is_kept: bool):
+    def __init__(self, read: Callable[[], Iterator[Sequence[Item]]], name: str, *, is_kept: bool) -> None:
         self._read, self._name, self._is_kept = read, name, is_kept
         self._lock = threading.Lock()
         self._items: list[Item | None] = []
@@ -52,7 +52,7 @@ class Feed(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def followed(self, *first: Item) -> Iterator[Follower[Item]]:
+    def followed(self, *first: Item) -> Generator[Follower[Item]]:
         """A follower, which is given these items first."""
         with self._lock:
             follower = Follower([*first, *self._items])

@@ -14,6 +14,7 @@ video, until its job is deleted.
 import asyncio
 import re
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 from gradio.route_utils import get_root_url
@@ -77,7 +78,8 @@ def nothing() -> Response:
 
 def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
     """The whole address of a job's video for the program that sent this request."""
-    root = get_root_url(request, request.url.path, request.scope.get("root_path"))
+    # Gradio reads the URL and the headers alone, which the connection of an event has as well as a request
+    root = get_root_url(cast(Request, request), request.url.path, request.scope.get("root_path"))
     return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO}"
 
 

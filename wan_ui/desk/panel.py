@@ -1,11 +1,14 @@
 """What the page asks of each view's handlers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import gradio as gr
 
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.events import Updates, Values
+
+Acts = Mapping[str, Callable[..., Updates | Coroutine[Any, Any, Updates]]]
 
 
 class Panel:
@@ -13,17 +16,17 @@ class Panel:
     updates of `outputs`."""
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         """What acts, `opened` and `tick` read."""
         return set()
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         """What acts, `opened` and `tick` may change."""
         return []
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script triggers `look_KEY`, if there is
         one, when the view with that key comes into view, and every few seconds while it stays there."""
         return {}

@@ -85,7 +85,7 @@ def _enter(under_way: Counter[str], request: Request) -> Callable[[], None] | No
 class _Sent(FileResponse):
     """The project's file, which goes when it is sent or the caller goes."""
 
-    def __init__(self, *arguments: Any, done: Callable[[], None], **more: Any):
+    def __init__(self, *arguments: Any, done: Callable[[], None], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._done = done
 

@@ -46,7 +46,7 @@ def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> Genera
 class Files:
     """What a visitor may name."""
 
-    def __init__(self, engine: Engine, visit: Visit):
+    def __init__(self, engine: Engine, visit: Visit) -> None:
         self._engine, self._visit = engine, visit
 
     def job_of(self, path: str) -> Job | None:
@@ -62,7 +62,7 @@ class Files:
 
     def video_of(self, path: str, job: Job) -> str:
         """The video of a job that stands in its place. Raises: RequestError if there is none."""
-        number = _NAMED.fullmatch(path.removeprefix(JOB))[2]
+        number = _number(path)
         given = job.request.shot_videos
         if number and not 1 <= int(number) <= len(given):
             raise _not_yours(path)
@@ -101,6 +101,13 @@ class Files:
         return job if self._visit.may_see(job.owner) else None
 
 
+def _number(path: str) -> str | None:
+    """The number of the given video that the path of a job names, if it names one."""
+    found = _NAMED.fullmatch(path.removeprefix(JOB))
+    assert found is not None, "the job was found by this path"
+    return found[2]
+
+
 def _not_yours(path: str) -> RequestError:
     return RequestError(f"job={path.removeprefix(JOB)[:60]!r} of a shot", "must be one of your videos", "check its id")
 
@@ -109,7 +116,7 @@ def _whole(shot: Shot, path: str, job: Job | None, fps: int, engine: Engine) -> 
     """The shot with its video's length, and without the frames that it has taken over, where nothing else is said."""
     if job is None or shot.num_frames is not None:
         return shot
-    number = _NAMED.fullmatch(path.removeprefix(JOB))[2]
+    number = _number(path)
     seconds = (_given_frames(job, int(number)) if number else _own_frames(job, engine)) / job.request.fps
     first = 0 if number else first_frame(job, engine) / job.request.fps
     trim = (first, seconds) if first and shot.trim is None else shot.trim

@@ -46,8 +46,10 @@ def _shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
         addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster(place + 1))}
         return {"number": number, "given": True, "goes_on": False} | facts | addresses
     made = _video(engine, story, number)
-    result = made and engine.library.result(made.id)
-    if result is None or made.state != "finished" or made.deleted:
+    if made is None or made.state != "finished" or made.deleted:
+        return None
+    result = engine.library.result(made.id)
+    if result is None:
         return None
     return {
         "number": number,

@@ -33,7 +33,7 @@ def sound_route(engine: Engine, access: Access) -> Route:
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(owned_job, engine, request, access)
         result = await asyncio.to_thread(engine.library.result, job.id) if job else None
-        if result is None or not result.has_sound:
+        if job is None or result is None or not result.has_sound:
             return nothing()
         sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
         return nothing() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)

@@ -56,7 +56,7 @@ def bearer(headers: Mapping[str, str]) -> str:
 class Access:
     """Knows the operator's key, and the programs' keys if there are any."""
 
-    def __init__(self, key: str, keys: Keys | None = None):
+    def __init__(self, key: str, keys: Keys | None = None) -> None:
         self.key, self._keys = key, keys
         self._thread = ThreadPoolExecutor(1, "keys")
 
@@ -154,7 +154,7 @@ def _write_key(key: str, path: Path) -> None:
 class OperatorLink:
     """ASGI middleware: the operator's link sets the cookie and redirects to the page; all other requests pass."""
 
-    def __init__(self, app: ASGIApp, access: Access):
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

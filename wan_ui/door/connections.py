@@ -32,14 +32,15 @@ class LimitedConnection(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, *arguments: Any, **options: Any):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.timeout_keep_alive = KEPT_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begins to wait for the first request."""
         if len(self.connections) >= most_connections():
-            idle = next(chain(filter(_is_idle, self.connections), filter(_is_sending, self.connections)), None)
+            open_ones = [one for one in self.connections if isinstance(one, H11Protocol)]
+            idle = next(chain(filter(_is_idle, open_ones), filter(_is_sending, open_ones)), None)
             if idle is None:
                 transport.abort()
                 return

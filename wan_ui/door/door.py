@@ -50,7 +50,7 @@ class Door:
         rules: Rules = ROUTES,
         streams: Sequence[str] = (),
         most_open: int = OPEN_REQUESTS.of_address,
-    ):
+    ) -> None:
         within = FileCheck(OperatorLink(VisitorCookie(LoginForm(app)), access))
         self.app = StreamLimit(LoginLimit(UploadLimit(within, access)), streams)
         self._limited = BodyLimit(self._known)

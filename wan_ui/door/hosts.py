@@ -15,7 +15,7 @@ _DEFAULT_PORTS = (None, 80, 443)
 class Hosts:
     """The names that are served. More can be added later: that of a share link is known after the start."""
 
-    def __init__(self, names: Iterable[str] = ()):
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: set[str] = set()
         for name in names:
             self.add(name)

@@ -2,21 +2,24 @@
 numbers: the rooms that hold to them take them from here, and docs/security.md has the same ones (a test compares them).
 """
 
+import sys
 from dataclasses import dataclass
 
 from backend.media import cage
 
+UNLIMITED = sys.maxsize
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """At most so many: for one visitor or program key, for one address, for all visitors without a key, and in all. None: not
-    limited there. `what` is how docs/security.md names it, with its unit."""
+    """At most so many: for one visitor or program key, for one address, for all visitors without a key, and in all. `what` is how
+    docs/security.md names it, with its unit."""
 
     what: str
-    of_visitor: int | None = None
-    of_address: int | None = None
-    without_key: int | None = None
-    in_all: int | None = None
+    of_visitor: int = UNLIMITED
+    of_address: int = UNLIMITED
+    without_key: int = UNLIMITED
+    in_all: int = UNLIMITED
 
 
 VIDEOS_IN_LINE = Limit(what="videos in line", of_visitor=20, of_address=40, without_key=60, in_all=100)

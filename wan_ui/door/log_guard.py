@@ -30,7 +30,7 @@ class RequestLog:
     """What one request may still write. `who` is its visitor."""
 
     who: str
-    left: int = LOG_BYTES.of_visitor or 0
+    left: int = LOG_BYTES.of_visitor
     begins_line: bool = True
 
 
@@ -41,7 +41,7 @@ CURRENT: ContextVar[RequestLog | None] = ContextVar("request_log", default=None)
 class GuardedStream:
     """Stands before standard output or standard error. `log`, if given, is the file in which all of it ends up."""
 
-    def __init__(self, stream: TextIO, log: Path | None = None, now: Callable[[], float] = time.time):
+    def __init__(self, stream: TextIO, log: Path | None = None, now: Callable[[], float] = time.time) -> None:
         self._stream, self._log, self._now = stream, log, now
         self._minute, self._lines = 0, Counter()
         self._since_look = 0
@@ -49,9 +49,9 @@ class GuardedStream:
     def write(self, text: str) -> int:
         """As a file's."""
         request = CURRENT.get()
-        shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: 10 * (LOG_BYTES.of_visitor or 0)])
+        shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: 10 * LOG_BYTES.of_visitor])
         if request is None:
-            shown = shown if len(text) <= 10 * (LOG_BYTES.of_visitor or 0) else f"{shown} ...\n"
+            shown = shown if len(text) <= 10 * LOG_BYTES.of_visitor else f"{shown} ...\n"
         else:
             shown = self._limited(shown, request)
         with contextlib.suppress(ValueError):  # closed: the process ends

@@ -77,7 +77,7 @@ class Logins(MutableMapping[str, str]):
     `of_programs` is the token of all programs that have a key. It never leaves the server: the door gives it to their requests.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic):
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now, self._lock = now, threading.Lock()
         self.of_programs = secrets.token_urlsafe(32)
         self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()  # with the last use, the oldest first
@@ -131,7 +131,7 @@ class _Tries:
 class LoginLimit:
     """ASGI middleware: slows down an address that gives wrong passwords, and all together (429); ends a login."""
 
-    def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic):
+    def __init__(self, app: ASGIApp, now: Callable[[], float] = time.monotonic) -> None:
         self.app, self._now = app, now
         self._tries: dict[str, _Tries] = {}
         self._of_all: deque[float] = deque()  # when wrong passwords were given lately, and those that are being checked
@@ -191,7 +191,7 @@ class LoginLimit:
 class LoginForm:
     """ASGI middleware: before the login the page holds the form only. Gradio's also describes the endpoints for programs."""
 
-    def __init__(self, app: ASGIApp):
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,6 +7,7 @@ a password, for programs with any key and with the operator's; `refused`, for no
 does not need it.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Literal
@@ -101,7 +102,7 @@ ROUTES: Rules = {
 class Book:
     """Finds the rule of a path."""
 
-    def __init__(self, rules: Rules = ROUTES):
+    def __init__(self, rules: Rules = ROUTES) -> None:
         self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
 
     def rule(self, path: str) -> Rule:
@@ -116,5 +117,5 @@ def _refused_first(entry: tuple[str, Rule]) -> bool:
 
 
 @cache
-def _pattern(template: str):
+def _pattern(template: str) -> re.Pattern[str]:
     return compile_path(template)[0]

@@ -24,7 +24,7 @@ class StreamLimit:
     """ASGI middleware: refuses streams above the limits of a visitor, of an address and of all (429). A caller with neither a
     cookie nor a key counts by address alone. `more` are patterns of streams' paths besides the studio's own."""
 
-    def __init__(self, app: ASGIApp, more: Sequence[str] = (), limit: Limit = STREAMS):
+    def __init__(self, app: ASGIApp, more: Sequence[str] = (), limit: Limit = STREAMS) -> None:
         self.app, self.limit = app, limit
         self._endless = re.compile("|".join((*_ENDLESS, *more)))
         self._open: Counter[str] = Counter()

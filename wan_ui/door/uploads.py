@@ -11,7 +11,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -105,13 +105,13 @@ def to_cache(path: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def picture_for_cache() -> Iterator[Path]:
+def picture_for_cache() -> Generator[Path]:
     """A place for a picture that goes to Gradio's cache by `to_cache` within the block."""
     with folder_for_parts() as folder:
         yield Path(folder) / "picture.png"
 
 
-def folder_for_parts() -> tempfile.TemporaryDirectory:
+def folder_for_parts() -> tempfile.TemporaryDirectory[str]:
     """A new folder among the uploads for what one request brings, which goes with the request."""
     folder = Path(get_upload_folder())
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class FileCheck:
     all further removing. Handlers check what they open themselves.
     """
 
-    def __init__(self, app: ASGIApp):
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +198,7 @@ def _is_example(path: Any) -> bool:
         return False
 
 
-def _files(data: Any) -> Iterator[dict]:
+def _files(data: Any) -> Iterator[dict[str, Any]]:
     """All of Gradio's files in a JSON value."""
     waiting = [data]
     while waiting:
@@ -232,7 +232,7 @@ class UploadLimit:
         most_of_address: int = UPLOADED_BYTES.of_address,
         most_in_all: int = UPLOADED_BYTES.in_all,
         least_free: int = LEAST_FREE,
-    ):
+    ) -> None:
         self.app, self.access, self.least_free = app, access, least_free
         self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
         self._sent: deque[tuple[float, int, str, str]] = deque()  # when, bytes, visitor, address

@@ -58,7 +58,7 @@ def address(host: str) -> str:
 class VisitorCookie:
     """ASGI middleware: gives each browser that opens the page its cookie. Changes no other response."""
 
-    def __init__(self, app: ASGIApp):
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

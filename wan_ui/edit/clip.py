@@ -6,7 +6,7 @@ Opens strangers' files, so it runs in the cage and imports no Gradio. Results ar
 import base64
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image
 
@@ -72,13 +72,14 @@ def picture_facts(path: Path) -> dict[str, Any]:
 
 def check_painted(request: GenerationRequest) -> None:
     """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
-    if request.mask is None or not is_picture(request.mask):
+    if request.mask is None or request.video is None or not is_picture(request.mask):
         return
     mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
     if mask.size != (facts.width, facts.height):
         what = f"the mask has {mask.width}x{mask.height} pixels and"
         raise ClipError(what, f"must have as many as the clip's frames, {facts.width}x{facts.height}", "paint it again")
-    if mask.convert("L").getextrema()[1] <= LIGHT:
+    _, lightest = cast(tuple[int, int], mask.convert("L").getextrema())  # of the one channel
+    if lightest <= LIGHT:
         raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")
 
 

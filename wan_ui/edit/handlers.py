@@ -2,7 +2,7 @@
 stage. What is dropped and asked for there goes through `wan_ui.edit.routes`."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from backend.media.masks import is_picture
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
-from wan_ui.desk.panel import Panel
+from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.upscaling import any_clip
 from wan_ui.desk.visit import Visit
@@ -45,15 +45,15 @@ class EditHandlers(Panel):
     message: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel, self.message]
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
         `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip, `edit:continue` to go
         on after its end."""
-        return {"edit": self.act}
+        return {"edit": self.act}  # ty: ignore[invalid-explicit-return]  # ty 0.0.108 finds two equal types different
 
     def wire(self) -> None:
         """The stage follows what is queued here."""

@@ -118,8 +118,9 @@ def _number(element: str, smallest: float, largest: float, step: float, placehol
 
 def _option(preset: Preset, texts: Texts) -> str:
     """The preset, with all that the script must know of it."""
+    title = preset.words(texts.language).title
     limits = {name: getattr(preset, name) for name in _LIMITS} | {
-        "title": preset.words(texts.language).title,
+        "title": title,
         "ways": ways_of(preset),
         "extends": extends(preset),
         "scaled": ways_of(preset) if is_controlled(preset) else ["follow"],
@@ -128,4 +129,4 @@ def _option(preset: Preset, texts: Texts) -> str:
         "drive_prompt": preset.drive_prompt,
         "inputs": list(preset.inputs),
     }
-    return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(limits["title"])}</option>'
+    return f'<option value="{escape(preset.name)}" data-limits="{escape(json.dumps(limits))}">{escape(title)}</option>'

@@ -118,7 +118,8 @@ def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
     """The line at that button, from what the page says of the clip: no file is opened for an estimate."""
     try:
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
-        width, height, seconds, fps = (float(one) for one in facts if type(one) in (int, float) and 0 < one < _FAR)
+        numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]
+        width, height, seconds, fps = (float(one) for one in numbers if 0 < one < _FAR)
         wanted = larger_clip("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
     except (StudioError, ValueError):
         return ""

@@ -37,7 +37,9 @@ def ways_of(preset: Preset) -> tuple[Way, ...]:
 
 def scales_of(preset: Preset) -> tuple[float, float]:
     """From and to which scale a clip may be followed."""
-    return (0.05, 1.0) if sees_beside(preset) else SETTINGS["control_scale"].limits
+    limits = SETTINGS["control_scale"].limits
+    assert limits is not None, "the table says"
+    return (0.05, 1.0) if sees_beside(preset) else limits
 
 
 def way_of(request: GenerationRequest) -> Way:
@@ -177,7 +179,7 @@ _FIELDS = {
 def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The part of the clip, as long as the video."""
     start, frames = given.get("start"), given.get("num_frames")
-    if not (_is_near(start, int | float) and _is_near(frames, int)):
+    if start is None or frames is None or not (_is_near(start, int | float) and _is_near(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
     return {"trim": trim_of(start, frames, preset.fps), "num_frames": frames}
 

@@ -28,7 +28,8 @@ def focus_at(path: str, point: tuple[int, int], size: Size) -> tuple[float, floa
     left, top, right, bottom = crop_box(picture_size, size)
     room = (picture_size[0] - (right - left), picture_size[1] - (bottom - top))
     wanted = (point[0] - (right - left) / 2, point[1] - (bottom - top) / 2)
-    return tuple(min(max(at / spare, 0.0), 1.0) if spare > 0 else 0.5 for at, spare in zip(wanted, room, strict=True))
+    across, down = (min(max(at / spare, 0.0), 1.0) if spare > 0 else 0.5 for at, spare in zip(wanted, room, strict=True))
+    return across, down
 
 
 def write_padded(path: str, size: Size, to: Path) -> None:

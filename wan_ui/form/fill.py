@@ -56,7 +56,7 @@ class FillHandlers:
     message: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [*self.form.filled, self.message, self.form.editing]
 
     @opens_files
@@ -193,7 +193,7 @@ class FillHandlers:
         picture = None if request.task == "t2v" else (yield from _frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
         said = " ".join((text, *(words for words, value in missing.items() if value)))
-        filled = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
+        filled: Updates = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
             filled |= self.form.sound.load(request, None)
         return self.shown(request, texts, Message(text=said, button=again, view="create")) | filled

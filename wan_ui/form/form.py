@@ -118,7 +118,7 @@ class Form:
     session: gr.BrowserState
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         settings, image = self.settings, self.image
         return {
             self.task,
@@ -140,13 +140,13 @@ class Form:
         return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
 
     @property
-    def filled(self) -> list[gr.Component]:
+    def filled(self) -> list[gr.blocks.Block]:
         """The components that loading settings may change, in a fixed order."""
         shots = self.prompt.shots
         follow = [self.tabs, shots.editor, shots.figures, self.sound.box]
         return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
-    def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.Component, Any]:
+    def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
         preset = find_preset(request.preset)
         choices = preset_choices(request.task, can_run)
@@ -165,7 +165,7 @@ class Form:
             **self.prompt.shots.show(request, texts),
         }
 
-    def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.Component, Any]:
+    def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.blocks.Block, Any]:
         """Gradio updates for what `show` leaves out: the prompt, and the seed or a new seed each time."""
         return {
             self.prompt.prompt: request.prompt,
@@ -174,7 +174,7 @@ class Form:
             self.image.focus: request.image_focus,
         }
 
-    def read(self, values: dict[gr.Component, Any]) -> Draft:
+    def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
         """The values of `inputs` as a draft; draws the seed if it should be a new one each time.
 
         Raises: RequestError for a size that cannot be read, ImageError or SoundError for a file that was not uploaded.
@@ -205,7 +205,7 @@ class Form:
             | read_film(values[self.prompt.shots.lines])
         )
 
-    def _pictures(self, values: dict[gr.Component, Any]) -> dict[str, str | None]:
+    def _pictures(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
         """The paths of the pictures by role; none for text to video."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}

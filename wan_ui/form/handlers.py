@@ -13,6 +13,7 @@ from backend.contract.shots import is_made
 from backend.errors import Busy, StudioError
 from backend.media.cage import Opening
 from presets import load_preset
+from presets.loader import Task
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import preset_choices
@@ -27,7 +28,7 @@ from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_exa
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots_html import editor_html
-from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
+from wan_ui.parts.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 
 MOST_HISTORY = 20
@@ -72,7 +73,7 @@ class FormHandlers:
         return OwnPresetHandlers(desk=self.desk, form=self.form, fill=self.fill, message=self.message)
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         """The components that `opened` may change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
         words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own]
@@ -107,26 +108,27 @@ class FormHandlers:
             event(None, preset, js=script, **QUIET)
         for tab in form.tab_items:
             tab.select(None, js=_FORGET_TYPED, **QUIET)
-        for tab, task in zip(form.tab_items, ("t2v", "i2v"), strict=True):
+        tasks: tuple[Task, ...] = ("t2v", "i2v")
+        for tab, task in zip(form.tab_items, tasks, strict=True):
             self._keep_typed_after(tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST))
         controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, js=_COUNT_TYPED, **QUIET, **LAST)
         end = controls["guidance_end"]
         controls["steps"].input(self.guide_as_many, self._guiding[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
 
-    def wire_choice(self, choice: gr.events.EventListener) -> None:
+    def wire_choice(self, choice: Listener) -> None:
         """Wires the event that the page sends when a preset was chosen."""
         asked = [self.form.settings.preset, self.form.task]
         self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._chosen], **QUIET, **LAST))
 
     @property
-    def _chosen(self) -> list[gr.Component]:
+    def _chosen(self) -> list[gr.blocks.Block]:
         """What follows the preset."""
         form = self.form
         follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *form.settings.follows_preset]
         return [form.prompt.examples, form.image.examples, *follow]
 
     @property
-    def _guiding(self) -> list[gr.Component]:
+    def _guiding(self) -> list[gr.blocks.Block]:
         """What `guide_first` reads."""
         settings = self.form.settings
         return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guided[:2]]
@@ -189,7 +191,7 @@ class FormHandlers:
         texts = self.desk.visit(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
-    def chooser(self, task: str) -> Callable[[str | None, gr.Request], Updates]:
+    def chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
         """`choose_task` for one task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
@@ -197,7 +199,7 @@ class FormHandlers:
 
         return choose
 
-    def choose_task(self, task: str, name: str | None, visit: Visit) -> Updates:
+    def choose_task(self, task: Task, name: str | None, visit: Visit) -> Updates:
         """The presets for this task, keeping the chosen one if possible, and whether any can run.
 
         A preset that stays is not in the answer: another may have been chosen before it comes, as while a page opens.
@@ -205,7 +207,7 @@ class FormHandlers:
         choices, texts = preset_choices(task, self.desk.offers(visit)), visit.texts
         preset, form = choices.pick(name), self.form
         info = None if preset else texts.presets_none
-        other = {} if preset and preset.name == name else {"value": preset.name if preset else None}
+        other: dict[str, Any] = {} if preset and preset.name == name else {"value": preset.name if preset else None}
         shown = {
             form.task: task,
             form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
@@ -215,11 +217,11 @@ class FormHandlers:
         }
         return shown | (self._follow_preset(preset.name, task, visit) if preset and preset.name != name else {})
 
-    def choose_preset(self, name: str | None, task: str, request: gr.Request) -> Updates:
+    def choose_preset(self, name: str | None, task: Task, request: gr.Request) -> Updates:
         """The other controls' choices for this preset, its examples and its negative prompt."""
         return self._follow_preset(name, task, self.desk.visit(request)) if name else {self.form.task: gr.skip()}
 
-    def _follow_preset(self, name: str, task: str, visit: Visit) -> Updates:
+    def _follow_preset(self, name: str, task: Task, visit: Visit) -> Updates:
         preset, texts, form = load_preset(name), visit.texts, self.form
         updates = dict(zip(form.settings.follows_preset, preset_updates(preset, texts), strict=True))
         return updates | {

@@ -1,6 +1,7 @@
 """LoRAs as lines of text and back: "FILE", "FILE = STRENGTH" or "FILE = STRENGTH EXPERT". Opens no file."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,7 +28,7 @@ def _read(line: str) -> LoraChoice:
     source, _, rest = line.partition("=")
     words = rest.split()
     try:
-        expert = {"expert": words[1]} if len(words) > 1 else {}
+        expert: dict[str, Any] = {"expert": words[1]} if len(words) > 1 else {}  # the model checks the word
         if len(words) > 2:
             raise ValueError("too many words")
         return LoraChoice(source=source.strip(), scale=float(words[0]) if words else 1.0, **expert)

@@ -91,11 +91,11 @@ class ManyHandlers:
     message: gr.HTML
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return {*self.form.inputs, self.form.many.table}
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.form.many.table, self.form.many.plan, self.message]
 
     def wire(self) -> None:

@@ -5,6 +5,7 @@ Element ids: `own-presets`, inside it `own-name`, `own-file`. They are stored un
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -35,12 +36,15 @@ watch('value', () => { if (isOpen) element.querySelector('details').open = true;
 """
 
 
+Presets = Mapping[str, Mapping[str, Any]]
+
+
 def build_own_presets(texts: Texts) -> gr.HTML:
     """The menu, with no preset yet."""
     return gr.HTML(own_presets_html({}, texts), js_on_load=_ON_LOAD, elem_id="own-presets")
 
 
-def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
+def own_presets_html(presets: Presets, texts: Texts) -> str:
     """The button and the menu that it opens."""
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
@@ -61,7 +65,7 @@ def own_presets_html(presets: dict[str, dict], texts: Texts) -> str:
     )
 
 
-def _export(presets: dict[str, dict], texts: Texts) -> str:
+def _export(presets: Presets, texts: Texts) -> str:
     if not presets:
         return ""
     content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
@@ -79,7 +83,7 @@ class OwnPresetHandlers:
     message: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [*self.fill.outputs, self.form.own]
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
@@ -114,7 +118,7 @@ class OwnPresetHandlers:
                 return {self.message: Message(text=texts.own_linked, copy=f"?settings={code}").html(texts)}
         return {}
 
-    def _load(self, settings: dict | None, texts: Texts) -> dict:
+    def _load(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
         if settings is None:
             return {}
         request = checked_settings(settings)
@@ -122,7 +126,7 @@ class OwnPresetHandlers:
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
         return self.form.show(request, texts, self.desk.can_run)
 
-    def _import(self, text: str, owner: str, texts: Texts) -> dict:
+    def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Imports all presets of a file, or none."""
         try:
             data = json.loads(text)
@@ -135,7 +139,7 @@ class OwnPresetHandlers:
         self.desk.engine.shelf.save_presets(owner, presets)
         return self._said(texts.own_imported.format(count=len(presets)), texts)
 
-    def _said(self, text: str, texts: Texts) -> dict:
+    def _said(self, text: str, texts: Texts) -> Updates:
         return {self.message: Message(text=text).html(texts)}
 
 

@@ -61,8 +61,16 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
 
 
 def _picture(element: str, label: str, alt: str, labels: Texts, **more: Any) -> gr.Image:
-    taken = dict(type="filepath", sources=["upload"], buttons=[], placeholder=labels.image_placeholder)
-    return gr.Image(label=label, elem_id=element, alt_text=alt, **taken, **more)
+    return gr.Image(
+        label=label,
+        elem_id=element,
+        alt_text=alt,
+        type="filepath",
+        sources=["upload"],
+        buttons=[],
+        placeholder=labels.image_placeholder,
+        **more,
+    )
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:

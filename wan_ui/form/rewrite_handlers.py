@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ class RewriteHandlers:
     busy: Counter[str] = field(default_factory=Counter)
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         """What a press of one of the suggestion's buttons may change."""
         panel = self.form.prompt.rewrite
         return [self.form.prompt.prompt, panel.put, panel.suggestion]
@@ -48,8 +48,15 @@ class RewriteHandlers:
     def wire(self) -> None:
         """Wires the button, and takes a suggestion away that is no longer about the prompt."""
         prompt, panel = self.form.prompt.prompt, self.form.prompt.rewrite
-        many = dict(concurrency_limit=None, trigger_mode="multiple", preprocess=False)
-        panel.button.click(self.suggest, self.form.inputs, panel.suggestion, **many, **SILENT)
+        panel.button.click(
+            self.suggest,
+            self.form.inputs,
+            panel.suggestion,
+            concurrency_limit=None,
+            trigger_mode="multiple",
+            preprocess=False,
+            **SILENT,
+        )
         prompt.change(self.forget, [prompt, panel.put], panel.suggestion, **QUIET)
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
@@ -101,7 +108,7 @@ class RewriteHandlers:
             ended.set()
 
     @contextmanager
-    def _room(self, visit: Visit) -> Iterator[None]:
+    def _room(self, visit: Visit) -> Generator[None]:
         """Room for one suggestion. Raises: Busy where too many are being written."""
         who = [f"visitor {visit.owner}", *([f"address {visit.room.address}"] if visit.room else []), "all"]
         most = [PROMPTS_WRITTEN.of_visitor, *([PROMPTS_WRITTEN.of_address] if visit.room else []), PROMPTS_WRITTEN.in_all]
@@ -131,7 +138,7 @@ class RewriteHandlers:
         return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 
 
-async def _until(ended: asyncio.Event, helper: Helper, asked: Asked) -> AsyncIterator[tuple[str, bool]]:
+async def _until(ended: asyncio.Event, helper: Helper, asked: Asked) -> AsyncGenerator[tuple[str, bool]]:
     """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:

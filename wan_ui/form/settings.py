@@ -34,6 +34,9 @@ _LAST = "loras"  # those that are named nowhere here come before it
 _KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 
 
+Control = gr.Checkbox | gr.Dropdown | gr.Number | gr.Slider | gr.Textbox
+
+
 @dataclass(frozen=True, kw_only=True)
 class SettingsPanel:
     """The panel's components. `controls` are those that change with the preset, by the names that `settings_of` gives them."""
@@ -43,26 +46,26 @@ class SettingsPanel:
     seed: gr.Number
     is_seed_random: gr.Checkbox
     note: gr.HTML
-    controls: dict[str, gr.Component]
+    controls: dict[str, Control]
 
-    def values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.Component, Any]:
+    def values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show the request's values, and the preset's other choices."""
         return {self.controls[name]: gr.update(**update) for name, update in settings_of(preset, texts, shown).items()}
 
     @property
-    def follows_preset(self) -> list[gr.Component]:
+    def follows_preset(self) -> list[Control]:
         """The components that change with the preset."""
         return list(self.controls.values())
 
     @property
-    def estimated(self) -> list[gr.Component]:
+    def estimated(self) -> list[Control]:
         """The components that change how long a video takes."""
         names = ["resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive"]
         names += ["upscale", "upscaler"]
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property
-    def guided(self) -> list[gr.Component]:
+    def guided(self) -> list[Control]:
         """What says how strong guidance is and on which steps."""
         return [self.controls[name] for name in ("guidance", "guidance_low", "guidance_start", "guidance_end")]
 
@@ -86,7 +89,9 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, labels: Texts) -> SettingsPanel:
     """Builds the panel, filled for this preset."""
     picker, preset_note = build_preset_picker(choices, texts, labels)
-    given, built = settings_of(preset, texts), {}
+    given = settings_of(preset, texts)
+    built: dict[str, Control] = {}
+    seed = is_random = None
     for names in _ROWS:
         with gr.Row(elem_classes="pair"):
             built |= {name: _build(name, labels, given[name]) for name in names}
@@ -99,6 +104,7 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
         for names in (*_MORE, *_others(given), (_LAST,)):
             with gr.Row(elem_classes="pair") if len(names) > 1 else nullcontext():
                 built |= {name: _build(name, labels, given[name]) for name in names}
+    assert seed is not None and is_random is not None, "one of the rows has guidance"
     return SettingsPanel(
         preset=picker,
         preset_note=preset_note,
@@ -115,28 +121,30 @@ def _others(given: dict[str, dict[str, Any]]) -> Iterator[tuple[str]]:
     return ((name,) for name in given if name not in placed)
 
 
-def _build(name: str, labels: Texts, given: dict[str, Any]) -> gr.Component:
+def _build(name: str, labels: Texts, given: dict[str, Any]) -> Control:
     setting = SETTINGS.get(name, Setting())
     kind = _KINDS.get(name) or (gr.Slider if "minimum" in given else _kind(setting))
-    usual = {
+    usual: dict[str, Any] = {
         gr.Slider: dict(buttons=[]),
         gr.Dropdown: dict(filterable=False),
         gr.Number: dict(precision=0 if setting.type is int else None, min_width=100),
         gr.Textbox: dict(lines=1, max_length=LONGEST_TEXT),
     }.get(kind, {})
-    own = {
+    own: dict[str, Any] = {
         "solver": dict(min_width=100),
         "negative_prompt": dict(placeholder=labels.negative_placeholder, max_lines=3),
         "loras": dict(max_lines=4),
     }.get(name, {})
-    words = dict(label=getattr(labels, setting.label or name), info=getattr(labels, f"{name}_info", None))
+    words: dict[str, Any] = dict(label=getattr(labels, setting.label or name), info=getattr(labels, f"{name}_info", None))
     return kind(elem_id=name.replace("_", "-"), **words, **usual, **own, **given)
 
 
-def _kind(setting: Setting) -> type[gr.Component]:
+def _kind(setting: Setting) -> type[Control]:
     if setting.choices:
         return gr.Dropdown
-    return {bool: gr.Checkbox, str: gr.Textbox}.get(setting.type, gr.Number)
+    if setting.type is bool:
+        return gr.Checkbox
+    return gr.Textbox if setting.type is str else gr.Number
 
 
 def settings_of(preset: Preset, texts: Texts, values: GenerationRequest | None = None) -> dict[str, dict[str, Any]]:

@@ -44,20 +44,21 @@ class ShotsPanel:
     sent: gr.HTML
     figures: gr.HTML
 
-    def follow(self, preset: Preset) -> dict[gr.Component, Any]:
+    def follow(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
         """Gradio updates for this preset."""
         return {self.figures: figures_of(preset)}
 
-    def show(self, request: GenerationRequest, texts: Texts) -> dict[gr.Component, Any]:
+    def show(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show the request's shots without their files, or none."""
         return self._shown(film_of(request), texts) | self.follow(find_preset(request.preset))
 
-    def load(self, job: Job, texts: Texts) -> dict[gr.Component, Any]:
+    def load(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show a job's shots with their pictures, their figures, their sound, and what is made of them; none
         for a job that is no storyboard."""
         if not job.request.shots:
             return {}
-        film, request = film_of(job.request) | {"job": job.id}, job.request
+        request = job.request
+        film: dict[str, Any] = film_of(request) | {"job": job.id}
         for row, shot in zip(film["shots"], request.shots, strict=True):
             if shot.image is not None:
                 row["image"] = to_cache(request.shot_images[shot.image])
@@ -67,7 +68,7 @@ class ShotsPanel:
         track = {"track": to_cache(request.track)} if request.track else {}
         return self._shown(film | track, texts)
 
-    def _shown(self, film: dict[str, Any], texts: Texts) -> dict[gr.Component, Any]:
+    def _shown(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:
         text = json.dumps(film, ensure_ascii=False) if film["shots"] else ""
         return {self.lines: text, self.editor: editor_html(text, texts)}
 

@@ -1,13 +1,13 @@
 """Searches and draws the library, and shows everything about one video of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import gradio as gr
 
 from backend.engine.job import Job, Selection
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
+from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.upscaling import offers
 from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
@@ -29,17 +29,17 @@ class LibraryHandlers(Panel):
     projects: ProjectHandlers
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return self.panel.inputs
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         panel = self.panel
         drawn = [panel.grid, panel.detail, panel.chosen, panel.most, panel.preset, panel.order, panel.length, panel.size]
         return [*drawn, *self.projects.outputs]
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         return {"choose": self.act, "project": self.projects.act}
 
     def wire(self) -> None:

@@ -39,16 +39,16 @@ class LibraryPanel:
     most: gr.State
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return {*self.asked, self.chosen, self.most}
 
     @property
-    def asked(self) -> list[gr.Component]:
+    def asked(self) -> list[gr.Textbox | gr.Dropdown | gr.Checkbox]:
         """The search, the filters and the order."""
         choices = [self.preset, self.project, self.order, self.length, self.size]
         return [self.search, *choices, self.is_starred, self.is_deleted]
 
-    def selection(self, values: dict[gr.Component, Any], visit: Visit) -> Selection:
+    def selection(self, values: dict[gr.blocks.Block, Any], visit: Visit) -> Selection:
         """The search and the filters, limited to what this visitor may see."""
         preset = values[self.preset]
         return Selection(
@@ -78,8 +78,17 @@ def pairs(table: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 
 def _choice(choices: list[tuple[str, str]], value: str, label: str, name: str) -> gr.Dropdown:
     """A dropdown of the bar; `label` is read aloud only."""
-    shown = {"show_label": False, "container": False, "filterable": False, "scale": 2, "min_width": 110}
-    return gr.Dropdown(choices, value=value, label=label, elem_id=f"library-{name}", **shown)
+    return gr.Dropdown(
+        choices,
+        value=value,
+        label=label,
+        elem_id=f"library-{name}",
+        show_label=False,
+        container=False,
+        filterable=False,
+        scale=2,
+        min_width=110,
+    )
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:

@@ -145,7 +145,7 @@ class ProjectHandlers:
     message: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.menu, self.filter, self.goes, self.message]
 
     def shown(self, visit: Visit) -> Updates:

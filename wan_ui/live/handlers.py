@@ -21,7 +21,7 @@ class LiveHandlers(Panel):
     panel: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel]
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:

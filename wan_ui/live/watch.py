@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from backend.engine.engine import Engine
 from backend.errors import StudioError
@@ -30,7 +30,7 @@ class Watch:
             self._seen[job_id] = time.monotonic()
 
     @contextlib.contextmanager
-    def watching(self, job_id: str) -> Iterator[None]:
+    def watching(self, job_id: str) -> Generator[None]:
         """While a page shows this video."""
         with self._lock:
             self._watchers[job_id] += 1

@@ -1,13 +1,12 @@
 """Draws the models while a visitor looks at them; fetches, pauses and removes them for the operator."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import gradio as gr
 
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
+from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
@@ -30,15 +29,15 @@ class ModelsHandlers(Panel):
     chosen: dict[tuple[object, ...], Updates] = field(default_factory=dict)
 
     @property
-    def inputs(self) -> set[gr.Component]:
+    def inputs(self) -> set[gr.blocks.Block]:
         return {self.form.task}
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel, self.message, self.form.settings.preset, self.form.settings.preset_note]
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         return {"look_models": self.look, "model": self.act}
 
     def tick(self, visit: Visit, values: Values) -> Updates:

@@ -1,26 +1,53 @@
 """How events are wired: outside Gradio's queue, so that no click waits for the followers, and private: they are no API."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import gradio as gr
 
-Updates = dict[gr.Component, Any]
-Values = dict[gr.Component, Any]  # as the page sends them, unchecked
+Listener = Callable[..., gr.events.Dependency]
+Updates = dict[gr.blocks.Block, Any]
+Values = dict[gr.blocks.Block, Any]  # as the page sends them, unchecked
+
+
+class _Silent(TypedDict):
+    """Arguments of Gradio's listeners, such as `gr.Button.click`."""
+
+    show_progress: Literal["hidden"]
+    show_progress_on: list[gr.Component]
+    api_visibility: Literal["private"]
+
+
+class _Quiet(_Silent):
+    queue: bool
+
+
+class _Raw(_Quiet):
+    preprocess: bool
+
+
+class _Each(_Raw):
+    trigger_mode: Literal["multiple"]
+
+
+class _Last(TypedDict):
+    trigger_mode: Literal["always_last"]
+
 
 # No progress is shown, and on no component. Otherwise Gradio's page goes through all components that any answer has ever changed,
 # with each piece of each answer, to tell them of progress that is hidden: a third of its work while a video is made (6.31).
-SILENT: dict[str, Any] = dict(show_progress="hidden", show_progress_on=[], api_visibility="private")
+SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 
-QUIET: dict[str, Any] = dict(queue=False) | SILENT
+QUIET: _Quiet = {"queue": False, **SILENT}
 
 # For events that read the form: the request checks its values once, and errors are shown at their controls.
-RAW = QUIET | dict(preprocess=False)
+RAW: _Raw = {**QUIET, "preprocess": False}
 
 # For events that follow a value: the last one counts, though the answer to an earlier one may still be on its way.
-LAST: dict[str, Any] = dict(trigger_mode="always_last")
-EACH = RAW | dict(trigger_mode="multiple")  # for buttons that may be pressed faster than the server answers
+LAST: _Last = {"trigger_mode": "always_last"}
+EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that may be pressed faster than the server answers
 
 
 def script_that_talks(view: str, *paths: Path) -> str:

@@ -44,7 +44,7 @@ def place_of(error: StudioError, *, is_of_shots: bool = False) -> Place:
         return "image"
     if isinstance(error, SoundError):
         return "sound"
-    name = re.match(r"\w*", error.what).group()
+    name = re.split(r"\W", error.what, maxsplit=1)[0]
     return _PLACES_OF.get(name, "settings")
 
 

@@ -186,6 +186,7 @@ def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
             frames = texts.decoding_frame.format(frame=view.index, total=view.total)
             return texts.upscaling, frames, _rate(replace(view, seconds_per_step=None), texts)
         case "finished":
+            assert view.result is not None, "a finished video has one"
             return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))), "", ""
         case "cancelled":
             kept = bool(view.result or view.preview)

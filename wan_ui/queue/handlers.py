@@ -33,7 +33,7 @@ class QueueHandlers:
     job_id: gr.State
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.queue, self.message]
 
     def draw(self, visit: Visit) -> Updates:

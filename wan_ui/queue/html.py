@@ -70,8 +70,9 @@ def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
         entries = tuple(entries)
         words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
         state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
-        waits = [entry.wait for entry in entries]
-        wait = "" if None in waits else f" · {texts.queue_wait.format(seconds=spoken_seconds(max(waits)))}"
+        waits = [entry.wait for entry in entries if entry.wait is not None]
+        known = len(waits) == len(entries)
+        wait = f" · {texts.queue_wait.format(seconds=spoken_seconds(max(waits)))}" if known else ""
         parts.append(
             f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(words)}</b>'
             f"<span>{escape(state + wait)}</span></h3>{_list(entries, texts)}"

@@ -10,7 +10,7 @@ A call waits in the same queue as all other videos and returns when its video is
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,14 +45,15 @@ def add_api(desk: Desk) -> None:
     gr.api(_generate_with(desk), api_name="generate", concurrency_limit=None)
 
 
-def _generate_with(desk: Desk) -> Callable:
+def _generate_with(desk: Desk) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
+    # Gradio makes the API's description of these annotations, and knows a JSON object by a plain `dict` alone
     async def generate(
         prompt: str,
         preset: str = "",
-        image: dict | None = None,
-        settings: dict | None = None,
-        request: gr.Request = None,  # type: ignore[assignment]
-    ) -> tuple[dict, dict]:
+        image: dict | None = None,  # ty: ignore[missing-type-argument]
+        settings: dict | None = None,  # ty: ignore[missing-type-argument]
+        request: gr.Request = None,  # ty: ignore[invalid-parameter-default]  # Gradio always gives it
+    ) -> tuple[dict, dict]:  # ty: ignore[missing-type-argument]
         """Makes a video.
 
         Parameters:
@@ -100,6 +101,7 @@ def _generate_with(desk: Desk) -> Callable:
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
+        assert request.request is not None, "Gradio makes it of the caller's request"
         return _file(video_url(job.id, request.request, desk.access)), facts_of(job.id, result) | {"rates": rates}
 
     return generate

@@ -66,7 +66,7 @@ def _warm(workers: Sequence[WorkerView]) -> str:
     return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
 
 
-def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple]:
+def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple[object, ...]]:
     """The parts that all views share, as this visitor sees them, by element id; and all that other views may show of the
     visitor's jobs, to be compared."""
     queue = queue_of(desk, visit)

@@ -6,6 +6,7 @@ token ("Authorization: Bearer KEY", the key from the operator's link).
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -26,7 +27,7 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 
     def health(request: Request) -> Response:
         state, workers = engine.worker_status().state, engine.workers()
-        answer: dict = {"worker": state}
+        answer: dict[str, Any] = {"worker": state}
         if is_open or access.has_key(request.headers):
             answer["waiting"] = len(engine.line())
         if faults := dict.fromkeys(str(one.facts.notice) for one in workers if one.facts.notice and one.facts.notice.is_fault):

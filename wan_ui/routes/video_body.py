@@ -176,8 +176,13 @@ def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
     """The texts of a form by name, and its files."""
     with body.open("rb") as file:
-        most = {"max_files": len(FILES) + MAX_FIGURES, "max_fields": _MOST_FIELDS, "max_part_size": LARGEST_BODY}
-        parser = MultiPartParser(request.headers, _pieces(file), **most)
+        parser = MultiPartParser(
+            request.headers,
+            _pieces(file),
+            max_files=len(FILES) + MAX_FIGURES,
+            max_fields=_MOST_FIELDS,
+            max_part_size=LARGEST_BODY,
+        )
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:

@@ -90,7 +90,7 @@ def _route(desk: Desk, path: str, **endpoints: Endpoint) -> Route:
 class Videos:
     """What the addresses do, for a caller who is known."""
 
-    def __init__(self, desk: Desk):
+    def __init__(self, desk: Desk) -> None:
         self._desk, self._bodies, self._posters = desk, BodyReader(), asyncio.Semaphore(1)
 
     async def create(self, request: Request, visit: Visit) -> Response:
@@ -246,7 +246,7 @@ def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:
 
 def _param(error: StudioError) -> str | None:
     """The field that an error is about, which is the first word of what was given."""
-    word = re.match(r"\w*", error.what).group()
+    word = re.split(r"\W", error.what, maxsplit=1)[0]
     if isinstance(error, UnknownField):
         return word
     word = _OURS.get(word, word)

@@ -55,7 +55,7 @@ class StageHandlers(Panel):
         return FormHandlers(desk=self.desk, form=self.form, message=self.message)
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel.job_id, self.panel.view]
 
     def wire(self) -> None:
@@ -86,12 +86,12 @@ class StageHandlers(Panel):
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's job, and their words."""
-        shown = {self.panel.job_id: self.attach(visit)}
-        words = {} if visit.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, visit.texts)}
+        shown: Updates = {self.panel.job_id: self.attach(visit)}
+        words: Updates = {} if visit.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, visit.texts)}
         return shown | words
 
     @property
-    def _queued(self) -> list[gr.Component]:
+    def _queued(self) -> list[gr.blocks.Block]:
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
         notes = form.notes

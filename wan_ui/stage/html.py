@@ -240,10 +240,12 @@ def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
 
 
 def _download(view: StageView, job: Job, texts: Texts) -> str:
-    name = f"{job.request.preset}-{job.request.seed}{PurePath(view.result.path).suffix}"
+    result = view.result
+    assert result is not None, "a finished video has one"
+    name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     return (
-        f'<a id="download" href="{media_url(job, view.result.path)}" download="{escape(name)}">'
-        f"{icon('download')}<span>{escape(texts.download)}</span></a>{sound_download(job, view.result, texts)}"
+        f'<a id="download" href="{media_url(job, result.path)}" download="{escape(name)}">'
+        f"{icon('download')}<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}"
         f"{export_menu(job, texts)}"
     )
 

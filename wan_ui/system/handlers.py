@@ -1,15 +1,14 @@
 """Draws the system panel while a visitor looks at it; for the operator, it cleans up and keeps models."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import cast, get_args
 
 import gradio as gr
 
 from backend.contract.worker import Keeping
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
+from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import Updates, Values
@@ -26,11 +25,11 @@ class SystemHandlers(Panel):
     message: gr.HTML
 
     @property
-    def outputs(self) -> list[gr.Component]:
+    def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel, self.message]
 
     @property
-    def acts(self) -> Mapping[str, Callable[..., Updates]]:
+    def acts(self) -> Acts:
         return {"look_system": self.look, "clean": self.clean, "keep": self.keep}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
@@ -52,7 +51,7 @@ class SystemHandlers(Panel):
         """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
         visit, act = self.desk.visit(request), Act.of(event)
         if visit.is_operator and act.what in get_args(Keeping):
-            self.desk.engine.keep_model(act.job, act.value, act.what)
+            self.desk.engine.keep_model(act.job, act.value, cast(Keeping, act.what))
         return {self.panel: gr.skip()}
 
     def _drawn(self, visit: Visit) -> Updates:

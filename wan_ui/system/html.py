@@ -13,6 +13,7 @@ from pathlib import Path
 from time import gmtime, strftime, time
 from typing import get_args
 
+from backend.contract.shape import Shape
 from backend.contract.worker import Device, Keeping, KeptModel, WorkerView
 from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
@@ -191,7 +192,7 @@ def _device_words(device: Device, texts: Texts) -> str:
     )
 
 
-def _shape_words(shape, texts: Texts) -> str:
+def _shape_words(shape: Shape, texts: Texts) -> str:
     guided = texts.system_guided if shape.is_guided else texts.system_unguided
     return texts.system_shape.format(
         task=shape.task, width=shape.width, height=shape.height, frames=shape.num_frames, guided=guided
@@ -199,7 +200,7 @@ def _shape_words(shape, texts: Texts) -> str:
 
 
 def _storage(engine: Engine, texts: Texts) -> Rows:
-    usage = engine.cleaner.usage()
+    usage: dict[str, int] = {**engine.cleaner.usage()}
     return (
         *((name, size_words(usage[part])) for part, name in texts.system_parts),
         (texts.system_disk, size_words(shutil.disk_usage(engine.settings.data_dir).free)),
@@ -219,7 +220,8 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     """One sentence about what cleaning has removed: the bytes of each part."""
     if not freed:
         return texts.system_cleaned_nothing
-    parts = [f"{name} {size_words(freed[part])}" for part, name in texts.system_parts if part in freed]
+    sizes: dict[str, int] = {**freed}
+    parts = [f"{name} {size_words(sizes[part])}" for part, name in texts.system_parts if part in sizes]
     return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.between.join(parts))
 
 

@@ -2,6 +2,7 @@
 by the server instead (`wan_ui.words.languages`). Both use the words of `wan_ui.words.languages`."""
 
 from dataclasses import fields
+from typing import Any
 
 import gradio as gr
 
@@ -21,7 +22,8 @@ def translations() -> gr.I18n:
 def labels() -> Texts:
     """The words as keys: each field holds what Gradio's components take as a label."""
     i18n = translations()
-    return Texts(**{name.removeprefix(_PREFIX): i18n(name) for name in _plain(Texts())})
+    keys: dict[str, Any] = {name.removeprefix(_PREFIX): i18n(name) for name in _plain(Texts())}  # keys stand for strings
+    return Texts(**keys)
 
 
 def _plain(texts: Texts) -> dict[str, str]:

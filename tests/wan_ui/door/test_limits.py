@@ -2,7 +2,7 @@
 
 from backend.settings import PROJECT_FOLDER
 from wan_ui.door import limits
-from wan_ui.door.limits import Limit
+from wan_ui.door.limits import UNLIMITED, Limit
 
 LIMITS = [value for value in vars(limits).values() if isinstance(value, Limit)]  # in the order in which they stand there
 
@@ -14,7 +14,7 @@ def rows() -> list[str]:
 
 def row(limit: Limit) -> str:
     numbers = (limit.of_visitor, limit.of_address, limit.without_key, limit.in_all)
-    return f"| {limit.what} | {' | '.join('' if number is None else f'{number:,}' for number in numbers)} |"
+    return f"| {limit.what} | {' | '.join('' if number == UNLIMITED else f'{number:,}' for number in numbers)} |"
 
 
 def test_the_document_has_the_same_numbers():
