@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ GIT_DIGITS = 40
 
 
 @contextmanager
-def replacing(path: Path, *, is_durable: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, is_durable: bool = False) -> Generator[Path]:
     """Gives a file beside `path`, which takes its place if the block succeeds and is removed if it fails. If it is durable, it
     survives a power cut from then on."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -56,7 +56,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Generator[None]:
     """Waits until no other process makes the video in this folder: one whose server has died may still be keeping its work."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:

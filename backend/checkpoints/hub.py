@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +87,7 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
     if (checkpoint := cached_checkpoint(source)) is not None:
         return checkpoint
     folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
-    return open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}, transformer)
+    return open_checkpoint(folder, {TRANSFORMER: torch_file} if torch_file else None, transformer)
 
 
 def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
@@ -107,9 +107,10 @@ def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Ch
 
 def cached_with_files(named: FileSource) -> Checkpoint | None:
     """The checkpoint if its base and its files are all on this machine, without using the network, or None."""
-    paths = [cached_file(file) if is_on_hub(file) else Path(file) for file in named.files]
+    found = [cached_file(file) if is_on_hub(file) else Path(file) for file in named.files]
     folder = _cached(named.base, PATTERNS_BESIDE_FILES) if is_hub_id(named.base) else Path(named.base)
-    if folder is None or not all(path and path.is_file() for path in paths):
+    paths = [path for path in found if path is not None and path.is_file()]
+    if folder is None or len(paths) < len(found):
         return None
     return _whole(folder, parts_of(paths))
 
@@ -147,7 +148,7 @@ def cached_torch_file(source: str) -> TorchFile | None:
     """The transformer's file if `source` names one and it is in the cache, or None."""
     named = torch_source(source)
     path = cached_file(named.file) if named else None
-    return None if path is None else TorchFile(path=path, tree=named.tree)
+    return None if named is None or path is None else TorchFile(path=path, tree=named.tree)
 
 
 def is_hub_id(source: str) -> bool:
@@ -294,7 +295,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
 
 
 @contextlib.contextmanager
-def _explaining(repository: str, of_lora: str) -> Iterator[None]:
+def _explaining(repository: str, of_lora: str) -> Generator[None]:
     """Errors of the Hub, the network and the disk as ModelError."""
     try:
         yield
@@ -313,6 +314,7 @@ def _listed(repository: str) -> list[HubFile]:
     """Every file of the newest commit."""
     hub = HfApi()
     commit = hub.model_info(repository).sha
+    assert commit is not None, "the Hub says it of every repository"
     tree = hub.list_repo_tree(repository, recursive=True, revision=commit)
     return [
         HubFile(
@@ -393,7 +395,7 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
         )
     if getattr(error, "errno", None) == errno.ENOSPC:
         return ModelError(f"The disk is full while {repository} is downloaded:", "what has arrived is kept", "free some space")
-    if getattr(error, "filename", None):
+    if isinstance(error, OSError) and error.filename:
         return ModelError(f"{error.filename} cannot be written", f"({error.strerror})", "let HF_HOME name a folder of yours")
     source = f"{repository}:{of_lora}" if of_lora else repository
     here = "is here in part only" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"

@@ -139,9 +139,10 @@ def _package() -> Path | None:
 
 def _found(name: str, folder: Path) -> UpscalerFile | None:
     """The model; None if it is on the Hub alone. Raises: RequestError, which lists the names."""
-    if name in _embedded():
+    package = _package()
+    if package is not None and name in _embedded():
         file, modules = _EMBEDDED[name]
-        return UpscalerFile(name=name, path=_package() / f"{file}.bin", modules=modules)
+        return UpscalerFile(name=name, path=package / f"{file}.bin", modules=modules)
     if name in list_upscalers(folder):  # a name is never used as a path
         return UpscalerFile(name=name, path=folder / name)
     if is_on_hub(name):

@@ -57,7 +57,8 @@ def verify(
     given; `complete` adds what that file does not say. Raises nothing: the result lists what is wrong."""
     problems, kind = [], None
     try:
-        checkpoint = complete(open_checkpoint(folder, torch_file and {TRANSFORMER: torch_file}, transformer))
+        own_files = {TRANSFORMER: torch_file} if torch_file else None
+        checkpoint = complete(open_checkpoint(folder, own_files, transformer))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:

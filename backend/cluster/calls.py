@@ -6,7 +6,7 @@ whole process, without an error and with exit code 1; a call that comes later st
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ class Calls:
         self._is_ended = False
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counted(self) -> Generator[None]:
         """Ray may be called within; the connection waits for the end of that. Raises: Disconnected, at the beginning."""
         with self._changed:
             if self._is_ended:

@@ -145,9 +145,10 @@ class ClusterLink:
 
     def _check(self, message: JobEvent) -> None:
         """Raises: ValueError if the event names a file that is not in the job's folder."""
-        event, (job_id, folder) = message.event, self._job or ("", None)
-        if message.job_id != job_id:
+        event, job = message.event, self._job
+        if job is None or message.job_id != job[0]:
             return  # about an earlier job: the supervisor drops it
+        folder = job[1]
         if (preview := getattr(event, "preview", None)) is not None:
             check_name(preview)
         if (result := getattr(event, "result", None)) is not None:

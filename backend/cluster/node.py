@@ -75,23 +75,27 @@ class NodeWorker:
 
     def begin(self, job_id: str) -> None:
         """Makes an empty folder for a job, in place of those of earlier ones."""
-        self._relay.begin(job_id)
+        self._begun_relay().begin(job_id)
 
     def put(self, piece: Piece) -> None:
         """Takes a piece of the job's input files, or of what was done of it elsewhere."""
-        self._relay.put(piece)
+        self._begun_relay().put(piece)
 
     def send(self, message: Message) -> None:
         """Hands a message to the worker."""
-        self._relay.send(message)
+        self._begun_relay().send(message)
 
     def take(self, number: int) -> list[Item]:
         """Batch `number`, from 1, of what the worker says, in order; the same number again gives the same batch again."""
-        return self._relay.take(number)
+        return self._begun_relay().take(number)
 
     def kill(self) -> None:
         """Ends a worker that does not answer."""
-        self._relay.worker.kill()
+        self._begun_relay().worker.kill()
+
+    def _begun_relay(self) -> "Relay":
+        assert self._relay is not None, "the studio opens the worker first"
+        return self._relay
 
     def stop(self) -> None:
         """Asks the worker to keep its work and to end, and ends it if it does not."""
@@ -184,8 +188,8 @@ class Relay:
         """What the worker says, after the files that it has written: a heartbeat brings files, too."""
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
-            message = message_moved(message, job.here, job.there)
             is_last = message.event.is_final
+            message = message_moved(message, job.here, job.there)
         self._add(*(job.changes.look() if job is not None else ()), self._log_text(), iter([message]))
         if is_last:
             self._job = None

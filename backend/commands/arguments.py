@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from backend.checkpoints.loras import source_of
 from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
@@ -57,7 +57,7 @@ def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any
 
 
 def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:
-    return tuple(map(absolute, path)) if isinstance(path, list) else absolute(path)
+    return tuple(absolute(one) for one in path) if isinstance(path, list) else absolute(path)
 
 
 def _loras_of(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
@@ -196,6 +196,14 @@ def output_beside(file: str, output: str | None, suffix: str) -> tuple[Path, Pat
     if not target.parent.is_dir() or target.resolve() == source.resolve():
         raise OutputError(f"output={str(target)!r}", "must be another file in a folder that is there", "choose another")
     return source, target
+
+
+@overload
+def absolute(path: str) -> str: ...
+
+
+@overload
+def absolute(path: str | None) -> str | None: ...
 
 
 def absolute(path: str | None) -> str | None:

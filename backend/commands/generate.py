@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.arguments import absolute, hosts_of, model_of, request_of, worker_options_of
@@ -46,7 +46,7 @@ def generate(
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
-    hosts = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    hosts: dict[str, Any] = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
     hosts |= {"start_worker": False} if is_made(request) else {}  # its film is cut without a model
     preset = OPENING if request.finished_video else request.preset
     engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
@@ -70,6 +70,14 @@ def _again(arguments: argparse.Namespace) -> dict[str, Any]:
         given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
         raise RequestError(f"{given} was given", f"without {other}, which belongs to it", "give both")
     return {"again": (job, first)}
+
+
+@overload
+def check_output(path: str) -> Path: ...
+
+
+@overload
+def check_output(path: str | None) -> Path | None: ...
 
 
 def check_output(path: str | None) -> Path | None:

@@ -96,7 +96,7 @@ def _follow(
     """The report, and whether the process was ended for its silence."""
     report, was_late, last = None, threading.Event(), [time.monotonic()]
 
-    def watch() -> None:
+    def watch(silent_seconds: float) -> None:
         while process.poll() is None:
             if time.monotonic() - last[0] > silent_seconds:
                 was_late.set()
@@ -105,7 +105,8 @@ def _follow(
             time.sleep(min(1.0, silent_seconds / 4))
 
     if silent_seconds is not None:
-        threading.Thread(target=watch, name="watch", daemon=True).start()
+        threading.Thread(target=watch, args=(silent_seconds,), name="watch", daemon=True).start()
+    assert process.stdout is not None, "it was started with a pipe"
     with process:
         for line in process.stdout:
             last[0], message = time.monotonic(), json.loads(line)

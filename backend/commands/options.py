@@ -1,7 +1,7 @@
 """The options of `generate`, `encode` and `denoise`: those of the settings that have help in their table. Runs nothing."""
 
 import argparse
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from backend.commands.arguments import LoraOption
 from backend.contract.settings import SETTINGS, Setting
@@ -76,7 +76,7 @@ def _lora(text: str) -> LoraOption:
             source, scale = head, float(tail)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} must be FILE, FILE:SCALE or FILE:SCALE:EXPERT") from None
-    return LoraOption(source=source, scale=scale, expert=expert)
+    return LoraOption(source=source, scale=scale, expert=cast(Expert, expert))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

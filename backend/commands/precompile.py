@@ -36,7 +36,7 @@ def _writable_folder(path: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error.strerror) from None
+        raise _unwritable(path, error.strerror or str(error)) from None
     if not os.access(folder, os.W_OK):
         raise _unwritable(path, "Permission denied")
     return folder

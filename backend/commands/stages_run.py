@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,7 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 
 
 @contextlib.contextmanager
-def _stop_on_signal(stop: threading.Event, folder: Path) -> Iterator[None]:
+def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
     """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
     the stage could not end, as while it compiles, end the process: what the folder holds by then is kept."""
     is_over = threading.Event()

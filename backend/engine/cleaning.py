@@ -124,8 +124,8 @@ def _for_space(fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mappi
     """What may go for more room; of whole jobs the intermediate files have gone before."""
     yield from (_intermediates(job, sizes) for job in fresh if sizes[job.id].intermediate)
     loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
-    in_bin = sorted((job for job in loose if job.deleted is not None), key=lambda job: job.deleted)
-    for job in (*in_bin, *(job for job in loose if job.deleted is None)):
+    in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])
+    for job in (*(job for _, job in in_bin), *(job for job in loose if job.deleted is None)):
         yield _whole(job, sizes[job.id].rest)
 
 

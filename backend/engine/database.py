@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,14 +19,15 @@ class Database:
     def __init__(self, path: Path):
         """Opens or makes the file. Raises: DataFolderError."""
         self._lock = threading.Lock()
-        self._database: sqlite3.Connection | None = None
+        opened = None
         try:
-            self._database = sqlite3.connect(path, timeout=self._wait_seconds, check_same_thread=False, isolation_level=None)
-            self._database.row_factory = sqlite3.Row
+            opened = sqlite3.connect(path, timeout=self._wait_seconds, check_same_thread=False, isolation_level=None)
+            opened.row_factory = sqlite3.Row
+            self._database = opened
             self._prepare()
         except sqlite3.Error as error:
-            if self._database is not None:
-                self._database.close()
+            if opened is not None:
+                opened.close()
             what = f"{path} cannot be used{self._use} ({error}):"
             raise DataFolderError(what, "it must be a writable SQLite file", self._fix) from error
 
@@ -39,13 +40,13 @@ class Database:
             self._database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[sqlite3.Connection]:
         """All that is done in the block, or nothing of it."""
         with self._lock, self._begun():
             yield self._database
 
     @contextmanager
-    def _begun(self) -> Iterator[None]:
+    def _begun(self) -> Generator[None]:
         """A transaction, for whoever holds the lock."""
         self._database.execute("BEGIN IMMEDIATE")
         try:

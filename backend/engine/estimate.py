@@ -91,7 +91,9 @@ def upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], in
 def _shares(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
     """By the model of these runs, how many times as many weights this model has, where both are known."""
     own = num_weights(model.removeprefix(UPSCALER))
-    others = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in runs} if own else {}
+    if not own:
+        return {}
+    others = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in runs}
     return {name: own / count for name, count in others.items() if count}
 
 
@@ -131,9 +133,10 @@ def _usual(stage: str, runs: Sequence[Run]) -> float | None:
 def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> float | None:
     """Seconds of the denoising steps on these devices; None if they are not TPUs of one known kind."""
     names = {DEVICE_KINDS.get(device.kind) for device in devices}
-    if len(names) != 1 or None in names:
+    name = names.pop() if len(names) == 1 else None
+    if name is None:
         return None
-    chip = CHIPS[names.pop()]
+    chip = CHIPS[name]
     preset = find_preset(request.preset)
     family, kind = of_preset(preset)
     configs, geometry = preset.network_configs(), request.geometry()

@@ -88,8 +88,8 @@ class History:
             waiting=waiting,
             running=running,
             step_seconds=sum(steps) / len(steps) if steps else None,
-            device_bytes=sum(one.bytes_in_use for one in devices) if devices else None,
-            device_limit=sum(one.bytes_limit for one in devices) if devices else None,
+            device_bytes=sum(one.bytes_in_use or 0 for one in devices) if devices else None,
+            device_limit=sum(one.bytes_limit or 0 for one in devices) if devices else None,
             **_disk(self._folder),
         )
         self._samples.add(sample)

@@ -17,7 +17,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +141,7 @@ class Keys:
             raise self._trouble(error) from error
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> Generator[sqlite3.Connection]:
         """The file, closed again after the block. Raises: DataFolderError for all of SQLite's errors but a name that is taken."""
         try:
             address = f"{self._path.as_uri()}?mode=rw"

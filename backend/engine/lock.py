@@ -4,7 +4,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class EngineLock:
             ) from error
 
     @contextmanager
-    def of_dead_engine(self, name: str) -> Iterator[bool]:
+    def of_dead_engine(self, name: str) -> Generator[bool]:
         """Whether the engine of this name is dead; while the block runs, no other engine can take over its jobs."""
         path = self._folder / name
         with path.open("w") as file:

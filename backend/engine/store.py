@@ -3,10 +3,11 @@
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted, VideoResult
@@ -311,7 +312,7 @@ class Store(Database):
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """How often and why its work was interrupted, oldest first."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
-        return [*map(_event, self._rows(sql, (job_id,)))]
+        return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query takes no others
 
     def append(self, job_id: str, event: Event) -> int | None:
         """Stores an event and returns its sequence number, from 1; a final one also ends the job.
@@ -385,7 +386,7 @@ class Store(Database):
                 database.execute(statement)
 
     @contextmanager
-    def _transaction(self, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
         """One transaction. After a power cut those that were not durable may be missing: the last events, never a job that
         somebody was told of, nor its end."""
         with self._lock:

@@ -55,8 +55,18 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str)
 def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
     """Puts a video that is there already into the library, and into this project. Raises: sqlite3.Error."""
     request, folder = event.result.request, Path(event.result.path).parent
-    times = {"created": time.time(), "started": None, "ended": None}
-    store.add(Job(id=job_id, owner=owner, request=request, state="queued", folder=folder, project=project, **times), engine)
+    job = Job(
+        id=job_id,
+        owner=owner,
+        request=request,
+        state="queued",
+        created=time.time(),
+        started=None,
+        ended=None,
+        folder=folder,
+        project=project,
+    )
+    store.add(job, engine)
     store.append(job_id, event)
 
 

@@ -59,11 +59,13 @@ class Timings:
         """All shots of a storyboard together; what is loaded and compiled is so for the first."""
         preset = find_preset(request.preset)
         shots = list(to_be_made(request, preset))
-        estimates = [
-            self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0)
-            for place, shot in enumerate(shots)
-        ]
-        if None in estimates or not estimates:
+        estimates: list[Estimate] = []
+        for place, shot in enumerate(shots):
+            estimate = self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0)
+            if estimate is None:
+                return None
+            estimates.append(estimate)
+        if not estimates:
             return None
         return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 

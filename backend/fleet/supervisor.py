@@ -82,10 +82,9 @@ class Supervisor:
             if self._is_closed:
                 raise WorkerLost
             self._idle_restarts = 0
-            if self._link is None:
-                self._start()
+            link = self._start() if self._link is None else self._link
             self._job_id, self._job_preset = job_id, request.preset
-            self._link.send(Run(job_id=job_id, request=request, folder=folder))
+            link.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
         """Asks the worker to stop this job; its final event follows."""
@@ -141,7 +140,7 @@ class Supervisor:
         if link is not None:
             link.stop()
 
-    def _start(self, preset: str | None = None) -> None:
+    def _start(self, preset: str | None = None) -> Link:
         """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
@@ -149,11 +148,14 @@ class Supervisor:
         self._patience, self._ready_at = Patience(alive=time.monotonic(), progress=time.monotonic()), None
         link = self._link = self._taken_over(plan) or self._begun(plan)
         threading.Thread(target=self._watch, args=(link,), name="watch", daemon=True).start()
+        return link
 
     def _taken_over(self, plan: WorkerPlan) -> Link | None:
         """The worker that the process which stands by becomes; None if there is none."""
         standby, self._standby = self._standby, None
-        worker = standby and standby.begin(plan, self._receive, self._handle_exit)
+        if standby is None:
+            return None
+        worker = standby.begin(plan, self._receive, self._handle_exit)
         if worker is not None:
             self._log = standby.log
         return worker
@@ -244,6 +246,7 @@ class Supervisor:
             job_id, self._job_id = self._job_id, None
             had_devices = bool(self._facts.devices)
             self._link, self._facts, self._has_died = None, WorkerFacts(), True
+            assert self._log is not None, "each worker has one"
             death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
             detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
             if not had_devices and (notice := unused_by_log(self._log)):

@@ -298,6 +298,8 @@ class _Process:
             env=module_environment() | one_thread,
             start_new_session=True,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
+        self._written, self._read = self._process.stdin, self._process.stdout
         self._has_ended, self._lock = False, threading.Lock()
         self.is_fit = True
 
@@ -307,8 +309,8 @@ class _Process:
         timer.daemon = True
         timer.start()
         try:
-            write_work(self._process.stdin, opening.work, opening.arguments)
-            reply = read_reply(self._process.stdout)
+            write_work(self._written, opening.work, opening.arguments)
+            reply = read_reply(self._read)
         except (OSError, ValueError, EOFError):
             self.is_fit = False
             raise _gave_way() from None
@@ -329,7 +331,7 @@ class _Process:
         self.is_fit = False
         if is_waited_for:
             self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
+            for pipe in (self._written, self._read):
                 with contextlib.suppress(OSError):
                     pipe.close()
 

@@ -65,10 +65,10 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
 
 
 @functools.lru_cache(maxsize=KEPT_FACTS)
-def _facts_of(path: Path, _: tuple[int, ...]) -> ClipFacts:
+def _facts_of(path: Path, marks: tuple[int, ...]) -> ClipFacts:
     """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
     report = _run(["-i", str(path)], READ_SECONDS, path).errors
-    header, _, _ = report.partition("Output #0")
+    header = report.partition("Output #0")[0]
     stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
     _check_size(ffmpeg.TOO_LARGE.search(header) or stream, path)
     if kind is None:
@@ -88,7 +88,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
     part = part.within(facts.seconds)
-    most = most_frames(facts.seconds - part.start, part.fps)
+    most = most_frames(facts.seconds - part.trim[0], part.fps)
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
@@ -104,12 +104,13 @@ def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
     """
     facts, path = check_part(path, part), Path(path)
     part, (width, height) = part.within(facts.seconds), part.size
-    command = [*_reader(path, part.start), "-map", "0:v:0", "-vf", _brought_to(facts, part), "-frames:v", str(part.num_frames)]
+    reader, filters = _reader(path, part.trim[0]), _brought_to(facts, part)
+    command = [*reader, "-map", "0:v:0", "-vf", filters, "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
     with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         while count < part.num_frames:
             with ffmpeg.time_limit(FRAME_SECONDS, process):
-                pixels = process.stdout.read(bytes_of_frame)
+                pixels = ffmpeg.output_of(process).read(bytes_of_frame)
             if len(pixels) != bytes_of_frame:
                 break
             count += 1
@@ -181,7 +182,7 @@ def _pictures(path: Path, start: float, filters: str, count: int, size: Size, on
     command = [*_reader(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
     with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         with ffmpeg.time_limit(FRAME_SECONDS, process):
-            pixels = process.stdout.read(width * height * 3 * count)
+            pixels = ffmpeg.output_of(process).read(width * height * 3 * count)
     whole = len(pixels) // (width * height * 3)
     frames = np.frombuffer(pixels, np.uint8)[: whole * width * height * 3].reshape(whole, height, width, 3)
     return [Image.fromarray(frame) for frame in frames]

@@ -6,6 +6,7 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -23,7 +24,7 @@ _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
 _DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
 
 
-def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = None) -> dict[str, int | str]:
+def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = None) -> dict[str, Any]:
     """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment. Returns its format, its
     size in pixels, and its bytes. A gif or webp of more than `max_bytes` is made with smaller pictures until it fits.
 
@@ -48,7 +49,7 @@ def _write_within(video: Path, form: Format, part: Path, size: tuple[int, int], 
     """Tries smaller and smaller sizes, and returns the one that fits."""
     share = 1.0
     while True:
-        sides = tuple(max(1, round(side * share)) for side in size)
+        sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
         _write_animation(video, form, part, None if sides == size else sides)
         made = part.stat().st_size
         if max_bytes is None or made <= max_bytes:

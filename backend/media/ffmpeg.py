@@ -8,7 +8,7 @@ import re
 import resource
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -69,7 +69,7 @@ def start(
 
 
 @contextmanager
-def running(line: Sequence[str], **options) -> Iterator[subprocess.Popen]:
+def running(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
     """A process, as from `start`, that is ended with the block."""
     process = start(line, **options)
     try:
@@ -83,6 +83,18 @@ def running(line: Sequence[str], **options) -> Iterator[subprocess.Popen]:
                 pipe.close()
             except BrokenPipeError:
                 pass  # the process that would read the rest has ended
+
+
+def input_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    """The pipe into a process that was started with one."""
+    assert process.stdin is not None, "it was started without a pipe"
+    return process.stdin
+
+
+def output_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    """The pipe out of a process that was started with one."""
+    assert process.stdout is not None, "it was started without a pipe"
+    return process.stdout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +138,7 @@ def stated_seconds(report: str) -> float | None:
 
 
 @contextmanager
-def time_limit(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+def time_limit(seconds: float, process: subprocess.Popen) -> Generator[None]:
     """Ends the process if the block takes longer than this; code in the block that waits for the process then continues."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True

@@ -44,7 +44,7 @@ class Film:
 def film_of(request: GenerationRequest) -> Film:
     """The film of a storyboard whose shots are all made. Raises: RequestError if it is too long."""
     return Film(
-        clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots),
+        clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
         pieces=pieces_of(request, find_preset(request.preset)),
         fps=request.fps,
         size=(request.width, request.height),

@@ -103,7 +103,7 @@ def _read(path: Path, part: SoundPart, rate: int) -> Sound:
     line = ffmpeg.command(*_limits(), *wanted, *raw)
     most = (round(part.seconds * rate) + rate) * CHANNELS * 4
     with ffmpeg.running(line, errors=subprocess.DEVNULL) as process, ffmpeg.time_limit(COUNT_SECONDS, process):
-        found = process.stdout.read(most)
+        found = ffmpeg.output_of(process).read(most)
     values = np.frombuffer(found[: len(found) // (4 * CHANNELS) * 4 * CHANNELS], "<f4").reshape(-1, CHANNELS)
     if not len(values):
         raise _cut_off(path)

@@ -30,7 +30,8 @@ class Look:
     @classmethod
     def of(cls, frames: np.ndarray) -> Self:
         """That of frames uint8 [F, H, W, 3]."""
-        return cls(median=tuple(float(value) for value in np.median(_medians(frames), axis=0)))
+        red, green, blue = (float(value) for value in np.median(_medians(frames), axis=0))
+        return cls(median=(red, green, blue))
 
     @classmethod
     def read(cls, path: Path) -> Self:

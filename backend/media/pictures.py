@@ -5,6 +5,7 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -122,7 +123,7 @@ def _check_size(size: tuple[int, int], path: Path) -> None:
 
 
 def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
-    if image.mode == "F" or image.mode == "I" and image.getextrema()[1] > 65535:
+    if image.mode == "F" or image.mode == "I" and cast(tuple[int, int], image.getextrema())[1] > 65535:
         raise ImageError(
             f"image {path.name!r} has {image.mode}-type pixels of unknown range and",
             "must have 8 or 16 bits a channel",

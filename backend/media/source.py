@@ -5,6 +5,7 @@ Also puts a clip's own pixels back where nothing was made anew: an autoencoder c
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -36,10 +37,10 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
     size = (request.num_frames, request.height, request.width)
     frames, is_new = np.full((*size, 3), GREY, np.uint8), np.ones(size, bool)
     if inputs.get("control"):
-        for index, frame in enumerate(inputs["control"][0]):
+        for index, frame in enumerate(_clip(inputs, "control")):
             frames[index] = control_frame(frame, request.control_kind)
     if inputs.get("video"):
-        clip, part = inputs["video"][0], Part.of(request)
+        clip, part = _clip(inputs, "video"), Part.of(request)
         for index, frame in enumerate(clip):
             stays = ~_mask_of(inputs, index, frame)
             box = (part.first + index, *part.box)
@@ -55,6 +56,7 @@ def original(request: GenerationRequest) -> Iterator[Frame]:
     video, and grey where nothing was; or the clip that it follows. Raises: ClipError, while it is read."""
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
+        assert path is not None, "it is asked for where there is a clip"
         yield from read_clip(path, dataclasses.replace(Part.of(request, role), size=(request.width, request.height)))
         return
     part = Part.of(request)
@@ -77,7 +79,7 @@ class Kept:
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
         """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
         inside a mask the two are mixed."""
-        part, (clip,) = Part.of(self.request), self.inputs["video"]
+        part, clip = Part.of(self.request), _clip(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
             number = first + index - part.first
@@ -92,8 +94,12 @@ class Kept:
 
 def _mask_of(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
     """What is made anew in a frame of the clip: nothing if there is no mask."""
-    masks = inputs.get("mask")
-    return masks[0][index] if masks else np.zeros(frame.shape[:2], bool)
+    return _clip(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
+
+
+def _clip(inputs: Opened, role: str) -> np.ndarray:
+    """The frames of the one clip of this role."""
+    return cast(np.ndarray, inputs[role][0])
 
 
 def _share_of_new(mask: np.ndarray) -> np.ndarray:

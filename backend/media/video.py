@@ -5,7 +5,7 @@ import re
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -197,9 +197,9 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
         try:
             for frame in frames:
                 with ffmpeg.time_limit(ENCODE_SECONDS, process):
-                    process.stdin.write(frame.tobytes())
+                    ffmpeg.input_of(process).write(frame.tobytes())
                 count += 1
-            process.stdin.close()
+            ffmpeg.input_of(process).close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
         with ffmpeg.time_limit(ENCODE_SECONDS, process):
@@ -212,7 +212,7 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
 
 
 @contextmanager
-def tags_file(comment: str) -> Iterator[Path]:
+def tags_file(comment: str) -> Generator[Path]:
     """A file in ffmpeg's own format with this comment: a command line holds 128 KB at most.
 
     Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": these characters need a backslash.
@@ -259,12 +259,13 @@ def _ffmpeg_report(path: Path) -> str:
 
 
 def _next_frame(process: subprocess.Popen) -> Frame | None:
+    output = ffmpeg.output_of(process)
     with ffmpeg.time_limit(READ_SECONDS, process):
-        if process.stdout.readline() != b"P6\n":
+        if output.readline() != b"P6\n":
             return None
-        width, height = (int(word) for word in process.stdout.readline().split())
-        process.stdout.readline()  # the largest value, 255
-        pixels = process.stdout.read(width * height * 3)
+        width, height = (int(word) for word in output.readline().split())
+        output.readline()  # the largest value, 255
+        pixels = output.read(width * height * 3)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3) if len(pixels) == width * height * 3 else None
 
 

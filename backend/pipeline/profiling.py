@@ -6,7 +6,7 @@ the gathers of weights) and `decoder`.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Self
 
@@ -39,7 +39,7 @@ class Tracer:
         self._stop()
 
     @contextlib.contextmanager
-    def unit(self, number: int, wait: Callable[[], object]) -> Iterator[None]:
+    def unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
         """Around one unit of work; `wait` returns when the devices have done it."""
         if self._folder is None or not self._first <= number <= self._last:
             yield

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ class WorkClock:
         return {name: self.seconds.get(name, 0.0) + self.before.get(name, 0.0) for name in {**self.seconds, **self.before}}
 
     @contextlib.contextmanager
-    def measure(self, name: str) -> Iterator[None]:
+    def measure(self, name: str) -> Generator[None]:
         """Adds the time spent inside the block to this part."""
         started = time.monotonic()
         try:

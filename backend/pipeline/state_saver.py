@@ -7,7 +7,7 @@ its own beside the next step.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar
 
@@ -75,7 +75,7 @@ class StateSaver(Generic[State]):
 
 
 @contextlib.contextmanager
-def saved_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Iterator[None]:
+def saved_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
     """Around a generator's `yield`: saves the state if the generator is closed there."""
     try:
         yield

@@ -35,6 +35,7 @@ class _Running:
 
     def read(self) -> None:
         """Reads until the process ends."""
+        assert self.process.stdout is not None, "it was started with pipes"
         with self.process.stdout as lines:
             for line in lines:
                 self._put(json.loads(line))
@@ -53,6 +54,7 @@ class _Running:
 
     def tell(self, message: dict[str, Any]) -> None:
         """Writes one line to the process, unless it has ended."""
+        assert self.process.stdin is not None, "it was started with pipes"
         with contextlib.suppress(OSError):
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
@@ -83,10 +85,12 @@ class LocalModel:
     def close(self) -> None:
         """Ends the process."""
         if self._running is not None:
-            self._running.process.kill()
-            self._running.process.wait()
+            process = self._running.process
+            process.kill()
+            process.wait()
             with contextlib.suppress(OSError):  # what it had not read
-                self._running.process.stdin.close()
+                if process.stdin is not None:
+                    process.stdin.close()
             self._running = None
 
     async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
@@ -96,6 +100,7 @@ class LocalModel:
                 self.close()
                 self.prepare()
             running, number = self._running, next(self._numbers)
+            assert running is not None, "`prepare` has started it"
             running.tell({"ask": number, "messages": asked.messages(sees=False), "picture": asked.picture})
             has_ended = False
             try:

@@ -46,11 +46,13 @@ class Program:
     async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
         """What the program writes. Raises: StudioError."""
         try:
-            pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
-            process = await asyncio.create_subprocess_exec(*self.command, **pipes, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+            )
         except OSError as error:
             raise _failed(str(error)) from None
         said = bytearray()
+        assert process.stdout is not None and process.stderr is not None, "it was started with pipes"
         errors = asyncio.ensure_future(_keep_last(process.stderr, said))
         try:
             await _give(process, asked)
@@ -89,6 +91,7 @@ async def _give(process: Process, asked: Asked) -> None:
         "seconds": asked.seconds,
         "starts_from_picture": asked.starts_from_picture,
     }
+    assert process.stdin is not None, "it was started with pipes"
     with contextlib.suppress(ConnectionError):
         process.stdin.write(json.dumps(given).encode())
         await process.stdin.drain()

@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import IO
 
@@ -53,7 +53,7 @@ class FirstRuns:
             self._refusals.withdraw([use], found.get(use, "failed on another host"))
 
     @contextlib.contextmanager
-    def watch(self, program: str, uses: Collection[str]) -> Iterator[None]:
+    def watch(self, program: str, uses: Collection[str]) -> Generator[None]:
         """Around the first run of a program with these uses of kernels, which must be over when the block ends. Ends the process
         if it takes `HANGS_SECONDS`. Raises: KernelRefused in place of an error of the runtime that may be the kernels' fault."""
         if not uses:
@@ -82,7 +82,7 @@ class FirstRuns:
                 path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _noted(self, program: str, uses: Collection[str]) -> Iterator[Callable[[str], None]]:
+    def _noted(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
         """A file while the block runs. The block may call what it is given with the reason why the file must stay."""
         if self._folder is None:
             yield lambda why: None

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -173,7 +173,7 @@ def _spandrel() -> ModuleType:
 
 
 @contextmanager
-def _seen_torchvision() -> Iterator[None]:
+def _seen_torchvision() -> Generator[None]:
     """Within the block torchvision can be imported, where this process hides it."""
     hidden = sys.modules.get(TORCHVISION, False) is None
     if hidden:

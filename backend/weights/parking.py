@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ def parked(described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Shape
 
 
 @contextlib.contextmanager
-def on_devices(weights: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def on_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
     """The weights where programs need them; copies of parked ones last until the block ends. Shapes only change places."""
     resting = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one
     copies = {key: _fetched(leaf) for key, leaf in resting.items()}
