@@ -7,12 +7,9 @@ come as a data URL (RFC 2397); other addresses are never fetched.
 """
 
 import asyncio
-import base64
-import binascii
 import re
-import secrets
 import shutil
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,13 +24,13 @@ from backend.errors import ClipError, DataFolderError, ImageError, RequestError,
 from wan_ui.door.json_body import parsed
 from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY
+from wan_ui.routes.data_urls import MOST_DATA_URLS, DataUrl, TextTooLong, cut_data_urls, decode_pieces
 
-AT_ONCE = 2  # parsed; a body with a data URL takes about three times its size in memory
+AT_ONCE = 2  # bodies that are parsed
 PICTURE, CLIP, SOUND, CONTROL, DRIVE = FILES = ("input_reference", "video", "sound", "control", "drive")
 FIGURES = "figures"
 _FIGURE = re.compile(r"figures\[([^\[\]]{1,200})\]")
-_LONG = 10_000  # characters: shorter data URLs stay where they are
-_MOST_DATA = 8 + MAX_FIGURES
+_LONGEST_HEAD = 200  # characters of a data URL before its comma
 _SHORTER = "shorten it, and send pictures and clips as files or data URLs"
 _READ_ON = 2  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
 _MOST_FIELDS = 100
@@ -125,13 +122,15 @@ async def _receive(request: Request, path: Path) -> None:
 
 
 def _from_json(body: Path) -> dict[str, Any]:
-    """The fields. Data URLs, which may be long, are cut out before the rest is parsed: each becomes a `_Cut`.
+    """The fields. Long data URLs are cut out before the rest is parsed: each becomes a `DataUrl`.
 
     Raises: RequestError, BodyTooLarge.
     """
-    text, cut = _without_data(body.read_bytes())
-    if len(text) > JSON_BYTES.of_visitor:
-        raise BodyTooLarge("the JSON", f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB beside data URLs", _SHORTER)
+    try:
+        text, cut = cut_data_urls(body, JSON_BYTES.of_visitor)
+    except TextTooLong:
+        rule = f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB beside {MOST_DATA_URLS} data URLs"
+        raise BodyTooLarge("the JSON", rule, _SHORTER) from None
     try:
         fields = parsed(text)
     except ValueError:
@@ -156,21 +155,6 @@ def _with_data(given: Any, cut: dict[str, Any]) -> Any:
     if not isinstance(given, dict):
         return given
     return {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given.items()}
-
-
-def _without_data(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
-    """The body with a short text in place of each long data URL, and the URLs by these texts."""
-    mark, cut, pieces, done = secrets.token_hex(8), {}, [], 0
-    while len(cut) < _MOST_DATA and (start := body.find(b'"data:', done)) >= 0 and (end := body.find(b'"', start + 1)) >= 0:
-        if end - start < _LONG:
-            pieces.append(body[done:end])
-            done = end
-            continue
-        name = f"data:{mark}-{len(cut)}"
-        cut[name] = memoryview(body)[start + 1 : end]
-        pieces += [body[done : start + 1], name.encode()]
-        done = end
-    return b"".join([*pieces, memoryview(body)[done:]]), cut
 
 
 async def _from_form(request: Request, body: Path) -> tuple[dict[str, Any], dict[str, UploadFile]]:
@@ -242,7 +226,7 @@ def _kept_file(fields: dict[str, Any], uploaded: UploadFile | None, name: str, p
     if given is None:
         return None
     key, _ = _ADDRESSES[name]
-    path.write_bytes(_decoded(given.get(key) if isinstance(given, dict) else given, name))
+    _write_decoded(given.get(key) if isinstance(given, dict) else given, name, path)
     return path
 
 
@@ -264,22 +248,30 @@ def _kept_figures(fields: dict[str, Any], files: Mapping[str, UploadFile], folde
             with path.open("wb") as file:
                 shutil.copyfileobj(picture.file, file)
         else:
-            path.write_bytes(_decoded(picture, FIGURES))
+            _write_decoded(picture, FIGURES, path)
         kept.append({"name": name, "image": str(path)})
     return tuple(kept)
 
 
-def _decoded(address: Any, name: str) -> bytes:
-    """The bytes in a data URL in base64. Raises: ImageError or ClipError for anything else."""
+def _write_decoded(address: Any, name: str, path: Path) -> None:
+    """Writes the bytes in a data URL in base64. Raises: ImageError or ClipError for anything else."""
     key, kind = _ADDRESSES[name]
-    if isinstance(address, memoryview):  # cut out of JSON, where a slash may stand with a backslash before it
-        address = bytes(address).replace(b"\\/", b"/").decode("ascii", "replace")
     wrong, what = _WRONG[name]
-    head, comma, data = address.partition(",") if isinstance(address, str) else ("", "", "")
+    head, comma, _ = address[:_LONGEST_HEAD].partition(",") if isinstance(address, str) else ("", "", "")
+    if isinstance(address, DataUrl):
+        head, comma, _ = address.head(_LONGEST_HEAD).partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
         fix = f'send it as a file, or as {{"{key}": "data:{kind};base64,..."}}'
         raise wrong(name, f"must hold {what} itself, no address and no file's id", fix)
     try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
+        with path.open("wb") as file:
+            if isinstance(address, DataUrl):
+                address.decode(file)
+            else:
+                decode_pieces((piece.encode() for piece in _text_pieces(address, len(head) + 1)), file)
+    except ValueError:
         raise wrong(name, "is no base64", f"encode {what} as base64 after the comma") from None
+
+
+def _text_pieces(text: str, start: int) -> Iterator[str]:
+    return (text[place : place + _PIECE] for place in range(start, len(text), _PIECE))

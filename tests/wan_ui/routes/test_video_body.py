@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from backend.errors import StudioError
+from backend.errors import RequestError, StudioError
 from wan_ui.routes import video_body
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 
@@ -30,7 +32,8 @@ def site(tmp_path) -> TestClient:
         except StudioError as error:
             return JSONResponse({"error": type(error).__name__, "words": str(error)}, 400)
         files = {name: getattr(sent, name) for name in ("picture", "clip", "sound", "control")}
-        kept = {name: Path(path).read_bytes().decode() for name, path in files.items() if path}
+        found = {name: Path(path).read_bytes() for name, path in files.items() if path}
+        kept = {name: data.decode() if data.isascii() else len(data) for name, data in found.items()}
         return JSONResponse({"fields": sent.fields, "picture": None} | kept)
 
     return TestClient(Starlette(routes=[Route("/", read, methods=["POST"])]))
@@ -170,3 +173,58 @@ def test_a_caller_who_hangs_up_is_no_server_error(tmp_path):
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(StudioError, match="ended before it was whole"):
         asyncio.run(BodyReader().read(Request(scope, receive), tmp_path))
+
+
+def test_a_data_url_may_have_escaped_slashes_and_be_long(site):
+    pixels = bytes(range(256)) * 3000
+    body = json.dumps(
+        {"prompt": 'say "data:" and \\', "input_reference": "data:image/png;base64," + base64.b64encode(pixels).decode()}
+    )
+    told = site.post("/", content=body.replace("/", "\\/"), headers={"content-type": "application/json"}).json()
+    assert told["fields"] == {"prompt": 'say "data:" and \\'}
+    assert told["picture"] == len(pixels)
+
+
+LARGE = 12_000_000
+SHAPES = {
+    "beginnings of data URLs": b'"data:' * (LARGE // 6),
+    "quotation marks": b'"' * LARGE,
+    "a data URL with escaped quotation marks": b'"data:' + b'\\"' * (LARGE // 2) + b'"',
+    "one string of escapes": b'"' + b"\\a" * (LARGE // 2) + b'"',
+    "a data URL without an end": b'{"input_reference":"data:image/png;base64,' + b"A" * LARGE,
+    "brackets": b"[" * LARGE,
+    "empty strings": b"[" + b'"",' * (LARGE // 3) + b"]",
+    "objects": b"[" + b'{"":0},' * (LARGE // 7) + b"]",
+    "many data URLs": b"[" + (b'"data:' + b"a" * 10_000 + b'",') * (LARGE // 10_008) + b"]",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_large_body_of_any_shape_takes_little_memory(shape, tmp_path):
+    (tmp_path / "body").write_bytes(SHAPES[shape])
+    assert peak_bytes(lambda: refused(tmp_path / "body")) < 0.5 * LARGE
+
+
+def test_a_large_data_url_takes_little_memory(tmp_path):
+    (tmp_path / "body").write_bytes(b'{"input_reference":"data:image/png;base64,' + b"AAAA" * (LARGE // 4) + b'"}')
+
+    def read() -> None:
+        video_body._kept_file(video_body._from_json(tmp_path / "body"), None, "input_reference", tmp_path / "picture")
+
+    assert peak_bytes(read) < 0.5 * LARGE
+    assert (tmp_path / "picture").stat().st_size == 3 * (LARGE // 4)
+
+
+def peak_bytes(act) -> int:
+    """The most memory that Python holds for `act`."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def refused(body: Path) -> None:
+    with pytest.raises(RequestError):
+        video_body._from_json(body)
