@@ -82,7 +82,11 @@ class QueueFull(StudioError):
 
 
 class Busy(StudioError):
-    """The studio is doing as much as it can at once; trying again later may work."""
+    """The studio is doing as much as it can at once; trying again after `retry_seconds` may work."""
+
+    def __init__(self, what: str, allowed: str = "", fix: str = "", retry_seconds: float = 30.0):
+        super().__init__(what, allowed, fix)
+        self.retry_seconds = retry_seconds
 
 
 class DataFolderError(StudioError):

@@ -24,6 +24,7 @@ from wan_ui.desk.exports import export_route
 from wan_ui.desk.figures import figures_route
 from wan_ui.desk.media import media_route, video_route
 from wan_ui.desk.projects import project_route
+from wan_ui.desk.sending import Downloads
 from wan_ui.desk.shots_made import shots_route
 from wan_ui.desk.sound import sound_route
 from wan_ui.door.access import Access
@@ -37,6 +38,7 @@ from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, lo
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
+from wan_ui.routes.tasks import tasks_routes
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
 from wan_ui.theme import favicon, first_script, script, studio_theme, stylesheet
@@ -176,13 +178,13 @@ def serve(
 
 def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
     """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
-    engine, access = desk.engine, desk.access
+    engine, access, downloads = desk.engine, desk.access, Downloads()
     return [
         media_route(engine, access),
         video_route(engine, access),
         sound_route(engine, access),
-        export_route(engine, access),
-        project_route(engine, access),
+        export_route(engine, access, downloads),
+        project_route(engine, access, downloads),
         shots_route(engine, access),
         figures_route(desk),
         upload_route(),
@@ -190,6 +192,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         health_route(engine, access, is_open=is_open),
         metrics_route(engine, access, is_open=is_open),
         mcp_route(desk, is_open=is_open),
+        *tasks_routes(desk),
         *videos_routes(desk),
         *(route for view in views for route in view.routes(desk)),
     ]

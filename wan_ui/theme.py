@@ -121,8 +121,9 @@ def stylesheet() -> Path:
 
 
 def script() -> str:
-    """The page's own script, and the parts of it that know of sound and of the ends of videos."""
-    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in ("studio.js", "sound.js", "notice.js"))
+    """The page's own script, and the parts of it that know of sound, of the ends of videos and of long work."""
+    names = ("studio.js", "sound.js", "notice.js", "tasks.js")
+    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
 
 
 def first_script() -> str:

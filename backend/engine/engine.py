@@ -29,7 +29,7 @@ from backend.engine.journal import Journal
 from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
-from backend.engine.moving_projects import export_project, importing
+from backend.engine.moving_projects import exporting, importing
 from backend.engine.notices import Notices
 from backend.engine.options import EngineOptions
 from backend.engine.order import Room, Waiting, new_place
@@ -240,9 +240,9 @@ class Engine:
         check_said(cue, find_preset(job.request.preset))
         self._dispatcher.fleet.say(job_id, cue)
 
-    def export_project(self, project: Project, path: Path) -> int:
-        """Writes a project as one file; how many videos it has. Raises: RequestError, OSError."""
-        return export_project(self._store, project, path)
+    def exporting_project(self, project: Project, path: Path) -> Steps[int]:
+        """Writes a project as one file, as steps; how many videos it has. Raises: RequestError, Busy, OSError."""
+        return exporting(self._store, project, path)
 
     def importing_project(self, archive: Path, folder: Path, owner: str) -> Steps[tuple[Project, int]]:
         """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.importing`."""

@@ -27,9 +27,9 @@ _LONGEST_REQUEST = 300_000  # characters of JSON; one of 24 shots with long prom
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
-def export_project(store: Store, project: Project, path: Path) -> int:
-    """Writes the project with all videos that are not in the bin; how many there are. Raises: RequestError, OSError, also
-    where the disk has no room for all of it."""
+def exporting(store: Store, project: Project, path: Path) -> Steps[int]:
+    """Writes the project with all videos that are not in the bin, as steps; how many there are. Raises: RequestError, Busy,
+    OSError, also where the disk has no room for all of it."""
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
     jobs = [job for job in store.videos(selection) if (job.folder / VIDEO).is_file()]
     if not jobs:
@@ -40,7 +40,8 @@ def export_project(store: Store, project: Project, path: Path) -> int:
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
-    write_archive(project.name, entries, path)
+    work = (project.name, entries, path)
+    yield Opening(work=write_archive, arguments=work, seconds=EXPORT_SECONDS, task="project")
     return len(jobs)
 
 
@@ -62,7 +63,7 @@ def importing(
 ) -> Steps[tuple[Project, int]]:
     """Brings the project in `archive`, a stranger's file, into a new one of this owner, as steps; the project, and how many
     videos it has. `folder` is an empty one, for what is unpacked. All come in, or none. Raises: StudioError, OSError."""
-    unpacked = yield Opening(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS)
+    unpacked = yield Opening(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
     project = projects.create(owner, _free_name(unpacked["name"], projects, owner))
     made: list[str] = []
     try:

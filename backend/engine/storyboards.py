@@ -73,7 +73,7 @@ def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine:
 def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
     """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
     path = folder / VIDEO
-    made = yield Opening(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS)
+    made = yield Opening(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
         VideoResult(
             path=str(path),

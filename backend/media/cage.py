@@ -5,13 +5,19 @@ time, and both end with the process, which is started again. A visitor has one p
 an address, and work on clips never takes all places. Whoever waits does so without a thread, in `opened`; a caller who goes takes
 the work along. What work returns must be plain JSON values, because nothing that a process in the cage says is run here; larger
 results are files.
+
+Long work (`Opening.task`: exports, films, comparisons, projects) has a process of its own, so that short work never waits behind
+it. The owner sees its progress and may stop it. Its processor time is counted: each piece has a limit, and each visitor, each
+address and all visitors together have a budget for an hour.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
+import math
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -22,8 +28,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from backend import errors
+from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.cage_wire import read_reply, write_work
+from backend.media.processor_time import session_seconds
 from backend.settings import module_environment
 
 AT_ONCE = 2  # a picture of 50 million pixels takes 200 MB once decoded, and as much again where it is changed
@@ -34,18 +42,52 @@ PATIENCE_SECONDS = 60.0  # that a request waits for its turn: a picture takes a 
 QUICK_SECONDS = 20.0  # for one piece of work: a picture of 50 million pixels takes 2 to 4
 LONG_SECONDS = 60.0
 EXPORT_SECONDS = 300.0  # for writing a video of many frames, such as a comparison
+TASK_PROCESSOR_SECONDS = 240.0  # for one piece of long work: two cores, most of EXPORT_SECONDS
+_LEAST_CHARGE_SECONDS = 1.0  # of processor time that a piece of long work counts for: its process must start (measured: 0.5 s)
+_WATCH_SECONDS = 0.5  # between two looks at the processor time of long work
 LARGEST_KEPT = 200_000_000  # bytes: a process that has become larger is replaced, since freed memory stays with it
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolLimits:
+    """How many pieces of work run at once, how many wait (in all, of a visitor, of an address), and for how long."""
+
+    at_once: int
+    waiting: int
+    waiting_of_visitor: int
+    waiting_of_address: int
+    patience_seconds: float
+
+
+TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_address=4, patience_seconds=120.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorBudget:
+    """Processor seconds of long work within an hour: of a visitor, of an address, and in all (half of two cores)."""
+
+    of_visitor: float = 600.0
+    of_address: float = 1200.0
+    in_all: float = 3600.0
+
+
+BUDGET = ProcessorBudget()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opening:
-    """A piece of work: a function at the top of a module, what it is given, and the seconds that it may take."""
+    """A piece of work: a function at the top of a module, what it is given, and the seconds that it may take.
+
+    `task` is the kind of long work, such as "export"; empty for short work. Long work may use `processor_seconds`.
+    """
 
     work: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     seconds: float = QUICK_SECONDS
+    task: str = ""
+    processor_seconds: float = TASK_PROCESSOR_SECONDS
 
     @property
     def is_long(self) -> bool:
@@ -55,16 +97,27 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class For:
-    """For whom a file is opened: a visitor's owner name, and their address. Empty ones are not limited."""
+    """For whom a file is opened: a visitor's owner name, and their address. Empty ones are not limited. `has_budget` is false for
+    the operator, whose long work is not counted."""
 
     owner: str = ""
     address: str = ""
+    has_budget: bool = True
 
 
 NOBODY = For()
 Result = TypeVar("Result")
 Steps = Generator[Opening, Any, Result]
 """What a caller does around openings: yields each, is given its value, and returns its own result. See `Cage.follow`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Long work as its owner sees it. `share` is how much is done, from 0 to 1; None while it waits for its turn."""
+
+    id: str
+    kind: str
+    share: float | None
 
 
 @dataclass(eq=False)
@@ -76,10 +129,14 @@ class _Ticket:
     future: Future = field(default_factory=Future)
     process: "_Process | None" = None
     is_given_up: bool = False
+    is_stopped: bool = False
+    share: float = 0.0
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 class Cage:
-    """Runs openings, `at_once` at a time. The processes start when they are first needed, or with `start`."""
+    """Runs openings: short work `at_once` at a time, long work as `tasks` says. The processes start when they are first needed;
+    those for short work also with `start`."""
 
     def __init__(
         self,
@@ -87,49 +144,47 @@ class Cage:
         patience_seconds: float = PATIENCE_SECONDS,
         most_waiting: int = MOST_WAITING,
         most_of_visitor: int = MOST_OF_VISITOR,
+        tasks: PoolLimits = TASKS,
+        budget: ProcessorBudget = BUDGET,
     ):
-        self._at_once, self._patience_seconds = at_once, patience_seconds
-        self._most_waiting, self._most_of_visitor = most_waiting, most_of_visitor
-        self._line: list[_Ticket] = []
-        self._at_work: list[_Ticket] = []
-        self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
-        self._modules: Sequence[str] = ()
-        self._is_closed = False
+        short = PoolLimits(
+            at_once=at_once,
+            waiting=most_waiting,
+            waiting_of_visitor=most_of_visitor,
+            waiting_of_address=MOST_OF_ADDRESS,
+            patience_seconds=patience_seconds,
+        )
+        self._short = _Pool(short)
+        self._tasks = _Pool(tasks, HourlyBudget(budget.of_visitor, budget.of_address, budget.in_all))
 
     def start(self, modules: Sequence[str] = ()) -> None:
-        """Starts the processes ahead, with these modules imported, so that the first picture waits for nothing."""
-        self._modules = modules
-        with self._changed:
-            while not self._is_closed and len(self._threads) < self._at_once:
-                self._add_thread()
+        """Starts the processes for short work ahead, with these modules imported, so that the first picture waits for nothing."""
+        self._short.start(modules)
 
     def run(self, opening: Opening, who: For = NOBODY) -> Any:
-        """What the work returns or raises; for callers with a thread of their own. Raises: Busy if there is no place in line or
-        its turn does not come in time, RequestError if it takes too long or too much memory."""
-        ticket = self._enter(opening, who)
-        try:
-            return ticket.future.result(self._patience_seconds)
-        except TimeoutError:
-            if ticket.future.done() or not self._end_waiting(ticket):  # it has begun, and has a limit of its own
-                return ticket.future.result()
-            raise _too_busy() from None
-        except CancelledError:
-            raise _too_busy() from None
+        """What the work returns or raises; for callers with a thread of their own. Raises: Busy if there is no place in line, its
+        turn does not come in time, or the hour's processor time is used up; RequestError if it takes too long or too much."""
+        return self._pool(opening).run(opening, who)
 
     async def opened(self, opening: Opening, who: For = NOBODY) -> Any:
         """As `run`, for callers in an event loop: waits without a thread. If the caller is cancelled, the work ends too."""
-        ticket = self._enter(opening, who)
-        patience = asyncio.get_running_loop().call_later(self._patience_seconds, self._end_waiting, ticket)
-        try:
-            return await asyncio.wrap_future(ticket.future)
-        except asyncio.CancelledError:
-            if ticket.is_given_up:
-                raise _too_busy() from None
-            self._give_up(ticket)
-            raise
-        finally:
-            patience.cancel()
+        return await self._pool(opening).opened(opening, who)
+
+    def tasks(self, owner: str) -> list[Task]:
+        """The owner's long work, running first."""
+        return self._tasks.tasks(owner)
+
+    def stop_task(self, task_id: str, owner: str) -> bool:
+        """Stops the owner's long work; False if there is none with this id."""
+        return self._tasks.stop_task(task_id, owner)
+
+    def close(self) -> None:
+        """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
+        self._short.close()
+        self._tasks.close()
+
+    def _pool(self, opening: Opening) -> "_Pool":
+        return self._tasks if opening.task else self._short
 
     def follow(self, steps: Steps[Result], who: For = NOBODY) -> Result:
         """The result of these steps, with each opening done by `run`."""
@@ -170,6 +225,53 @@ class Cage:
             except Exception as error:
                 move = functools.partial(steps.throw, error)
 
+
+class _Pool:
+    """Processes for one sort of work, and the line before them. With a `budget`, processor time is counted and limited, and each
+    piece of work has a process of its own."""
+
+    def __init__(self, limits: PoolLimits, budget: HourlyBudget | None = None):
+        self._limits, self._budget = limits, budget
+        self._line: list[_Ticket] = []
+        self._at_work: list[_Ticket] = []
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._modules: Sequence[str] = ()
+        self._is_closed = False
+
+    def start(self, modules: Sequence[str] = ()) -> None:
+        """Starts the processes ahead, with these modules imported."""
+        self._modules = modules
+        with self._changed:
+            while not self._is_closed and len(self._threads) < self._limits.at_once:
+                self._add_thread()
+
+    def run(self, opening: Opening, who: For = NOBODY) -> Any:
+        """As `Cage.run`."""
+        ticket = self._enter(opening, who)
+        try:
+            return ticket.future.result(self._limits.patience_seconds)
+        except TimeoutError:
+            if ticket.future.done() or not self._end_waiting(ticket):  # it has begun, and has a limit of its own
+                return ticket.future.result()
+            raise _too_busy() from None
+        except CancelledError:
+            raise _too_busy() from None
+
+    async def opened(self, opening: Opening, who: For = NOBODY) -> Any:
+        """As `Cage.opened`."""
+        ticket = self._enter(opening, who)
+        patience = asyncio.get_running_loop().call_later(self._limits.patience_seconds, self._end_waiting, ticket)
+        try:
+            return await asyncio.wrap_future(ticket.future)
+        except asyncio.CancelledError:
+            if ticket.is_given_up:
+                raise _too_busy() from None
+            self._give_up(ticket)
+            raise
+        finally:
+            patience.cancel()
+
     def close(self) -> None:
         """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
         with self._changed:
@@ -182,16 +284,38 @@ class Cage:
         for ticket in at_work:
             self._give_up(ticket)
 
+    def tasks(self, owner: str) -> list[Task]:
+        """The owner's work, running first."""
+        with self._changed:
+            running = [(ticket, ticket.share) for ticket in self._at_work if ticket.who.owner == owner]
+            waiting = [(ticket, None) for ticket in self._line if ticket.who.owner == owner]
+            return [Task(id=ticket.id, kind=ticket.opening.task, share=share) for ticket, share in (*running, *waiting)]
+
+    def stop_task(self, task_id: str, owner: str) -> bool:
+        """Stops the owner's work; False if there is none with this id."""
+        with self._changed:
+            found = (ticket for ticket in (*self._at_work, *self._line) if (ticket.id, ticket.who.owner) == (task_id, owner))
+            ticket = next(found, None)
+            if ticket is None:
+                return False
+            ticket.is_stopped = True
+        self._give_up(ticket)
+        with contextlib.suppress(InvalidStateError):
+            ticket.future.set_exception(_was_stopped())
+        return True
+
     def _enter(self, opening: Opening, who: For) -> _Ticket:
         ticket = _Ticket(opening, who)
+        self._processor_seconds(ticket)
         with self._changed:
             own = sum(bool(who.owner) and who.owner == other.who.owner for other in self._line)
             near = sum(bool(who.address) and who.address == other.who.address for other in self._line)
-            is_full = len(self._line) >= self._most_waiting or own >= self._most_of_visitor or near >= MOST_OF_ADDRESS
+            most = self._limits
+            is_full = len(self._line) >= most.waiting or own >= most.waiting_of_visitor or near >= most.waiting_of_address
             if self._is_closed or is_full:
                 raise _too_busy()
             self._line.append(ticket)
-            if len(self._threads) < self._at_once and len(self._at_work) + len(self._line) > len(self._threads):
+            if len(self._threads) < self._limits.at_once and len(self._at_work) + len(self._line) > len(self._threads):
                 self._add_thread()
             self._changed.notify()
         return ticket
@@ -225,22 +349,54 @@ class Cage:
         """One thread of this process for each process in the cage."""
         process = None
         try:
-            while (process := process or self._started()) is not None and (ticket := self._next()) is not None:
+            while True:
+                if self._budget is None and (process := process or self._started()) is None:
+                    return  # processes for short work are there ahead; one for long work starts when it is needed
+                if (ticket := self._next()) is None:
+                    return
+                if (process := process or self._started()) is None:
+                    ticket.is_given_up = True
+                    ticket.future.cancel()
+                    return
                 ticket.process = process
                 try:
                     if not ticket.is_given_up:
-                        _settle(ticket, process)
+                        self._do(ticket, process)
                 finally:
                     with self._changed:
                         ticket.process = None
                         self._at_work.remove(ticket)
                         self._changed.notify_all()
-                if not process.is_fit:
+                if not process.is_fit or self._budget is not None:
                     process.kill()
                     process = None
         finally:
             if process is not None:
                 process.kill()
+
+    def _do(self, ticket: _Ticket, process: "_Process") -> None:
+        """Does the work, counts its processor time, and gives the caller, if there still is one, its result."""
+        try:
+            seconds = self._processor_seconds(ticket)
+            give = functools.partial(ticket.future.set_result, process.do(ticket.opening, seconds, ticket))
+        except Exception as error:
+            give = functools.partial(ticket.future.set_exception, _was_stopped() if ticket.is_stopped else error)
+        if self._budget is not None and ticket.who.has_budget:
+            self._budget.add(ticket.who.owner, ticket.who.address, max(_LEAST_CHARGE_SECONDS, process.processor_seconds))
+        with contextlib.suppress(InvalidStateError):
+            give()
+
+    def _processor_seconds(self, ticket: _Ticket) -> float | None:
+        """The processor seconds that the work may use; None for any number. Raises: Busy if nothing is left of the hour's."""
+        if self._budget is None:
+            return None
+        most, who = ticket.opening.processor_seconds, ticket.who
+        if not who.has_budget:
+            return most
+        left = self._budget.remaining(who.owner, who.address)
+        if left <= 0:
+            raise _budget_spent(self._budget.wait_seconds(who.owner, who.address))
+        return min(most, left)
 
     def _started(self) -> "_Process | None":
         return None if self._is_closed else _Process(self._modules)
@@ -264,7 +420,7 @@ class Cage:
         if any(who.address and who.address == other.who.address for other in others):
             return False
         long = sum(other.opening.is_long for other in others)
-        return not ticket.opening.is_long or self._at_once == 1 or long < self._at_once - 1
+        return not ticket.opening.is_long or self._limits.at_once == 1 or long < self._limits.at_once - 1
 
 
 def _moved(move: Callable[[], Opening]) -> tuple[Opening | None, Any]:
@@ -302,24 +458,48 @@ class _Process:
         self._written, self._read = self._process.stdin, self._process.stdout
         self._has_ended, self._lock = False, threading.Lock()
         self.is_fit = True
+        self.processor_seconds = 0.0  # of this process and all that it has started, as last seen; of long work only
+        self._is_over_budget = False
 
-    def do(self, opening: Opening) -> Any:
-        """What the work returns or raises. Raises: RequestError if it takes too long or ends the process."""
+    def do(self, opening: Opening, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
+        """What the work returns or raises. With `processor_seconds` it may use so much processor time. The `ticket` is told how
+        much is done. Raises: RequestError if it takes too long or ends the process."""
         timer = threading.Timer(opening.seconds, self.kill, kwargs={"is_waited_for": False})
         timer.daemon = True
         timer.start()
+        is_over = threading.Event()
+        if processor_seconds is not None:
+            threading.Thread(target=self._watch, args=(processor_seconds, is_over), name="processor time", daemon=True).start()
         try:
             write_work(self._written, opening.work, opening.arguments)
-            reply = read_reply(self._read)
+            while "share" in (reply := read_reply(self._read)):
+                if ticket is not None and isinstance(reply["share"], int | float):
+                    ticket.share = min(1.0, max(0.0, float(reply["share"])))
         except (OSError, ValueError, EOFError):
             self.is_fit = False
-            raise _gave_way() from None
+            raise (_over_budget(processor_seconds) if self._is_over_budget else _gave_way()) from None
         finally:
             timer.cancel()
+            is_over.set()
+            if processor_seconds is not None:
+                self._count()
         self.is_fit = not self._has_ended and reply.get("memory", 0) < LARGEST_KEPT
         if "error" in reply:
             raise _error(reply["error"])
         return reply.get("value")
+
+    def _watch(self, most: float, is_over: threading.Event) -> None:
+        """Ends the process when it has used more processor seconds."""
+        while not is_over.wait(_WATCH_SECONDS):
+            self._count()
+            if self.processor_seconds > most:
+                self._is_over_budget = True
+                self.kill(is_waited_for=False)
+                return
+
+    def _count(self) -> None:
+        """Reads the processor time; of a process that has ended, what was seen before stays."""
+        self.processor_seconds = max(self.processor_seconds, session_seconds(self._process.pid))
 
     def kill(self, *, is_waited_for: bool = True) -> None:
         """Ends the process and what it has started. May be called twice, and from any thread."""
@@ -334,16 +514,6 @@ class _Process:
             for pipe in (self._written, self._read):
                 with contextlib.suppress(OSError):
                     pipe.close()
-
-
-def _settle(ticket: _Ticket, process: _Process) -> None:
-    """Does the work and gives the caller, if there still is one, its result."""
-    try:
-        give = functools.partial(ticket.future.set_result, process.do(ticket.opening))
-    except Exception as error:
-        give = functools.partial(ticket.future.set_exception, error)
-    with contextlib.suppress(InvalidStateError):
-        give()
 
 
 def _error(said: dict[str, Any]) -> Exception:
@@ -367,3 +537,21 @@ def _gave_way() -> RequestError:
 
 def _too_busy() -> Busy:
     return Busy("too many pictures and videos are being opened and", "one more must wait", "try again in a minute")
+
+
+def _was_stopped() -> RequestError:
+    return RequestError("this work", "was stopped", "start it again if you want it after all")
+
+
+def _over_budget(seconds: float | None) -> RequestError:
+    return RequestError(
+        "this work",
+        f"may use {seconds or 0:.0f} s of processor time and needs more",
+        "take a shorter or smaller video, or another format",
+    )
+
+
+def _budget_spent(wait_seconds: float) -> Busy:
+    minutes = math.ceil(wait_seconds / 60)
+    used = "this hour's processor time for exports, films and projects"
+    return Busy(used, "is used up, so one more must wait", f"try again in {minutes} min", wait_seconds)

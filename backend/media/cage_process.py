@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from backend.errors import StudioError
 from backend.media.cage_wire import read_work, write_reply
+from backend.media.progress import listening
 
 MEMORY_BYTES = 2**30  # of its own, without what it shares: a picture of 50 million pixels with transparency takes 0.75 GB
 OPEN_FILES = 128
@@ -37,7 +38,9 @@ def main() -> None:
     works: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests, works), daemon=True).start()
     while True:
-        write_reply(replies, _reply(*works.get()))
+        with listening(lambda share: write_reply(replies, {"share": share})):
+            reply = _reply(*works.get())
+        write_reply(replies, reply)
 
 
 def _limit() -> None:

@@ -1,10 +1,12 @@
 """Writes a video as another kind of file: webm, gif, animated webp, or its frames as PNG pictures in a zip."""
 
 import io
+import itertools
 import math
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from backend.contract.formats import Format
 from backend.errors import RequestError, VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
-from backend.media.video import MAX_PIXELS, read_frames
+from backend.media.progress import part_of_work, reporting
+from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 
 LEAST_SIDE = 32  # pixels: below it no size is tried
 _MARGIN = 0.95  # of the bytes that a smaller try aims at
@@ -24,33 +27,55 @@ _WEBP = ("-an", "-c:v", "libwebp_anim", "-quality", "80", "-loop", "0")
 _DITHER = "paletteuse=dither=bayer:bayer_scale=4:diff_mode=rectangle"
 
 
-def write_export(video: Path, form: Format, path: Path, max_bytes: int | None = None) -> dict[str, Any]:
-    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment. Returns its format, its
-    size in pixels, and its bytes. A gif or webp of more than `max_bytes` is made with smaller pictures until it fits.
+@dataclass(frozen=True, kw_only=True)
+class ExportLimits:
+    """What an export may have at most; None: no limit. All but `max_bytes` are for gif and webp only."""
 
-    Raises: RequestError if it does not fit in any size, VideoFileError if it cannot be read or written.
+    max_bytes: int | None = None
+    longest_side: int | None = None
+    max_seconds: float | None = None
+    max_fps: float | None = None
+
+
+NO_LIMITS = ExportLimits()
+
+
+def write_export(video: Path, form: Format, path: Path, limits: ExportLimits = NO_LIMITS) -> dict[str, Any]:
+    """Writes the video of ours at `video` to `path` as `form`, at its own rate and with its comment. Returns its format, its
+    size in pixels, and its bytes. A gif or webp above a limit is made with smaller pictures and fewer frames until it fits.
+
+    Raises: RequestError if it does not fit in any size, or lasts too long; VideoFileError if it cannot be read or written.
     """
     first = next(read_frames(video), None)
     if first is None:
         raise VideoFileError("the video", "has no frames", "choose another")
     height, width = first.shape[:2]
+    facts = read_facts(video)
     with replacing(path) as part:
         if form == "png":
-            _write_frames(video, part)
+            _write_frames(video, part, facts, limits.max_bytes)
         elif form == "webm":
             streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "0"]
-            _run(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)])
+            _run(["-i", str(video), *streams, *_VP9, *_OPUS, "-f", "webm", str(part)], facts.seconds)
         else:
-            width, height = _write_within(video, form, part, (width, height), max_bytes)
+            width, height = _write_within(video, form, part, (width, height), facts, limits)
         return {"format": form, "width": width, "height": height, "num_bytes": part.stat().st_size}
 
 
-def _write_within(video: Path, form: Format, part: Path, size: tuple[int, int], max_bytes: int | None) -> tuple[int, int]:
+def _write_within(
+    video: Path, form: Format, part: Path, size: tuple[int, int], facts: VideoFacts, limits: ExportLimits
+) -> tuple[int, int]:
     """Tries smaller and smaller sizes, and returns the one that fits."""
-    share = 1.0
-    while True:
+    if limits.max_seconds is not None and facts.seconds > limits.max_seconds:
+        what, rule = f"this video lasts {facts.seconds:.1f} s and", f"a {form} may last at most {limits.max_seconds:g} s"
+        raise RequestError(what, rule, "take webm, or cut it shorter")
+    fps = limits.max_fps if limits.max_fps is not None and facts.fps > limits.max_fps else None
+    share = min(1.0, (limits.longest_side or math.inf) / max(size))
+    max_bytes = limits.max_bytes
+    for attempt in itertools.count():
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
-        _write_animation(video, form, part, None if sides == size else sides)
+        with part_of_work(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of what is left
+            _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
         made = part.stat().st_size
         if max_bytes is None or made <= max_bytes:
             return sides
@@ -61,30 +86,39 @@ def _write_within(video: Path, form: Format, part: Path, size: tuple[int, int], 
         share = max(least, share * min(0.9, math.sqrt(_MARGIN * max_bytes / made)))
 
 
-def _write_animation(video: Path, form: Format, part: Path, sides: tuple[int, int] | None) -> None:
+def _write_animation(
+    video: Path, form: Format, part: Path, sides: tuple[int, int] | None, fps: float | None, seconds: float
+) -> None:
     scale = f"scale={sides[0]}:{sides[1]}:flags=lanczos" if sides else "null"
+    scale = f"fps={fps:g},{scale}" if fps else scale
     if form == "webp":
-        _run(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)])
+        _run(["-i", str(video), "-map", "0:v:0", "-vf", scale, *_WEBP, "-f", "webp", str(part)], seconds)
         return
     with tempfile.TemporaryDirectory() as folder:  # two passes: one would hold all frames in memory until the palette is made
         palette = str(Path(folder) / "palette.png")
         _run(["-i", str(video), "-map", "0:v:0", "-vf", f"{scale},palettegen=stats_mode=diff", "-update", "1", palette])
         graph = f"[0:v:0]{scale}[small];[small][1:v]{_DITHER}"
-        _run(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)])
+        _run(["-i", str(video), "-i", palette, "-lavfi", graph, "-an", "-loop", "0", "-f", "gif", str(part)], seconds)
 
 
-def _write_frames(video: Path, part: Path) -> None:
-    """`frame-0001.png` and so on; the pictures are compressed already."""
+def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
+    """`frame-0001.png` and so on; the pictures are compressed already. Raises: RequestError above `max_bytes`."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        for number, frame in enumerate(read_frames(video), 1):
+        frames = reporting(read_frames(video), round(facts.seconds * facts.fps))
+        for number, frame in enumerate(frames, 1):
             picture = io.BytesIO()
             Image.fromarray(frame).save(picture, format="PNG", compress_level=3)
             archive.writestr(f"frame-{number:04d}.png", picture.getvalue())
+            if max_bytes is not None and archive.fp.tell() > max_bytes:
+                rule = f"take more than {max_bytes / 1e6:,.0f} MB"
+                raise RequestError("this video's frames as PNG pictures", rule, "take webm, or a shorter or smaller video")
 
 
-def _run(arguments: Sequence[str]) -> None:
+def _run(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
     """One run of ffmpeg, whose inputs are within limits. How long it may take is up to the caller. Raises: VideoFileError."""
     limits, line = ffmpeg.within_limits(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]
-    ffmpeg.write(ffmpeg.command("-y", *line), "the file could not be written:", "choose another format")
+    ffmpeg.write(
+        ffmpeg.command("-y", *line), "the file could not be written:", "choose another format", video_seconds=video_seconds
+    )

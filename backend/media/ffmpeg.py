@@ -7,6 +7,7 @@ of memory; no frame above a number of pixels is decoded, even to find the file's
 import re
 import resource
 import subprocess
+import tempfile
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import IO
 import imageio_ffmpeg
 
 from backend.errors import VideoFileError
+from backend.media.progress import report_share
 
 PIPE = subprocess.PIPE
 MEMORY_BYTES = 2**30  # that ffmpeg may map, its own 130 MB and its threads' stacks included
@@ -114,16 +116,26 @@ def run(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Done
     return Done(returncode=process.returncode, **decoded)
 
 
-def write(line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX) -> None:
-    """Runs ffmpeg, which writes a file, to its end. Raises: VideoFileError, with this `failure` and `fix`, if it fails or takes
-    longer than this."""
+def write(
+    line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX, *, video_seconds: float = 0.0
+) -> None:
+    """Runs ffmpeg, which writes a file, to its end. `video_seconds` is how long the written video will be: with it, progress is
+    reported (`backend.media.progress`). Raises: VideoFileError, with this `failure` and `fix`, if it fails or takes longer than
+    `seconds`."""
+    line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
-        with running(line, stdout=subprocess.DEVNULL) as process, time_limit(seconds, process):
-            _, errors = process.communicate()
+        with tempfile.TemporaryFile() as log, running(line, errors=log) as process, time_limit(seconds, process):
+            for word in process.stdout:
+                name, _, value = word.partition(b"=")
+                if name == b"out_time_us" and video_seconds and value.strip().isdigit():
+                    report_share(int(value) / 1e6 / video_seconds)
+            process.wait()
+            log.seek(0)
+            errors = log.read().decode(errors="replace")
     except OSError as error:
         raise VideoFileError(failure, str(error), "check the disk") from error
     if process.returncode != 0:
-        raise VideoFileError(failure, last_words(errors.decode(errors="replace")), fix)
+        raise VideoFileError(failure, last_words(errors), fix)
 
 
 def last_words(log: str) -> str:

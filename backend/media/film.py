@@ -19,6 +19,7 @@ from backend.contract.sound import SoundPart
 from backend.errors import ClipError, SoundError
 from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
 from backend.media.given_sounds import MAX_RATE, read_at, read_sound_facts
+from backend.media.progress import reporting
 from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound
 from backend.media.video import Frame, Size, metadata, write_frames
 
@@ -73,7 +74,8 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
     sounds = [clip_sound(clip) if film.is_heard else None for clip in film.clips]
     sound = film_sound(film.pieces, film.fps, sounds, film.track)
     parts = (_frames_of(clip, piece, film) for clip, piece in zip(film.clips, film.pieces, strict=True))
-    num_frames = write_frames(crossed(parts, [piece.fade for piece in film.pieces]), path, fps=film.fps, comment=comment)
+    frames = crossed(parts, [piece.fade for piece in film.pieces])
+    num_frames = write_frames(reporting(frames, film_frames(film.pieces)), path, fps=film.fps, comment=comment)
     if sound is not None:
         put_sound(path, sound, film.size)
     return {"num_frames": num_frames, "has_sound": sound is not None, "seconds": round(time.monotonic() - began, 3)}

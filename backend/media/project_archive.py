@@ -17,6 +17,7 @@ from backend.contract.settings import INPUTS
 from backend.errors import RequestError, StudioError
 from backend.files import replacing
 from backend.media.clips import read_clip_facts
+from backend.media.progress import reporting
 
 FORMAT = "studio project, 1"
 MANIFEST = "project.json"
@@ -40,7 +41,7 @@ def write_archive(name: str, entries: Sequence[Entry], path: Path) -> None:
     """Writes the project of this name. Videos and pictures are stored as they are: they do not get smaller. Raises: OSError."""
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         videos = []
-        for number, entry in enumerate(entries, 1):
+        for number, entry in enumerate(reporting(entries, len(entries)), 1):
             video, inputs = f"videos/{number:04}.mp4", dict[str, list[str]]()
             archive.write(entry.video, video)
             for role, files in entry.inputs.items():
@@ -63,7 +64,8 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             found = _checked(archive, path.stat().st_size)
             manifest = _manifest(archive)
-            videos = [_unpacked(archive, found, one, number, folder) for number, one in enumerate(manifest["videos"], 1)]
+            listed = reporting(manifest["videos"], len(manifest["videos"]))
+            videos = [_unpacked(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError):
         raise _no_project("it is no zip file, or a damaged one") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}

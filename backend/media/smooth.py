@@ -32,7 +32,7 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         inputs = [*ffmpeg.within_limits(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
-        ffmpeg.write(line, "the video could not be made smoother:", "give another one")
+        ffmpeg.write(line, "the video could not be made smoother:", "give another one", video_seconds=facts.seconds)
         if facts.width % 2 or facts.height % 2:
             mp4_boxes.set_shown_size(part, facts.width, facts.height)
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from backend.contract.request import GenerationRequest
 from backend.files import replacing
+from backend.media.progress import reporting
 from backend.media.sound import put_sound, read_sound
 from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
 
@@ -41,7 +42,8 @@ def write_tiled(
     comment = json.dumps({"format": FORMAT, "compared": [request.for_sharing() for request in requests]}, ensure_ascii=True)
     fps = max(request.fps for request in requests)
     with replacing(path) as part:
-        count = write_frames(_frames(tiles, fps, columns), part, fps=fps, comment=comment)
+        expected = max(round(request.total_frames / request.fps * fps) for request in requests)
+        count = write_frames(reporting(_frames(tiles, fps, columns), expected), part, fps=fps, comment=comment)
         if sound is not None:
             facts = read_facts(part)
             put_sound(part, read_sound(sound).part(0, count / fps), (facts.width, facts.height))

@@ -115,7 +115,8 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
     options = "".join(f'<option value="{number}">{escape(label)}</option>' for number, label in enumerate(labels))
     second = options.replace('value="1"', 'value="1" selected')
     export = (
-        f'<a id="compare-export" href="studio/compare/{escape(side.id)}.mp4" download="comparison.mp4">{icon("download")}'
+        f'<a id="compare-export" data-watch-tasks href="studio/compare/{escape(side.id)}.mp4" download="comparison.mp4">'
+        f"{icon('download')}"
         f"<span>{escape(texts.compare_export)}</span></a>"
         if done == total
         else ""

@@ -4,6 +4,7 @@ who may see its videos."""
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,11 +13,11 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.shelf import Comparison
-from backend.errors import StudioError
+from backend.errors import Busy, StudioError
 from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
-from wan_ui.desk.media import VIDEO, before, sent
+from wan_ui.desk.media import VIDEO, before, sent, too_busy
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access
 from wan_ui.words.english import ENGLISH
@@ -25,12 +26,16 @@ from wan_ui.words.english import ENGLISH
 def compare_route(engine: Engine, access: Access) -> Route:
     """`/studio/compare/ID.mp4`, with `?sound=2` the sound of the second tile. Answers 404 for somebody else's comparison, as if
     there were none, and for a tile that is not there or has no sound."""
-    making = asyncio.Lock()  # one video at a time: each decodes up to sixteen
+    making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who asks for the same video waits for it
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
-        work = None if found is None else _tiled(engine, found, request.query_params.get("sound", ""), asker(request), making)
-        path = None if work is None else await unless_gone(request, work)
+        lock = None if found is None else making.setdefault(found.id, asyncio.Lock())
+        who, tile = asker(request, access), request.query_params.get("sound", "")
+        try:
+            path = None if found is None else await unless_gone(request, _tiled(engine, found, tile, who, lock))
+        except Busy as error:
+            return too_busy(error)
         return sent(path, cache="private, no-store")
 
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
@@ -58,7 +63,9 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: For, making:
             original = await before(jobs[0], engine.cage, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
             work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
-            await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS), who)
+            await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who)
+        except Busy:
+            raise
         except (StudioError, OSError):
             return None
         return path

@@ -2,30 +2,31 @@
 for, to those who may see the video. Keeps no file."""
 
 import asyncio
-import shutil
-import tempfile
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.contract.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.errors import RequestError, StudioError
-from backend.media.cage import EXPORT_SECONDS, Cage, For, Opening
-from backend.media.export import write_export
+from backend.media.cage import EXPORT_SECONDS, Opening
+from backend.media.export import ExportLimits, write_export
 from backend.media.smooth import write_smooth
-from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job
-from wan_ui.desk.opening import asker, unless_gone
+from wan_ui.desk.media import VIDEO, nothing, owned_job
+from wan_ui.desk.opening import asker
+from wan_ui.desk.sending import Downloads, send_made
 from wan_ui.door.access import Access
 from wan_ui.words.english import Texts
 
 MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail
+LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # of a gif or a webp: seconds, pixels, frames a second
+ANIMATION_PROCESSOR_SECONDS = 120.0
+MOST_PNG_BYTES = 500_000_000  # of all frames as PNG pictures
+_TRIES, _TIMES_LARGER = 8, 4  # a first try may be so many times too large; a webm or a smooth video than its source (assumed)
 SMOOTH, SMOOTH_FPS = "smooth", 60  # one more of the formats: an mp4 with so many frames a second
 _PREFIX = "studio/export"
 
@@ -40,14 +41,14 @@ def export_menu(job: Job, texts: Texts) -> str:
     names = {"webm": texts.export_webm, "gif": texts.export_gif, "webp": texts.export_webp, "png": texts.export_png}
     smooth = {SMOOTH: texts.export_smooth} if job.request.fps < SMOOTH_FPS else {}
     links = "".join(
-        f'<a href="{export_url(job, form)}" download="{escape(_name(job, form))}">'
-        f"{escape(name.format(size=MEGABYTES, fps=SMOOTH_FPS))}</a>"
+        f'<a href="{export_url(job, form)}" data-task download="{escape(_name(job, form))}">'
+        f"{escape(name.format(size=MEGABYTES, fps=SMOOTH_FPS, seconds=LONGEST_SECONDS, side=LONGEST_SIDE))}</a>"
         for form, name in (smooth | names).items()
     )
     return f'<details class="menu"><summary>{escape(texts.export)}</summary><div>{links}</div></details>'
 
 
-def export_route(engine: Engine, access: Access) -> Route:
+def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
     """The route that `export_url` points to. Answers 404 alike for somebody else's job, a missing one and an unknown format."""
 
     async def serve(request: Request) -> Response:
@@ -55,37 +56,42 @@ def export_route(engine: Engine, access: Access) -> Route:
         form = request.path_params["form"]
         if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO).is_file():
             return nothing()
-        return await unless_gone(request, _made(engine.cage, job, form, asker(request)))
+        video, who = job.folder / VIDEO, asker(request, access)
+
+        async def make(path: Path) -> None:
+            await engine.cage.opened(_work(video, form, path), who)
+
+        media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _most_bytes(video, form)
+        named = {"name": _name(job, form), "media_type": media_type, "num_bytes": num_bytes}
+        return await send_made(request, downloads, who, make, **named)
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{form}}", serve, methods=["GET"])
 
 
-async def _made(cage: Cage, job: Job, form: str, who: For) -> Response:
-    folder = await asyncio.to_thread(_new_folder)
-    try:
-        path = folder / f"video{_suffix(form)}"
-        await cage.opened(_work(job.folder / VIDEO, form, path), who)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, RequestError):
-            return PlainTextResponse(str(error), status_code=422, headers=PRIVATE)
-        if isinstance(error, StudioError | OSError):
-            return nothing()
-        raise
-    remove = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
-    media_type = MEDIA_TYPES.get(form, "video/mp4")
-    return FileResponse(path, media_type=media_type, filename=_name(job, form), headers=PRIVATE, background=remove)
-
-
-def _new_folder() -> Path:
-    return Path(tempfile.mkdtemp())
-
-
 def _work(video: Path, form: str, path: Path) -> Opening:
+    more = {"seconds": EXPORT_SECONDS, "task": "export"}
     if form == SMOOTH:
-        return Opening(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS)
-    bound = int(MEGABYTES * 1_000_000) if form in BOUNDED else None
-    return Opening(work=write_export, arguments=(video, form, path, bound), seconds=EXPORT_SECONDS)
+        return Opening(work=write_smooth, arguments=(video, SMOOTH_FPS, path), **more)
+    limits = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None)
+    if form in BOUNDED:
+        limits, more["processor_seconds"] = _animation_limits(), ANIMATION_PROCESSOR_SECONDS
+    return Opening(work=write_export, arguments=(video, form, path, limits), **more)
+
+
+def _animation_limits() -> ExportLimits:
+    return ExportLimits(
+        max_bytes=int(MEGABYTES * 1_000_000),
+        longest_side=LONGEST_SIDE,
+        max_seconds=LONGEST_SECONDS,
+        max_fps=MOST_FPS,
+    )
+
+
+def _most_bytes(video: Path, form: str) -> int:
+    """How much of the disk the export may take."""
+    if form in BOUNDED:
+        return int(_TRIES * MEGABYTES * 1_000_000)
+    return MOST_PNG_BYTES if form == "png" else _TIMES_LARGER * video.stat().st_size
 
 
 def _suffix(form: str) -> str:

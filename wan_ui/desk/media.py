@@ -12,6 +12,7 @@ video, until its job is deleted.
 """
 
 import asyncio
+import math
 import re
 from pathlib import Path
 from typing import cast
@@ -24,7 +25,7 @@ from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.errors import JobNotFound, StudioError
+from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
 from backend.media.stills import write_original, write_poster
 from wan_ui.desk.opening import asker, unless_gone
@@ -57,7 +58,10 @@ def media_route(engine: Engine, access: Access) -> Route:
 
     async def serve(request: Request) -> Response:
         job = await asyncio.to_thread(owned_job, engine, request, access)
-        path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
+        try:
+            path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
+        except Busy as error:
+            return too_busy(error)
         return sent(path, cache="private, max-age=86400")
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
@@ -69,6 +73,12 @@ def sent(path: Path | None, *, cache: str) -> Response:
         return nothing()
     headers = {"Cache-Control": cache, "X-Content-Type-Options": "nosniff"}
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
+
+
+def too_busy(error: Busy) -> Response:
+    """What is answered under load: the caller may ask again."""
+    headers = PRIVATE | {"retry-after": str(math.ceil(error.retry_seconds))}
+    return PlainTextResponse(str(error), status_code=503, headers=headers)
 
 
 def nothing() -> Response:
@@ -147,14 +157,17 @@ async def before(job: Job, cage: Cage, who: For = NOBODY) -> Path | None:
     path = job.folder / BEFORE
     if not job.request.has_original and not path.is_file():
         return None
-    return await kept(path, cage, Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS), who)
+    making = Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS, task="comparison")
+    return await kept(path, cage, making, who)
 
 
 async def kept(path: Path, cage: Cage, making: Opening, who: For = NOBODY) -> Path | None:
-    """The file at this path, made if it is not there; None if that fails."""
+    """The file at this path, made if it is not there; None if that fails. Raises: Busy."""
     if not path.is_file():
         try:
             await cage.opened(making, who)
+        except Busy:
+            raise
         except (StudioError, OSError):
             return None
     return path

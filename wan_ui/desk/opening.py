@@ -10,19 +10,21 @@ from starlette.requests import ClientDisconnect, Request
 
 from backend.media.cage import For, Steps
 from wan_ui.desk.visit import Visit
+from wan_ui.door.access import Access
 from wan_ui.door.visitors import address_of, owner_of
 
 Result = TypeVar("Result")
 
 
-def asker(request: Request) -> For:
-    """Who sends this request, by cookie and by address."""
-    return For(owner=owner_of(dict(request.cookies)), address=address_of(request.scope))
+def asker(request: Request, access: Access | None = None) -> For:
+    """Who sends this request, by cookie and by address; `access` tells whether it is the operator."""
+    is_operator = access is not None and access.is_operator(request.cookies)
+    return For(owner=owner_of(dict(request.cookies)), address=address_of(request.scope), has_budget=not is_operator)
 
 
 def visitor(visit: Visit) -> For:
     """The same of a visit."""
-    return For(owner=visit.owner, address=visit.room.address if visit.room else "")
+    return For(owner=visit.owner, address=visit.room.address if visit.room else "", has_budget=not visit.is_operator)
 
 
 def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:

@@ -12,10 +12,10 @@ from starlette.routing import Route
 from backend.contract.events import VideoResult
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.errors import StudioError
+from backend.errors import Busy, StudioError
 from backend.media.cage import LONG_SECONDS, Cage, For, Opening
 from backend.media.sound import MODEL_SOUND, write_sound
-from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job
+from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access
 
@@ -35,14 +35,17 @@ def sound_route(engine: Engine, access: Access) -> Route:
         result = await asyncio.to_thread(engine.library.result, job.id) if job else None
         if job is None or result is None or not result.has_sound:
             return nothing()
-        sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
+        try:
+            sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
+        except Busy as error:
+            return too_busy(error)
         return nothing() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)
 
     return Route(f"/{_PREFIX}/{{job_id}}.wav", serve, methods=["GET"])
 
 
 async def _made(cage: Cage, job: Job, result: VideoResult, who: For) -> bytes | None:
-    """The WAV file; None if the sound cannot be read."""
+    """The WAV file; None if the sound cannot be read. Raises: Busy."""
     exact = job.folder / MODEL_SOUND if result.request == job.request else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound.wav"
@@ -50,5 +53,7 @@ async def _made(cage: Cage, job: Job, result: VideoResult, who: For) -> bytes | 
         try:
             await cage.opened(Opening(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
             return await asyncio.to_thread(path.read_bytes)
+        except Busy:
+            raise
         except (StudioError, OSError):
             return None

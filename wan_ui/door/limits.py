@@ -36,7 +36,21 @@ UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
 )
 PROMPTS_WRITTEN = Limit(what="prompts being written, at once", of_visitor=1, of_address=2, in_all=4)
-PROJECTS_SENT = Limit(what="projects being downloaded, at once", of_visitor=1, of_address=2, in_all=4)
+PROMPTS_HOURLY = Limit(what="prompts being written within an hour", of_visitor=60, of_address=120, in_all=600)
+LONG_WORK = Limit(what="exports, films and projects being made, at once", of_visitor=1, of_address=1, in_all=cage.TASKS.at_once)
+LONG_WORK_WAITING = Limit(
+    what="exports, films and projects that wait to be made",
+    of_visitor=cage.TASKS.waiting_of_visitor,
+    of_address=cage.TASKS.waiting_of_address,
+    in_all=cage.TASKS.waiting,
+)
+LONG_WORK_SECONDS = Limit(
+    what="processor seconds of exports, films and projects within an hour",
+    of_visitor=int(cage.BUDGET.of_visitor),
+    of_address=int(cage.BUDGET.of_address),
+    in_all=int(cage.BUDGET.in_all),
+)
+FILES_SENT = Limit(what="exports and projects being made or downloaded, at once", of_visitor=2, of_address=4, in_all=8)
 JSON_BYTES = Limit(what="bytes of JSON in a request, data URLs aside", of_visitor=1_000_000)
 BODY_BYTES = Limit(what="bytes of a request to `/v1/videos`, and of one uploaded file", of_visitor=60_000_000)
 LOG_BYTES = Limit(what="bytes that a request writes to the log", of_visitor=2_000)

@@ -41,6 +41,8 @@ ROUTES: Rules = {
     "/config": "login",
     "/studio/changes": "login",
     "/studio/figures": "login",
+    "/studio/tasks": "login",
+    "/studio/tasks/{task_id}/stop": "visitor",
     UPLOAD: "login",
     f"{API}/upload_progress": "login",
     f"{API}/info": "login",

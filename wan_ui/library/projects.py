@@ -86,7 +86,7 @@ def _row(project: Project, is_current: bool, texts: Texts) -> str:
     words = texts.project_leave if is_current else texts.project_use
     use = text_button(f"project:{'leave' if is_current else 'use'}", f"{project.name} · {project.videos}", hint=words, **one)
     export = (
-        f'<a class="quiet-button" href="{project_url(project)}" download="{escape(project_name(project))}"'
+        f'<a class="quiet-button" href="{project_url(project)}" data-task download="{escape(project_name(project))}"'
         f' title="{escape(texts.project_export)}" aria-label="{escape(texts.project_export)}">{icon("download")}</a>'
         if project.videos
         else ""

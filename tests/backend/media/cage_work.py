@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from backend.errors import ImageError
+from backend.media.progress import report_share
 
 
 def double(number: int) -> int:
@@ -28,6 +30,18 @@ def wait_for(gate: str, here: str) -> str:
     child.kill()
     child.wait()
     return "done"
+
+
+def report_half_and_wait(gate: str, here: str) -> str:
+    """Reports that half of the work is done, and then does what `wait_for` does."""
+    report_share(0.5)
+    return wait_for(gate, here)
+
+
+def burn(seconds: float) -> None:
+    """Uses so much processor time, in a process that it starts."""
+    code = f"import time\nwhile time.process_time() < {seconds}: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def fill(megabytes: int) -> int:

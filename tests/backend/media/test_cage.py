@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import Busy, ImageError, StudioError
-from backend.media.cage import LONG_SECONDS, Cage, For, Opening
+from backend.media.cage import LONG_SECONDS, Cage, For, Opening, PoolLimits, ProcessorBudget
 from tests.backend.media import cage_work as work
 
 PATIENCE = 60.0  # seconds that a test waits for something to happen
@@ -98,10 +98,10 @@ def test_two_work_at_once_and_one_for_a_visitor_or_an_address(cages, waiting):
 def test_clips_never_take_all_places(cages, waiting):
     cage = cages()
     with ThreadPoolExecutor(4) as visitors:
-        clips = [
-            visitors.submit(cage.run, waiting.opening(name, seconds=LONG_SECONDS), For(owner=name)) for name in ("one", "two")
-        ]
+        clips = [visitors.submit(cage.run, waiting.opening("one", seconds=LONG_SECONDS), For(owner="one"))]
         waiting.begun("one")
+        clips.append(visitors.submit(cage.run, waiting.opening("two", seconds=LONG_SECONDS), For(owner="two")))
+        until(lambda: len(cage._short._line) == 1)
         assert cage.run(doubled(1), For(owner="three")) == 2
         assert not (waiting.folder / "two").exists()
         waiting.let_go()
@@ -114,11 +114,11 @@ def test_a_visitor_has_a_few_requests_in_line_and_there_is_an_end_to_the_line(ca
         visitors.submit(cage.run, waiting.opening("first"), For(owner="a"))
         waiting.begun("first")
         line = [visitors.submit(cage.run, doubled(1), For(owner="a")) for _ in range(2)]
-        until(lambda: len(cage._line) == 2)
+        until(lambda: len(cage._short._line) == 2)
         with pytest.raises(Busy, match="try again"):
             cage.run(doubled(1), For(owner="a"))
         line.append(visitors.submit(cage.run, doubled(1), For(owner="b")))
-        until(lambda: len(cage._line) == 3)
+        until(lambda: len(cage._short._line) == 3)
         with pytest.raises(Busy):
             cage.run(doubled(1), For(owner="c"))
         waiting.let_go()
@@ -234,7 +234,7 @@ def test_closing_ends_what_is_done_and_takes_nothing_more(cages, waiting):
         first = visitors.submit(cage.run, waiting.opening("first"))
         processes = waiting.begun("first")
         second = visitors.submit(cage.run, doubled(1))
-        until(lambda: len(cage._line) == 1)
+        until(lambda: len(cage._short._line) == 1)
         cage.close()
         with pytest.raises(StudioError):
             first.result(PATIENCE)
@@ -244,6 +244,77 @@ def test_closing_ends_what_is_done_and_takes_nothing_more(cages, waiting):
         wait_until_gone(pid)
     with pytest.raises(Busy):
         cage.run(doubled(1))
+
+
+def test_short_work_never_waits_behind_long_work_and_long_work_of_others_waits(cages, waiting):
+    cage = cages()
+    with ThreadPoolExecutor(4) as visitors:
+        names = ("export", "film")
+        tasks = [visitors.submit(cage.run, waiting.opening(name, task=name), For(owner=name)) for name in names]
+        until(lambda: [len(cage.tasks(name)) for name in names] == [1, 1])
+        clip = visitors.submit(cage.run, waiting.opening("clip", seconds=LONG_SECONDS), For(owner="export"))
+        waiting.begun("clip")
+        assert cage.run(doubled(1), For(owner="somebody")) == 2
+        shares = [cage.tasks(name)[0].share for name in names]
+        assert sorted(share is None for share in shares) == [False, True], "one runs, the other waits"
+        waiting.let_go()
+        assert [one.result(PATIENCE) for one in (*tasks, clip)] == ["done"] * 3
+    assert cage.tasks("export") == [] == cage.tasks("film")
+
+
+def test_the_owner_sees_progress_and_stops_long_work_that_runs_or_waits(cages, waiting):
+    cage, owner = cages(), For(owner="ann")
+    with ThreadPoolExecutor(2) as visitors:
+        names = (str(waiting.gate), str(waiting.folder / "halfway"))
+        opening = Opening(work=work.report_half_and_wait, arguments=names, task="export")
+        running = visitors.submit(cage.run, opening, owner)
+        until(lambda: [task.share for task in cage.tasks("ann")] == [0.5])
+        waits = visitors.submit(cage.run, waiting.opening("second", task="film"), owner)
+        until(lambda: len(cage.tasks("ann")) == 2)
+        pids = waiting.begun("halfway")
+        assert [task.kind for task in cage.tasks("ann")] == ["export", "film"] and cage.tasks("bob") == []
+        for task in cage.tasks("ann"):
+            assert not cage.stop_task(task.id, "bob")
+        for task in reversed(cage.tasks("ann")):
+            assert cage.stop_task(task.id, "ann")
+        for one in (running, waits):
+            with pytest.raises(StudioError, match="was stopped"):
+                one.result(PATIENCE)
+    for pid in pids:
+        wait_until_gone(pid)
+    assert not (waiting.folder / "second").exists()
+
+
+def test_long_work_ends_at_its_processor_time(cages):
+    cage = cages()
+    with pytest.raises(StudioError, match="may use 1 s of processor time and needs more"):
+        cage.run(
+            Opening(work=work.burn, arguments=(60.0,), seconds=PATIENCE, task="export", processor_seconds=1.0), For(owner="a")
+        )
+    assert cage.run(Opening(work=work.double, arguments=(2,), task="export"), For(owner="a")) == 4
+
+
+def test_a_visitor_who_has_used_the_hours_processor_time_is_told_when_to_come_again(cages):
+    cage, opening = cages(budget=ProcessorBudget(of_visitor=1.0)), Opening(work=work.double, arguments=(2,), task="export")
+    assert cage.run(opening, For(owner="a")) == 4, "each piece counts for a second at least"
+    with pytest.raises(Busy, match="try again in 60 min") as refused:
+        cage.run(opening, For(owner="a"))
+    assert 3000 < refused.value.retry_seconds <= 3600
+    assert cage.run(opening, For(owner="b")) == 4 and cage.run(opening, For(owner="a", has_budget=False)) == 4
+    assert cage.run(doubled(2), For(owner="a")) == 4, "short work is not counted"
+
+
+def test_few_pieces_of_long_work_wait(cages, waiting):
+    few = PoolLimits(at_once=1, waiting=2, waiting_of_visitor=1, waiting_of_address=2, patience_seconds=PATIENCE)
+    cage = cages(tasks=few)
+    with ThreadPoolExecutor(4) as visitors:
+        visitors.submit(cage.run, waiting.opening("first", task="film"), For(owner="a"))
+        waiting.begun("first")
+        visitors.submit(cage.run, waiting.opening("second", task="film"), For(owner="a"))
+        until(lambda: len(cage.tasks("a")) == 2)
+        with pytest.raises(Busy):
+            cage.run(waiting.opening("third", task="film"), For(owner="a"))
+        waiting.let_go()
 
 
 def test_a_process_whose_studio_is_gone_ends_in_the_middle_of_its_work(waiting):

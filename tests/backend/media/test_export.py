@@ -12,7 +12,7 @@ from PIL import Image
 from app import main
 from backend.errors import RequestError, VideoFileError
 from backend.media.clips import read_clip_facts
-from backend.media.export import write_export
+from backend.media.export import ExportLimits, write_export
 from backend.media.sound import put_sound
 from backend.media.video import read_frames, write_video
 from tests.backend.conftest import request
@@ -77,7 +77,7 @@ def test_one_that_is_too_large_becomes_smaller_pictures_of_the_same_shape_and_le
     noise = (rng.integers(0, 255, (SIZE[1], SIZE[0], 3), np.uint8) for _ in range(COUNT))
     write_video(noise, video, fps=FPS, request=request(num_frames=COUNT))
     whole = write_export(video, form, path)["num_bytes"]
-    made = write_export(video, form, path, max_bytes=int(0.8 * whole))
+    made = write_export(video, form, path, ExportLimits(max_bytes=int(0.8 * whole)))
     assert path.stat().st_size == made["num_bytes"] <= 0.8 * whole and made["width"] < 96
     assert made["width"] / made["height"] == pytest.approx(1.5, abs=0.03)
     with Image.open(path) as opened:
@@ -86,7 +86,7 @@ def test_one_that_is_too_large_becomes_smaller_pictures_of_the_same_shape_and_le
 
 def test_one_that_fits_in_no_size_is_refused_and_leaves_no_file(video, tmp_path):
     with pytest.raises(RequestError, match="does not fit in 0.001 MB, not with 48x32 pixels either; allow more, or take webm"):
-        write_export(video, "gif", tmp_path / "out.gif", max_bytes=1000)
+        write_export(video, "gif", tmp_path / "out.gif", ExportLimits(max_bytes=1000))
     assert not (tmp_path / "out.gif").exists()
 
 

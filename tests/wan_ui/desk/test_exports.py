@@ -1,19 +1,23 @@
 """Who gets a video in another format, and what becomes of the file."""
 
-import tempfile
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.contract.formats import FORMATS, MEDIA_TYPES
-from backend.media.cage import Cage
+from backend.media.cage import Cage, ProcessorBudget
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.desk import exports
-from wan_ui.desk.exports import export_menu, export_route, export_url
+from wan_ui.desk.exports import LONGEST_SECONDS, export_menu, export_route, export_url
+from wan_ui.desk.sending import Downloads
+from wan_ui.door import uploads
 from wan_ui.door.access import Access
 from wan_ui.door.visitors import COOKIE, owner_of
 from wan_ui.words.english import ENGLISH
@@ -35,16 +39,16 @@ def job(tmp_path):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Where temporary files are made."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "temporary"
+    """Where files that are sent once are made."""
+    (tmp_path / "uploads").mkdir()
+    monkeypatch.setattr(uploads, "get_upload_folder", lambda: str(tmp_path / "uploads"))
+    return tmp_path / "uploads"
 
 
-def get(job, form, token=MINE, path=None):
-    cage, engine = Cage(), FakeEngine([job])
+def get(job, form, token=MINE, path=None, **budget):
+    cage, engine = Cage(budget=ProcessorBudget(**budget)), FakeEngine([job])
     engine.cage = cage
-    site = Starlette(routes=[export_route(engine, Access("key"))])
+    site = Starlette(routes=[export_route(engine, Access("key"), Downloads())])
     try:
         return TestClient(site, cookies={COOKIE: token} if token else {}).get(path or "/" + export_url(job, form))
     finally:
@@ -89,4 +93,38 @@ def test_one_that_cannot_be_made_leaves_nothing(job, temporary, monkeypatch):
 def test_the_menu_links_to_every_format_with_words_of_the_language(job):
     menu = export_menu(job, ENGLISH)
     assert all(f'href="{export_url(job, form)}"' in menu for form in FORMATS)
-    assert "GIF, at most 8 MB" in menu and "PNG frames, zip" in menu
+    assert "GIF: at most 20 s, 720 pixels, 8 MB" in menu and "PNG frames, zip" in menu
+
+
+def test_an_animation_is_refused_that_would_last_too_long(job, temporary, monkeypatch):
+    monkeypatch.setattr(exports, "LONGEST_SECONDS", 0.5)
+    answer = get(job, "gif")
+    assert answer.status_code == 422 and "a gif may last at most 0.5 s; take webm" in answer.text and LONGEST_SECONDS == 20
+
+
+@pytest.mark.parametrize("form", ["gif", "webp"])
+def test_an_animation_has_few_and_small_pictures(form, job, temporary, monkeypatch):
+    monkeypatch.setattr(exports, "LONGEST_SIDE", 48)
+    monkeypatch.setattr(exports, "MOST_FPS", 8)
+    path = temporary.parent / "made"
+    path.write_bytes(get(job, form).content)
+    with Image.open(path) as made:
+        assert made.size == (48, 48) and made.n_frames <= 10
+
+
+def test_pictures_that_take_too_much_of_the_disk_are_refused_and_leave_nothing(job, temporary, monkeypatch):
+    monkeypatch.setattr(exports, "MOST_PNG_BYTES", 50_000)
+    answer = get(job, "png")
+    assert answer.status_code == 422 and "take more than 0 MB" in answer.text and list(temporary.iterdir()) == []
+
+
+def test_without_room_on_the_disk_nothing_is_made(job, temporary, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=uploads.LEAST_FREE + 1_000_000))
+    answer = get(job, "png")
+    assert answer.status_code == 507 and list(temporary.iterdir()) == []
+
+
+def test_load_is_answered_503_and_says_when_to_ask_again(job, temporary):
+    answer = get(job, "gif", of_visitor=0)
+    assert answer.status_code == 503 and "processor time" in answer.text and int(answer.headers["retry-after"]) >= 0
+    assert list(temporary.iterdir()) == []

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door.limits import PROJECTS_SENT
+from wan_ui.door.limits import FILES_SENT
 
 ANN = "studio_visitor=" + "a" * 43
 
@@ -60,13 +61,15 @@ def until_none_is_left(data_dir: Path) -> None:
     assert parts(data_dir) == []
 
 
-def test_a_caller_who_does_not_read_keeps_one_copy_of_a_project_and_leaves_none(url, project, data_dir):
+def test_a_caller_who_does_not_read_keeps_a_few_copies_of_a_project_and_leaves_none(url, project, data_dir):
     (video,) = data_dir.glob("runs/*/video.mp4")
     video.write_bytes(video.read_bytes() + bytes(50_000_000))  # more than the system keeps on its way
     address = f"studio/project/{project}.zip"
-    with stalled(url, address, video):
-        answers = [httpx.get(f"{url}{address}", headers={"cookie": ANN}).status_code for _ in range(PROJECTS_SENT.of_visitor + 1)]
-        assert answers == [429] * len(answers) and len(parts(data_dir)) == 1
+    with ExitStack() as readers:
+        for _ in range(FILES_SENT.of_visitor):
+            readers.enter_context(stalled(url, address, video))
+        answers = [httpx.get(f"{url}{address}", headers={"cookie": ANN}).status_code for _ in range(3)]
+        assert answers == [429] * 3 and len(parts(data_dir)) == FILES_SENT.of_visitor
     until_none_is_left(data_dir)
     assert httpx.get(f"{url}{address}", headers={"cookie": ANN}).status_code == 200
     until_none_is_left(data_dir)

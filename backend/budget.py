@@ -1,0 +1,69 @@
+"""Counts what owners and addresses use within an hour."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HOUR_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class _Use:
+    moment: float
+    amount: float
+    owner: str
+    address: str
+
+
+class HourlyBudget:
+    """What one owner, one address and everybody together may use within an hour. An empty name is not limited by itself.
+
+    `read_clock` returns seconds. The methods may be called from any thread.
+    """
+
+    def __init__(self, of_owner: float, of_address: float, in_all: float, read_clock: Callable[[], float] = time.monotonic):
+        self._of_owner, self._of_address, self._in_all = of_owner, of_address, in_all
+        self._read_clock = read_clock
+        self._uses: deque[_Use] = deque()
+        self._lock = threading.Lock()
+
+    def remaining(self, owner: str, address: str) -> float:
+        """How much the owner may still use at this address; 0 or less if nothing."""
+        with self._lock:
+            self._forget_old()
+            return min(limit - sum(use.amount for use in uses) for limit, uses in self._counted(owner, address))
+
+    def add(self, owner: str, address: str, amount: float) -> None:
+        """Counts a use, also one that is larger than what remains."""
+        with self._lock:
+            self._uses.append(_Use(self._read_clock(), amount, owner, address))
+
+    def wait_seconds(self, owner: str, address: str) -> float:
+        """The seconds until something remains; 0 if something does."""
+        with self._lock:
+            self._forget_old()
+            return max(self._wait_for(limit, uses) for limit, uses in self._counted(owner, address))
+
+    def _wait_for(self, limit: float, uses: list[_Use]) -> float:
+        used, expired = sum(use.amount for use in uses), None
+        for use in uses:
+            if used < limit:
+                break
+            used, expired = used - use.amount, use
+        return 0.0 if expired is None else expired.moment + HOUR_SECONDS - self._read_clock()
+
+    def _counted(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
+        """Each limit that applies, with the uses that count for it."""
+        found = [(self._in_all, list(self._uses))]
+        if owner:
+            found.append((self._of_owner, [use for use in self._uses if use.owner == owner]))
+        if address:
+            found.append((self._of_address, [use for use in self._uses if use.address == address]))
+        return found
+
+    def _forget_old(self) -> None:
+        oldest = self._read_clock() - HOUR_SECONDS
+        while self._uses and self._uses[0].moment < oldest:
+            self._uses.popleft()

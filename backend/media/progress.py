@@ -1,0 +1,53 @@
+"""Reports how much of a piece of long work is done: the code that does the work calls `report_share`."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+Item = TypeVar("Item")
+_SMALLEST_STEP = 0.01
+_LISTENER: ContextVar[Callable[[float], None] | None] = ContextVar("progress_listener", default=None)
+
+
+def report_share(share: float) -> None:
+    """Reports that this share of the work, from 0 to 1, is done. Does nothing if nobody listens."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(min(1.0, max(0.0, share)))
+
+
+def reporting(items: Iterable[Item], total: int) -> Iterator[Item]:
+    """Yields the items and reports, after each, its share of `total`."""
+    for number, item in enumerate(items, 1):
+        yield item
+        report_share(number / max(1, total))
+
+
+@contextmanager
+def listening(listener: Callable[[float], None]) -> Iterator[None]:
+    """Calls `listener` with the shares that are reported within the block, if they have grown by one hundredth."""
+    last = 0.0
+
+    def hear(share: float) -> None:
+        nonlocal last
+        if share >= last + _SMALLEST_STEP:
+            last = share
+            listener(share)
+
+    token = _LISTENER.set(hear)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+@contextmanager
+def part_of_work(first: float, last: float) -> Iterator[None]:
+    """Within the block, shares from 0 to 1 count as shares from `first` to `last` of the whole work."""
+    outer = _LISTENER.get()
+    token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)

@@ -1,0 +1,65 @@
+"""Who sees and stops long work."""
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from backend.media.cage import Task
+from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.routes.tasks import PATH, tasks_routes
+
+MINE, THEIRS = "A" * 43, "B" * 43
+
+
+class FakeCage:
+    """Holds one visitor's work, one piece of each kind."""
+
+    def __init__(self):
+        self.stopped = []
+        self.kinds = ("export", "film", "comparison", "import", "project")
+
+    def tasks(self, owner):
+        own = owner == owner_of({COOKIE: MINE})
+        return [Task(id=kind, kind=kind, share=None if kind == "film" else 0.42) for kind in self.kinds] if own else []
+
+    def stop_task(self, task_id, owner):
+        is_there = task_id in [task.id for task in self.tasks(owner)]
+        self.stopped += [task_id] * is_there
+        return is_there
+
+
+@pytest.fixture
+def cage():
+    return FakeCage()
+
+
+def site(cage, cookie):
+    class Engine:
+        pass
+
+    engine = Engine()
+    engine.cage = cage
+    desk = type("Desk", (), {"engine": engine})()
+    return TestClient(Starlette(routes=tasks_routes(desk)), cookies={COOKIE: cookie} if cookie else {})
+
+
+def test_a_visitor_sees_their_own_in_their_language(cage):
+    told = site(cage, MINE).get(PATH).json()
+    assert told["stop"] == "Stop"
+    assert told["tasks"][:2] == [
+        {"id": "export", "text": "Exporting · 42 %", "percent": 42},
+        {"id": "film", "text": "Cutting the film · waiting for others", "percent": None},
+    ]
+    chinese = site(cage, MINE).get(PATH, headers={"accept-language": "zh"}).json()
+    assert all(one["text"] not in str(told) for one in chinese["tasks"])
+
+
+@pytest.mark.parametrize("cookie", [THEIRS, None])
+def test_nobody_else_sees_or_stops_them(cage, cookie):
+    assert site(cage, cookie).get(PATH).json()["tasks"] == []
+    assert site(cage, cookie).post(f"{PATH}/export/stop").status_code == 404 and cage.stopped == []
+
+
+def test_the_owner_stops_one(cage):
+    assert site(cage, MINE).post(f"{PATH}/export/stop").status_code == 200 and cage.stopped == ["export"]
+    assert site(cage, MINE).post(f"{PATH}/nothing/stop").status_code == 404

@@ -1,0 +1,41 @@
+"""`/studio/tasks`: the caller's exports, films, comparisons and projects that are being made, with progress; and to stop one."""
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from backend.media.cage import Task
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.media import PRIVATE, nothing
+from wan_ui.desk.opening import asker
+from wan_ui.words.english import Texts
+from wan_ui.words.languages import texts_for
+
+PATH = "/studio/tasks"
+
+
+def tasks_routes(desk: Desk) -> Sequence[Route]:
+    """The addresses. A caller sees and stops only what their own cookie began."""
+
+    async def show(request: Request) -> Response:
+        texts = texts_for(request.headers)
+        tasks = [_described(task, texts) for task in desk.engine.cage.tasks(asker(request).owner)]
+        return JSONResponse({"tasks": tasks, "stop": texts.stop}, headers=PRIVATE)
+
+    async def stop(request: Request) -> Response:
+        task_id, owner = request.path_params["task_id"], asker(request).owner
+        is_stopped = await asyncio.to_thread(desk.engine.cage.stop_task, task_id, owner)
+        return JSONResponse({}, headers=PRIVATE) if is_stopped else nothing()
+
+    return [Route(PATH, show, methods=["GET"]), Route(f"{PATH}/{{task_id}}/stop", stop, methods=["POST"])]
+
+
+def _described(task: Task, texts: Texts) -> dict[str, str | int | None]:
+    name = getattr(texts, f"task_{task.kind}")
+    if task.share is None:
+        return {"id": task.id, "text": f"{name} · {texts.task_waits}", "percent": None}
+    percent = int(100 * task.share)
+    return {"id": task.id, "text": f"{name} · {percent} %", "percent": percent}
