@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.budget import HourlyBudget
 from backend.contract.request import find_preset
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.cage import Opening
@@ -18,13 +19,14 @@ from backend.rewriting.helper import Helper, suggestions
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.visit import Visit
-from wan_ui.door.limits import PROMPTS_WRITTEN
+from wan_ui.door.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.form.crop import preview_address
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import QUIET, SILENT, Updates, Values
 from wan_ui.parts.notes import note_html, sentence
+from wan_ui.words.english import Texts
 
 SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
 
@@ -32,12 +34,15 @@ SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
 @dataclass(frozen=True, kw_only=True)
 class RewriteHandlers:
     """Handlers of suggestions. `asking` has for each page that waits for one what ends it, `busy` how many each visitor and each
-    address waits for."""
+    address waits for, `hourly` how many there were within an hour."""
 
     desk: Desk
     form: Form
     asking: dict[str, asyncio.Event] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
+    hourly: HourlyBudget = field(
+        default_factory=lambda: HourlyBudget(PROMPTS_HOURLY.of_visitor, PROMPTS_HOURLY.of_address, PROMPTS_HOURLY.in_all)
+    )
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
@@ -72,10 +77,9 @@ class RewriteHandlers:
             with self._room(visit):
                 yield growing_html("", visit.texts)
                 asked = await self._asked(self.form.read(values), prompt, visit)
-                async with aclosing(_until(ended, self.desk.rewriter, asked)) as drawn:
-                    async for suggestion, is_whole in drawn:
-                        draw = suggestion_html(prompt, suggestion, visit.texts)
-                        yield draw if is_whole else growing_html(suggestion, visit.texts)
+                async with aclosing(_drawn(ended, self.desk.rewriter, asked, visit.texts)) as drawn:
+                    async for html in drawn:
+                        yield html
                 if ended.is_set():
                     yield ""
         except StudioError as error:
@@ -109,11 +113,19 @@ class RewriteHandlers:
 
     @contextmanager
     def _room(self, visit: Visit) -> Generator[None]:
-        """Room for one suggestion. Raises: Busy where too many are being written."""
-        who = [f"visitor {visit.owner}", *([f"address {visit.room.address}"] if visit.room else []), "all"]
-        most = [PROMPTS_WRITTEN.of_visitor, *([PROMPTS_WRITTEN.of_address] if visit.room else []), PROMPTS_WRITTEN.in_all]
-        if any(self.busy[one] >= allowed for one, allowed in zip(who, most, strict=True)):
+        """Room for one suggestion. Raises: Busy where too many are being written, or were within an hour."""
+        address = visit.room.address if visit.room else ""  # empty for this machine, which may stand for many people
+        most = {f"visitor {visit.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
+        if address:
+            most[f"address {address}"] = PROMPTS_WRITTEN.of_address
+        if any(self.busy[one] >= allowed for one, allowed in most.items()):
             raise Busy("the helper for prompts", "is writing for others, or for you on another page", "try again in a moment")
+        if visit.room is not None:  # the operator's are not counted
+            if self.hourly.remaining(visit.owner, address) < 1:
+                rule = f"writes at most {PROMPTS_HOURLY.of_visitor} suggestions an hour for a visitor"
+                raise Busy("the helper for prompts", rule, "try again later")
+            self.hourly.add(visit.owner, address, 1)
+        who = list(most)
         self.busy.update(who)
         try:
             yield
@@ -136,6 +148,16 @@ class RewriteHandlers:
             picture = await self.desk.engine.cage.opened(opening, visitor(visit))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
+
+
+async def _drawn(ended: asyncio.Event, helper: Helper, asked: Asked, texts: Texts) -> AsyncGenerator[str]:
+    """The suggestion now and then, and at last what it changes. Raises: StudioError."""
+    async with aclosing(_until(ended, helper, asked)) as growing:
+        async for suggestion, is_whole in growing:
+            if is_whole:
+                yield await asyncio.to_thread(suggestion_html, asked.prompt, suggestion, texts)
+            else:
+                yield growing_html(suggestion, texts)
 
 
 async def _until(ended: asyncio.Event, helper: Helper, asked: Asked) -> AsyncGenerator[tuple[str, bool]]:

@@ -2,7 +2,11 @@
 
 import asyncio
 import sys
+import threading
+from contextlib import ExitStack
+from difflib import SequenceMatcher
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -10,8 +14,11 @@ from backend.errors import Busy
 from backend.rewriting.asked import Asked, has_instructions
 from backend.rewriting.program import Program
 from presets import list_presets, load_preset
-from wan_ui.door.limits import PROMPTS_WRITTEN
+from wan_ui.door.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
+from wan_ui.form import rewrite_handlers
+from wan_ui.form.rewrite import MOST_COMPARED_WORDS, suggestion_html
 from wan_ui.form.rewrite_handlers import RewriteHandlers, _until
+from wan_ui.words.english import ENGLISH
 
 
 def visit(owner: str, address: str | None) -> SimpleNamespace:
@@ -31,6 +38,63 @@ def test_a_visitor_an_address_and_all_together_have_their_limits():
                 with pytest.raises(Busy), handlers._room(visit("e", "4.4.4.4")):
                     pass
     assert not handlers.busy, "nobody is remembered who has none"
+
+
+def test_visitors_behind_this_machines_own_address_do_not_share_places():
+    """As all are who come through a share link."""
+    handlers = RewriteHandlers(desk=None, form=None)
+    with ExitStack() as rooms:
+        for number in range(PROMPTS_WRITTEN.in_all):
+            rooms.enter_context(handlers._room(SimpleNamespace(owner=f"visitor-{number}", room=SimpleNamespace(address=""))))
+
+
+def test_a_visitor_has_so_many_suggestions_an_hour():
+    handlers = RewriteHandlers(desk=None, form=None)
+    for _ in range(PROMPTS_HOURLY.of_visitor):
+        with handlers._room(visit("a", "1.1.1.1")):
+            pass
+    with pytest.raises(Busy, match="60 suggestions an hour"), handlers._room(visit("a", "1.1.1.1")):
+        pass
+    with handlers._room(visit("b", "1.1.1.1")), handlers._room(visit("operator", None)):
+        pass
+
+
+def test_words_that_repeat_do_not_take_the_processor():
+    """The matcher takes cubic time for them: 58 s for these texts."""
+    counted = []
+
+    def compare(**given):
+        counted.append((len(given["a"]), len(given["b"])))
+        return SequenceMatcher(**given)
+
+    with patch("wan_ui.form.rewrite.SequenceMatcher", compare):
+        html = suggestion_html("a " * 4000, "a c " * 300, ENGLISH)
+    assert all(max(sizes) <= MOST_COMPARED_WORDS for sizes in counted)
+    assert "<del>" in html and "<ins>" in html
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "marked"),
+    [
+        ("a red circle", "a blue circle", "a <del>red</del> <ins>blue</ins> circle"),
+        ("a circle", "a circle that moves", "a circle <ins>that moves</ins>"),
+        ("x " * 400 + "red", "x " * 400 + "blue", "<del>red</del> <ins>blue</ins>"),
+    ],
+)
+def test_changed_words_are_marked(old, new, marked):
+    assert marked in suggestion_html(old, new, ENGLISH)
+
+
+def test_the_comparison_runs_outside_the_event_loop(monkeypatch):
+    threads = []
+    monkeypatch.setattr(rewrite_handlers, "suggestion_html", lambda *given: threads.append(threading.current_thread()) or "done")
+    helper = Program(command=(sys.executable, "-c", "print('a blue circle')"))
+    asked = Asked(prompt="a red circle", preset=load_preset("wan-tiny"), seconds=1.0)
+
+    async def suggest() -> list[str]:
+        return [drawn async for drawn in rewrite_handlers._drawn(asyncio.Event(), helper, asked, ENGLISH)]
+
+    assert asyncio.run(suggest())[-1] == "done" and threads[0] is not threading.main_thread()
 
 
 def test_an_end_stops_the_helper_at_once():
