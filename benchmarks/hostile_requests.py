@@ -104,6 +104,8 @@ def _of_words(stranger: Stranger) -> dict[str, Callable[[], Any]]:
         "preset of 900,000 letters": lambda: stranger.call("choose_preset", {"preset": "x" * 900_000}),
         "body of 300 MB": lambda: send_body(stranger.client, 300_000_000),
         "JSON of 980 KB, a list of objects": lambda: post("/v1/videos", content=wide, headers=_JSON),
+        "JSON of 59 MB, beginnings of data URLs": lambda: post("/v1/videos", content=b'"data:' * 9_800_000, headers=_JSON),
+        "JSON of 59 MB, quotation marks": lambda: post("/v1/videos", content=b'"' * 59_000_000, headers=_JSON),
         "JSON of 20 MB, a list of objects": lambda: post("/v1/videos", content=wide * 20, headers=_JSON),
         "recording of 38 MB": lambda: post("/gradio_api/process_recording", files={"file": ("a.mp4", b"x" * 38_000_000)}),
         "upload under another name, 38 MB": lambda: post("/gradio_api/upload", files={"other": ("a", b"x" * 38_000_000)}),

@@ -1,6 +1,6 @@
 """Reports how much of a piece of long work is done: the code that does the work calls `report_share`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -25,7 +25,7 @@ def reporting(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 @contextmanager
-def listening(listener: Callable[[float], None]) -> Iterator[None]:
+def listening(listener: Callable[[float], None]) -> Generator[None]:
     """Calls `listener` with the shares that are reported within the block, if they have grown by one hundredth."""
     last = 0.0
 
@@ -43,7 +43,7 @@ def listening(listener: Callable[[float], None]) -> Iterator[None]:
 
 
 @contextmanager
-def part_of_work(first: float, last: float) -> Iterator[None]:
+def part_of_work(first: float, last: float) -> Generator[None]:
     """Within the block, shares from 0 to 1 count as shares from `first` to `last` of the whole work."""
     outer = _LISTENER.get()
     token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))

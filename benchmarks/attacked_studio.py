@@ -1,0 +1,188 @@
+"""A studio that is attacked, and another visitor who uses it meanwhile: what the parts of `benchmarks.strangers` share."""
+
+import multiprocessing
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import httpx
+
+from benchmarks.hostile_requests import Stranger, red_picture, with_picture
+from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, wait_until_ready
+
+MOST_SERVER_MB = 700  # with what it has started, but for the workers
+KINDS = ("/healthz", "page", "picture")  # what another visitor asks for meanwhile
+STRANGER, OTHER = {"x-forwarded-for": "203.0.113.5"}, {"x-forwarded-for": "203.0.113.6"}
+ROUND_SECONDS = 15.0  # then those who wait go away
+SETTLE_SECONDS = 3.0
+
+
+@dataclass
+class Table:
+    """The rows of the report, and whether all bounds held."""
+
+    rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
+
+    def add(self, what: str, bound: str, measured: str, holds: bool) -> None:
+        """One row; also shown at once, so that a long run can be watched."""
+        self.rows.append((what, bound, measured, holds))
+        sys.stderr.write(f"{what}: {measured}{'' if holds else '  BROKEN'}\n")
+
+    @property
+    def holds(self) -> bool:
+        return all(row[-1] for row in self.rows)
+
+    def __str__(self) -> str:
+        lines = [
+            f"| {what} | {bound} | {measured} | {'yes' if holds else '**no**'} |" for what, bound, measured, holds in self.rows
+        ]
+        return "\n".join(["| what | bound | measured | holds |", "|---|---|---|---|", *lines]) + "\n"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running studio."""
+
+    url: str
+    pid: int
+    log: Path
+
+    data: Path
+
+    def memory(self) -> int:
+        """Resident MB of the server and of everything that it has started but the workers, which hold the models."""
+        return sum(resident(pid) for pid in processes_of(self.pid) if pid == self.pid or not is_worker(pid))
+
+
+@contextmanager
+def serving(project: Path, folder: Path, *more: str) -> Generator[Server]:
+    """The studio of this checkout on a free port, when it is ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = folder / "server.log"
+    command = [sys.executable, "app.py", "serve", "--port", str(port), "--data-dir", str(folder / "data"), *more]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=project, stdout=file, stderr=file)
+    try:
+        url = f"http://127.0.0.1:{port}/"
+        wait_until_ready(url)
+        yield Server(url, process.pid, log, folder / "data")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        threads = [path.joinpath("children").read_text().split() for path in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return [pid]
+    found = {int(child) for child in children} | {int(child) for thread in threads for child in thread}
+    return [pid, *(one for child in found for one in processes_of(child))]
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"backend.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+@contextmanager
+def watched(server: Server) -> Generator[Callable[[], int]]:
+    """Gives the most MB that the server has had since this began."""
+    peak, is_over = server.memory(), threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not is_over.wait(0.02):
+            peak = max(peak, server.memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: peak
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def add_round(table: Table, what: str, seconds: dict[str, list[float]], peak: int) -> None:
+    slowest = {kind: _percentile(seconds[kind]) for kind in KINDS}
+    shown = ", ".join(f"{kind} {slowest[kind]:.2f} s" for kind in KINDS)
+    holds = max(slowest.values()) <= SLOWEST_ANSWER_SECONDS and peak <= MOST_SERVER_MB
+    table.add(what, f"{SLOWEST_ANSWER_SECONDS:g} s, {MOST_SERVER_MB} MB", f"{shown}, {peak} MB", holds)
+
+
+def _percentile(seconds: list[float]) -> float:
+    """The 99th; infinite if something was not answered as it should be."""
+    return sorted(seconds)[int(0.99 * (len(seconds) - 1))]
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Another visitor, in a process of their own: between `begin` and `end` they use the studio, and keep the seconds."""
+
+    pipe: Connection
+
+    def begin(self) -> None:
+        """From now on."""
+        self.pipe.send("begin")
+
+    def end(self) -> dict[str, list[float]]:
+        """The seconds of each answer by its kind; infinite for a wrong one."""
+        self.pipe.send("end")
+        return self.pipe.recv()
+
+
+@contextmanager
+def person(server: Server) -> Generator[Asks]:
+    """Another visitor of the server."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_use, args=(server.url, theirs), daemon=True)
+    process.start()
+    ours.recv()  # they have the page open
+    try:
+        yield Asks(ours)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _use(url: str, pipe: Connection) -> None:
+    """What the other visitor does."""
+    visitor = Stranger(url, OTHER)
+    picture = visitor.upload("mine.png", red_picture(1280, 720))
+    ask = {
+        "/healthz": lambda: visitor.client.get("/healthz").status_code == 200,
+        "page": lambda: visitor.client.get("/").status_code == 200,
+        "picture": lambda: "data:image/jpeg" in visitor.call("show_picture", with_picture(picture)).text,
+    }
+    pipe.send("ready")
+    while pipe.recv() == "begin":
+        seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        while not pipe.poll(0.05) or not all(seconds.values()):
+            for kind in KINDS:
+                seconds[kind].append(seconds_of(ask[kind]))
+        pipe.recv()
+        pipe.send(seconds)
+
+
+def seconds_of(ask: Callable[[], bool]) -> float:
+    began = time.monotonic()
+    try:
+        is_right = ask()
+        return time.monotonic() - began if is_right else float("inf")
+    except httpx.HTTPError:
+        return float("inf")
