@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from typing import Any
 
 from backend.commands.arguments import output_beside
 from backend.contract.formats import BOUNDED, SUFFIXES
@@ -17,6 +18,6 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.max_mb is not None and form not in BOUNDED:
         raise RequestError(f"--max-mb was given for {form},", f"and bounds {' and '.join(BOUNDED)}", "leave it out")
     bound = None if arguments.max_mb is None else int(arguments.max_mb * 1e6)
-    made = {"path": str(output.absolute())} | write_export(source, form, output, ExportLimits(max_bytes=bound))
+    made: dict[str, Any] = {"path": str(output.absolute())} | write_export(source, form, output, ExportLimits(max_bytes=bound))
     words = f"{output}: {made['width']} x {made['height']} pixels, {made['num_bytes'] / 1e6:.2f} MB"
     sys.stdout.write((json.dumps(made) if arguments.json else words) + "\n")

@@ -1,7 +1,6 @@
 """Writes a video as another kind of file: webm, gif, animated webp, or its frames as PNG pictures in a zip."""
 
 import io
-import itertools
 import math
 import tempfile
 import zipfile
@@ -72,10 +71,12 @@ def _write_within(
     fps = limits.max_fps if limits.max_fps is not None and facts.fps > limits.max_fps else None
     share = min(1.0, (limits.longest_side or math.inf) / max(size))
     max_bytes = limits.max_bytes
-    for attempt in itertools.count():
+    attempt = 0
+    while True:
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
         with part_of_work(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of what is left
             _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
+        attempt += 1
         made = part.stat().st_size
         if max_bytes is None or made <= max_bytes:
             return sides
@@ -104,12 +105,13 @@ def _write_animation(
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
     """`frame-0001.png` and so on; the pictures are compressed already. Raises: RequestError above `max_bytes`."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        frames = reporting(read_frames(video), round(facts.seconds * facts.fps))
+        frames, written = reporting(read_frames(video), round(facts.seconds * facts.fps)), 0
         for number, frame in enumerate(frames, 1):
             picture = io.BytesIO()
             Image.fromarray(frame).save(picture, format="PNG", compress_level=3)
             archive.writestr(f"frame-{number:04d}.png", picture.getvalue())
-            if max_bytes is not None and archive.fp.tell() > max_bytes:
+            written += picture.tell()
+            if max_bytes is not None and written > max_bytes:
                 rule = f"take more than {max_bytes / 1e6:,.0f} MB"
                 raise RequestError("this video's frames as PNG pictures", rule, "take webm, or a shorter or smaller video")
 

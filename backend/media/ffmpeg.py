@@ -125,7 +125,7 @@ def write(
     line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
         with tempfile.TemporaryFile() as log, running(line, errors=log) as process, time_limit(seconds, process):
-            for word in process.stdout:
+            for word in process.stdout or ():
                 name, _, value = word.partition(b"=")
                 if name == b"out_time_us" and video_seconds and value.strip().isdigit():
                     report_share(int(value) / 1e6 / video_seconds)

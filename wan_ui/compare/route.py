@@ -30,7 +30,7 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
-        lock = None if found is None else making.setdefault(found.id, asyncio.Lock())
+        lock = making.setdefault("" if found is None else found.id, asyncio.Lock())
         who, tile = asker(request, access), request.query_params.get("sound", "")
         try:
             path = None if found is None else await unless_gone(request, _tiled(engine, found, tile, who, lock))

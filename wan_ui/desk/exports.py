@@ -13,7 +13,7 @@ from starlette.routing import Route
 from backend.contract.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.media.cage import EXPORT_SECONDS, Opening
+from backend.media.cage import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
 from backend.media.export import ExportLimits, write_export
 from backend.media.smooth import write_smooth
 from wan_ui.desk.media import VIDEO, nothing, owned_job
@@ -69,13 +69,14 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
 
 
 def _work(video: Path, form: str, path: Path) -> Opening:
-    more = {"seconds": EXPORT_SECONDS, "task": "export"}
     if form == SMOOTH:
-        return Opening(work=write_smooth, arguments=(video, SMOOTH_FPS, path), **more)
-    limits = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None)
+        return Opening(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
     if form in BOUNDED:
-        limits, more["processor_seconds"] = _animation_limits(), ANIMATION_PROCESSOR_SECONDS
-    return Opening(work=write_export, arguments=(video, form, path, limits), **more)
+        limits, most = _animation_limits(), ANIMATION_PROCESSOR_SECONDS
+    else:
+        limits, most = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None), TASK_PROCESSOR_SECONDS
+    arguments = (video, form, path, limits)
+    return Opening(work=write_export, arguments=arguments, seconds=EXPORT_SECONDS, task="export", processor_seconds=most)
 
 
 def _animation_limits() -> ExportLimits:

@@ -146,12 +146,12 @@ class _Sent(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         download, read_clock = self._download, self._downloads.read_clock
-        download.began = read_clock()
+        download.began = began = read_clock()
 
         async def counted(message: Message) -> None:
             await send(message)
             download.sent_bytes += len(message.get("body", b""))
-            seconds = read_clock() - download.began
+            seconds = read_clock() - began
             if seconds > LEAST_SECONDS and download.sent_bytes < LEAST_BYTES * seconds:
                 download.cut()
 

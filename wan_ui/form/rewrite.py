@@ -55,8 +55,8 @@ def _changes(before: list[str], after: list[str]) -> Iterator[tuple[bool, int, i
     if len(old) > MOST_COMPARED_WORDS or len(new) > MOST_COMPARED_WORDS:
         yield False, same, len(before), same, len(after)
         return
-    for what, *places in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        yield what == "equal", *(same + place for place in places)
+    for what, first, last, start, end in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        yield what == "equal", same + first, same + last, same + start, same + end
 
 
 def suggestion_html(old: str, new: str, texts: Texts) -> str:
