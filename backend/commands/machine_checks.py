@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from backend.contract.request import example_request
 from backend.engine.disk import RESERVE_BYTES, gigabytes, needed_bytes
 from backend.host_memory import memory_of_machine
 from backend.imports import installed_version
-from backend.settings import PROJECT_FOLDER, Settings
+from backend.settings import PROJECT_FOLDER, Settings, module_environment
 from backend.stock.weights_here import has_weights
 from backend.workers.unused_accelerator import Surroundings, pinned
 from presets import Preset, list_presets
@@ -141,6 +142,16 @@ def hub_check(address: str, *, is_needed: bool) -> Check:
     return Check(name="Hub", state="ok", found=f"{address} answers ({answer.status_code})")
 
 
+def sandbox_check(module: str = "backend.media.system_calls") -> Check:
+    """Whether the processes that open visitors' files can be kept from the network and from other processes. Tried in a process
+    of its own, because a filter of system calls stays."""
+    tried = subprocess.run([sys.executable, "-m", module], env=module_environment(), capture_output=True, check=False)
+    if tried.returncode == 0:
+        return Check(name="sandbox", state="ok", found="visitors' files are opened without network, by a filter of system calls")
+    found = "this kernel takes no filter of system calls: visitors' files are opened within limits of memory, time and files only"
+    return Check(name="sandbox", state="warning", found=found, mend="a Linux kernel with seccomp, on x86-64 or ARM64")
+
+
 def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: tuple[str, Path]) -> list[Check]:
     """All of them. `hub` are the Hub's address and the folder of its cache."""
     address, cache = hub
@@ -154,6 +165,7 @@ def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: 
         folder_check("data folder", settings.data_dir, "--data-dir"),
         folder_check("compiled programs", settings.cache_dir, "STUDIO_CACHE_DIR"),
         folder_check("Hub's cache", cache, "HF_HOME"),
+        sandbox_check(),
         port_check(),
         presets_check(),
         weights,

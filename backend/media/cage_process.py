@@ -1,7 +1,7 @@
 """One process in the cage (`backend.media.cage`), `python -m backend.media.cage_process MODULE...`: one piece of work at a time.
 
-It has limits of memory, of open files and of priority, and ends with all that it has started when the studio that started it is
-gone, also in the middle of work.
+It has limits of memory, of open files, of priority and of system calls. It ends with all that it has started when the studio that
+started it is gone, also in the middle of work.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from typing import IO, Any
 from backend.errors import StudioError
 from backend.media.cage_wire import read_work, write_reply
 from backend.media.progress import listening
+from backend.media.system_calls import deny_system_calls
 
 MEMORY_BYTES = 2**30  # of its own, without what it shares: a picture of 50 million pixels with transparency takes 0.75 GB
 OPEN_FILES = 128
@@ -53,6 +54,7 @@ def _limit() -> None:
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    deny_system_calls()  # `doctor` says where that is not possible
 
 
 def _listen(requests: IO[bytes], works: queue.SimpleQueue) -> None:

@@ -6,7 +6,8 @@ const TASK_STARTERS = 'a[data-task], [data-watch-tasks], #generate, [data-shot]'
 const ROUNDS_WITHOUT = 3;  // looks that find nothing, after which no more follow: a press takes a moment to begin its work
 let emptyRounds = 0, tasksTimer = null;
 const tasksBox = () => {
-  const box = $('#tasks') ?? document.body.appendChild(Object.assign(document.createElement('div'), {id: 'tasks'}));
+  const page = $('.gradio-container') ?? document.body;  // Gradio puts its own selector before each rule of the style sheet
+  const box = $('#tasks') ?? page.appendChild(Object.assign(document.createElement('div'), {id: 'tasks'}));
   box.setAttribute('role', 'status');
   return box;
 };

@@ -259,3 +259,8 @@ def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
 def test_the_worst_finding_is_the_verdict():
     made = [Check(name="it", state=state, found="") for state in ("ok", "skipped", "warning", "fault")]
     assert [worst(made[:count]) for count in (1, 2, 3, 4)] == ["ok", "ok", "warning", "fault"]
+
+
+def test_a_kernel_without_a_filter_of_system_calls_is_a_warning():
+    check = checks.sandbox_check("backend.no_such_module")
+    assert check.state == "warning" and "takes no filter" in check.found

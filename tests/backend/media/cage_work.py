@@ -1,6 +1,8 @@
 """Work for the cage's tests, at the top of a module, as the cage needs it."""
 
+import ctypes
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +44,26 @@ def burn(seconds: float) -> None:
     """Uses so much processor time, in a process that it starts."""
     code = f"import time\nwhile time.process_time() < {seconds}: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def connect() -> str:
+    """The name of the error that a socket ends with."""
+    try:
+        socket.socket().close()
+    except OSError as error:
+        return type(error).__name__
+    return ""
+
+
+def connect_in_a_child() -> str:
+    code = "from tests.backend.media.cage_work import connect; print(connect())"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def trace(pid: int) -> int:
+    """The number of the error with which the kernel refuses to have this process traced; 0 if it does not."""
+    library = ctypes.CDLL(None, use_errno=True)
+    return 0 if library.ptrace(16, pid, 0, 0) == 0 else ctypes.get_errno()  # PTRACE_ATTACH
 
 
 def fill(megabytes: int) -> int:

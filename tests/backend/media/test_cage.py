@@ -1,6 +1,10 @@
 """Two at a time, one for a visitor, nobody waits for ever, and whatever is done ends when nobody wants it any more."""
 
 import asyncio
+import errno
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +14,13 @@ import pytest
 
 from backend.errors import Busy, ImageError, StudioError
 from backend.media.cage import LONG_SECONDS, Cage, For, Opening, PoolLimits, ProcessorBudget
+from backend.settings import PROJECT_FOLDER
 from tests.backend.media import cage_work as work
 
+needs_filter = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-m", "backend.media.system_calls"], cwd=PROJECT_FOLDER).returncode != 0,
+    reason="this kernel has no seccomp filters",
+)
 PATIENCE = 60.0  # seconds that a test waits for something to happen
 
 
@@ -315,6 +324,14 @@ def test_few_pieces_of_long_work_wait(cages, waiting):
         with pytest.raises(Busy):
             cage.run(waiting.opening("third", task="film"), For(owner="a"))
         waiting.let_go()
+
+
+@needs_filter
+def test_work_reaches_no_network_and_no_other_process(cages):
+    cage = cages()
+    assert cage.run(Opening(work=work.connect)) == "PermissionError"
+    assert cage.run(Opening(work=work.trace, arguments=(os.getpid(),))) == errno.EPERM
+    assert cage.run(Opening(work=work.connect_in_a_child)) == "PermissionError", "what it starts has the filter too"
 
 
 def test_a_process_whose_studio_is_gone_ends_in_the_middle_of_its_work(waiting):

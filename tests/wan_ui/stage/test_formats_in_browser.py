@@ -1,5 +1,6 @@
 """A video's other formats, from the menu beside Download to files that Chromium itself plays and shows."""
 
+import os
 import shutil
 import zipfile
 
@@ -40,3 +41,29 @@ def test_the_menu_gives_files_that_other_programs_open(visit, tmp_path):
     address = menu.locator("a[href$=webm]").evaluate("link => link.href")
     width, height, seconds = page.evaluate(PLAYED, address)
     assert (width, height) == (96, 96) and seconds == pytest.approx(17 / 16, abs=0.15)
+
+
+def test_long_work_shows_its_progress_and_can_be_stopped_and_a_refusal_is_read(visit):
+    page, tasks, stopped = visit(), [{"id": "abc", "text": "Exporting · 42 %", "percent": 42}], []
+    made(page, "a square that takes long")
+    page.route("**/studio/tasks", lambda route: route.fulfill(json={"tasks": tasks, "stop": "Stop"}))
+
+    def stop(route) -> None:
+        stopped.append(route.request.url)
+        tasks.clear()
+        route.fulfill(json={})
+
+    page.route("**/studio/tasks/*/stop", stop)
+    words = "this work was stopped; start it again if you want it after all"
+    page.route("**/studio/export/*/gif", lambda route: route.fulfill(body=words, content_type="text/plain"))
+    page.locator(".stage .menu:not(.upscale) summary").click()
+    page.locator(".stage .menu a[href$=gif]").click()
+    page.locator("#message .message.shown", has_text="was stopped").wait_for()
+    row = page.locator("#tasks p", has_text="Exporting · 42 %")
+    row.wait_for()
+    assert row.locator("progress").evaluate("bar => bar.value") == pytest.approx(0.42)
+    if folder := os.environ.get("STUDIO_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/tasks.png")
+    row.locator("button", has_text="Stop").click()
+    row.wait_for(state="detached")
+    assert [url.rpartition("/studio/")[2] for url in stopped] == ["tasks/abc/stop"]
