@@ -9,11 +9,9 @@ import sys
 from pkgutil import resolve_name
 from typing import NoReturn
 
-from backend.commands.arguments import model_of
-from backend.commands.command_line import FAILED, IN_A_PROCESS, OK, WRONG_REQUEST, parse, print_error
-from backend.errors import RequestError, StudioError
-from backend.settings import use_data_dir
+from backend.startup import announce_start
 
+_TITLE = "Wan TPU Studio"
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
     **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth")},
     "check-tpu": "check_tpu:check_tpu",
@@ -26,11 +24,17 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
 
 def main(words: list[str]) -> int:
     """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
+    announce_start(words, _TITLE)  # before the imports, which take seconds, and most of a minute at the first start
+    from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
+    from backend.errors import RequestError, StudioError
+    from backend.settings import use_data_dir
+
     arguments = parse(words)
     use_data_dir(getattr(arguments, "data_dir", None))
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return _run(arguments, words)
+        done = _run(arguments, words)
+        return OK if done is None or done is True else FAILED if done is False else done
     except RequestError as error:
         print_error(error)
         return WRONG_REQUEST
@@ -42,19 +46,20 @@ def main(words: list[str]) -> int:
         return FAILED
 
 
-def _run(arguments: argparse.Namespace, words: list[str]) -> int:
+def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
+    from backend.commands.command_line import IN_A_PROCESS
+
     if arguments.command in IN_A_PROCESS:
         return resolve_name("backend.commands.stages:run_stage")(words)
     if arguments.command not in _COMMANDS:
         return _serve(arguments)
-    done = resolve_name(f"backend.commands.{_COMMANDS[arguments.command]}")(arguments)
-    return OK if done is None or done is True else FAILED if done is False else done
+    return resolve_name(f"backend.commands.{_COMMANDS[arguments.command]}")(arguments)
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> None:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.commands.arguments import hosts_of, password_of, worker_options_of, worker_shares
+    from backend.commands.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.rewriting.choice import helper_of
@@ -79,7 +84,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         from wan_ui.serve import Doors, launch
 
         launch(engine, Doors.of(arguments), rewriter)
-        return OK
     finally:
         engine.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backend.accelerators import Accelerator, find_accelerators
 from backend.shares import Machine, Share, find_machine, split
+from backend.startup import project_name
 
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "STUDIO_DATA_DIR"
@@ -17,7 +18,8 @@ CACHE_VARIABLE = "STUDIO_CACHE_DIR"
 class Settings:
     """Where the studio keeps things.
 
-    `data_dir` (STUDIO_DATA_DIR, else `data` in the project): the job store, the run folders, the logs.
+    `data_dir` (STUDIO_DATA_DIR, else `data` in the project, else for an installed wheel the project's folder in
+    XDG_DATA_HOME or ~/.local/share): the job store, the run folders, the logs.
     `cache_dir` (STUDIO_CACHE_DIR, else `cache` in `data_dir`): compiled programs, safe to delete.
     """
 
@@ -82,9 +84,15 @@ class Settings:
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings; `data_dir`, if given, is used in place of the environment's."""
-    folder = Path(data_dir or environment.get(DATA_VARIABLE) or PROJECT_FOLDER / "data").expanduser().absolute()
+    folder = Path(data_dir or environment.get(DATA_VARIABLE) or _default_data_dir(environment)).expanduser().absolute()
     cache = Path(environment.get(CACHE_VARIABLE) or folder / "cache").expanduser().absolute()
     return Settings(data_dir=folder, cache_dir=cache)
+
+
+def _default_data_dir(environment: Mapping[str, str], project: Path = PROJECT_FOLDER) -> Path:
+    if project.parent.name not in ("site-packages", "dist-packages"):
+        return project / "data"
+    return Path(environment.get("XDG_DATA_HOME") or "~/.local/share") / project_name()  # a wheel's folder goes with its version
 
 
 def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os.environ) -> None:

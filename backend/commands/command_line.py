@@ -15,6 +15,7 @@ from backend.contract.worker import AXES
 from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notices import is_address
 from backend.errors import RequestError
+from backend.startup import is_serving, project_name, project_version
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
@@ -41,14 +42,16 @@ def print_error(message: object) -> None:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command and its options; no command means `serve`."""
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+    if is_serving(words) and words[:1] != ["serve"]:
         words = ["serve", *words]
     return build_parser().parse_args(words)
 
 
 def build_parser() -> Parser:
     """All commands, with help that names units and defaults."""
-    parser = Parser(prog="app.py", description="Makes videos from a prompt or a picture.")
+    command = "wan-studio" if Path(sys.argv[0]).name == "wan-studio" else "app.py"
+    parser = Parser(prog=command, description="Makes videos from a prompt or a picture.")
+    parser.add_argument("--version", action="version", version=f"{project_name()} {project_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_generate(commands)

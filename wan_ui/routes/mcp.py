@@ -23,6 +23,7 @@ from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import FOR_PROGRAMS
 from backend.errors import StudioError
+from backend.startup import project_name, project_version
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
@@ -122,7 +123,7 @@ def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
             result: dict[str, Any] = {
                 "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": "wan-tpu-studio", "version": "1"},
+                "serverInfo": {"name": project_name(), "version": project_version()},
             }
         case "ping":
             result = {}

@@ -1,0 +1,50 @@
+"""What a start says, and how the installed command is the same as app.py."""
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+import app
+from backend import startup
+from backend.settings import PROJECT_FOLDER
+
+
+@pytest.mark.parametrize("words", [[], ["serve"], ["--port", "7861"], ["serve", "--share"]])
+def test_a_start_is_announced_before_anything_heavy_is_imported(words, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "backend.commands.command_line", None)  # its import fails
+    with pytest.raises(ImportError):
+        app.main(words)
+    said = capsys.readouterr()
+    assert said.err.startswith(f"Starting Wan TPU Studio {startup.project_version()}") and not said.out
+
+
+@pytest.mark.parametrize("words", [["presets", "list"], ["generate", "--json"], ["--help"], ["serve", "--help"], ["--version"]])
+def test_other_commands_announce_nothing(words, capsys):
+    startup.announce_start(words, "The studio")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("has_bytecode", [True, False])
+def test_a_first_start_says_that_it_takes_longer(has_bytecode, monkeypatch, capsys, tmp_path):
+    cached = tmp_path / "gradio.pyc"
+    if has_bytecode:
+        cached.touch()
+    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: types.SimpleNamespace(cached=str(cached)))
+    startup.announce_start([], "The studio")
+    assert ("the first start takes about a minute" in capsys.readouterr().err) is not has_bytecode
+
+
+def test_the_installed_command_does_what_app_does_from_any_folder(tmp_path):
+    script = "import sys; from wan_tpu_studio import main; sys.argv = ['wan-studio', *sys.argv[1:]]; sys.exit(main())"
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        environment = {"PYTHONPATH": str(PROJECT_FOLDER), "PATH": "/usr/bin:/bin"}
+        return subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    installed, plain = (run(*start, "presets", "list") for start in (("-c", script), (str(PROJECT_FOLDER / "app.py"),)))
+    assert installed.stdout == plain.stdout != "" and installed.returncode == plain.returncode == 0, installed.stderr
+    assert run("-c", script, "--version").stdout == f"wan-tpu-studio {startup.project_version()}\n"
+    refused = run("-c", script, "presets", "show", "no-such-preset")
+    assert refused.returncode == 2 and "no-such-preset" in refused.stderr
