@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from backend import settings
 from backend.settings import PROJECT_FOLDER, from_environment, own_cores, this_machine, worker_environment
 from backend.shares import Share
 
@@ -43,3 +44,10 @@ def test_the_only_worker_gets_the_environment_as_it_is(tmp_path):
 
 def test_the_machine_is_what_jax_is_left_with():
     assert this_machine({"JAX_PLATFORMS": "cpu"}).chips == () and this_machine({"JAX_PLATFORMS": "cpu"}).cores
+
+
+def test_an_installed_wheel_keeps_data_in_the_users_own_folder(tmp_path):
+    installed = tmp_path / "site-packages" / "wan_tpu_studio"
+    assert settings._default_data_dir({"XDG_DATA_HOME": "/own"}, installed) == Path("/own/wan-tpu-studio")
+    assert settings._default_data_dir({}, installed) == Path("~/.local/share/wan-tpu-studio")
+    assert settings._default_data_dir({"XDG_DATA_HOME": "/own"}, tmp_path / "wan-studio") == tmp_path / "wan-studio" / "data"

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from backend.engine.engine import Engine
 from backend.errors import QueueFull
+from backend.startup import project_version
 from tests.fake_pipeline import MISSING_PRESET
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.desk import Desk
@@ -41,6 +42,7 @@ def ask(engine, method: str, **params):
 def test_an_assistant_is_greeted_and_told_of_the_tool(engine):
     greeted = ask(engine, "initialize", protocolVersion="2025-03-26", capabilities={})["result"]
     assert greeted["protocolVersion"] == "2025-03-26" and "tools" in greeted["capabilities"]
+    assert greeted["serverInfo"] == {"name": "wan-tpu-studio", "version": project_version()}
     assert ask(engine, "initialize", protocolVersion="1999")["result"]["protocolVersion"] == "2025-06-18"
     [tool] = ask(engine, "tools/list")["result"]["tools"]
     assert tool["name"] == "generate_video" and "wan-tiny" in tool["inputSchema"]["properties"]["preset"]["enum"]
