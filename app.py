@@ -9,7 +9,7 @@ import sys
 from pkgutil import resolve_name
 from typing import NoReturn
 
-from backend.startup import announce_start
+from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
 _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
@@ -24,7 +24,8 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
 
 def main(words: list[str]) -> int:
     """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
-    announce_start(words, _TITLE)  # before the imports, which take seconds, and most of a minute at the first start
+    if is_serving(words):  # later starts import quickly, so that an error stays the only line
+        announce_start(_TITLE, is_first=True)
     from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
     from backend.errors import RequestError, StudioError
     from backend.settings import use_data_dir
@@ -80,6 +81,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     try:
         from wan_ui.gradio_fixes import import_gradio
 
+        announce_start(_TITLE, is_first=False)
         import_gradio()
         from wan_ui.serve import Doors, launch
 

@@ -31,11 +31,11 @@ def is_serving(words: Sequence[str]) -> bool:
     return not words or words[0] == "serve" or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"))
 
 
-def announce_start(words: Sequence[str], title: str) -> None:
-    """Write one line with the studio's title to standard error if these words start the studio."""
-    if is_serving(words) and not {"-h", "--help"} & set(words):
-        wait = ": the first start takes about a minute, because Python compiles what it imports" if _is_first_start() else ""
-        sys.stderr.write(f"Starting {title} {project_version()}{wait or '…'}\n")
+def announce_start(title: str, *, is_first: bool) -> None:
+    """Write one line with the studio's title to standard error, if this is the first start or a later one, as `is_first` says."""
+    if _is_first_start() is is_first:
+        wait = ": the first start takes about a minute, because Python compiles what it imports" if is_first else "…"
+        sys.stderr.write(f"Starting {title} {project_version()}{wait}\n")
         sys.stderr.flush()
 
 

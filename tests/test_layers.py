@@ -280,7 +280,19 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("words", "theme", "gradio_fixes"),
 )
 WAN_UI_FLOORS = {room: floor for floor, rooms in enumerate(WAN_UI_ROOMS) for room in rooms}
-BACKEND_FOR_WAN_UI = {"budget", "engine", "stock", "media", "rewriting", "contract", "errors", "settings", "files", "chips", "startup"}
+BACKEND_FOR_WAN_UI = {
+    "budget",
+    "engine",
+    "stock",
+    "media",
+    "rewriting",
+    "contract",
+    "errors",
+    "settings",
+    "files",
+    "chips",
+    "startup",
+}
 
 
 def wan_ui_room(name: str) -> str:

@@ -49,8 +49,10 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def build_parser() -> Parser:
     """All commands, with help that names units and defaults."""
-    command = "wan-studio" if Path(sys.argv[0]).name == "wan-studio" else "app.py"
-    parser = Parser(prog=command, description="Makes videos from a prompt or a picture.")
+    command = Path(sys.argv[0]).name  # the installed one, or app.py, or whatever runs that
+    parser = Parser(
+        prog=command if command.endswith("-studio") else "app.py", description="Makes videos from a prompt or a picture."
+    )
     parser.add_argument("--version", action="version", version=f"{project_name()} {project_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)

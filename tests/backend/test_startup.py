@@ -10,30 +10,40 @@ import app
 from backend import startup
 from backend.settings import PROJECT_FOLDER
 
+SLOW = "the first start takes about a minute"
+
+
+@pytest.fixture(params=[True, False], ids=["first start", "later start"])
+def is_first(request, monkeypatch, tmp_path) -> bool:
+    """Whether the bytecode of Gradio is missing, as at a first start."""
+    cached = tmp_path / "gradio.pyc"
+    if not request.param:
+        cached.touch()
+    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: types.SimpleNamespace(cached=str(cached)))
+    return request.param
+
 
 @pytest.mark.parametrize("words", [[], ["serve"], ["--port", "7861"], ["serve", "--share"]])
-def test_a_start_is_announced_before_anything_heavy_is_imported(words, monkeypatch, capsys):
+def test_a_first_start_is_announced_before_its_imports(words, is_first, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "backend.commands.command_line", None)  # its import fails
     with pytest.raises(ImportError):
         app.main(words)
     said = capsys.readouterr()
-    assert said.err.startswith(f"Starting Wan TPU Studio {startup.project_version()}") and not said.out
+    assert said.err.startswith(f"Starting Wan TPU Studio {startup.project_version()}: {SLOW}") is is_first
+    assert said.err.count("\n") == is_first and not said.out
 
 
-@pytest.mark.parametrize("words", [["presets", "list"], ["generate", "--json"], ["--help"], ["serve", "--help"], ["--version"]])
-def test_other_commands_announce_nothing(words, capsys):
-    startup.announce_start(words, "The studio")
-    assert capsys.readouterr() == ("", "")
+@pytest.mark.parametrize("words", [["presets", "list"], ["generate", "--json"], ["--help"], ["--version"]])
+def test_other_commands_announce_nothing(words):
+    assert not startup.is_serving(words)
 
 
-@pytest.mark.parametrize("has_bytecode", [True, False])
-def test_a_first_start_says_that_it_takes_longer(has_bytecode, monkeypatch, capsys, tmp_path):
-    cached = tmp_path / "gradio.pyc"
-    if has_bytecode:
-        cached.touch()
-    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: types.SimpleNamespace(cached=str(cached)))
-    startup.announce_start([], "The studio")
-    assert ("the first start takes about a minute" in capsys.readouterr().err) is not has_bytecode
+def test_every_start_names_the_version(is_first, capsys):
+    for wanted in (True, False):
+        startup.announce_start("The studio", is_first=wanted)
+    said = capsys.readouterr()
+    assert said.err.startswith(f"Starting The studio {startup.project_version()}") and said.err.count("\n") == 1
+    assert (SLOW in said.err) is is_first
 
 
 def test_the_installed_command_does_what_app_does_from_any_folder(tmp_path):
