@@ -42,7 +42,8 @@ const frameFor = link => {
   const frame = Object.assign(document.createElement('iframe'), {hidden: true, src: link.href});
   frame.addEventListener('load', () => {
     const text = frame.contentDocument?.body?.textContent.trim();
-    if (text) say(text);
+    if (!text) return;  // a download: without its frame it would end
+    say(text);
     frame.remove();
   });
   document.body.append(frame);

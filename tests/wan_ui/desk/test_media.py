@@ -4,6 +4,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from backend.errors import Busy
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.desk.media import file_below, media_route, media_url, video_route
 from wan_ui.door.access import Access
@@ -44,6 +45,18 @@ def test_the_owner_gets_video_and_previews(site, folder):
 def test_players_can_ask_for_a_part(site):
     part = get(site, "/studio/media/job-1/video.mp4", Range="bytes=2-4")
     assert (part.status_code, part.content) == (206, b"234")
+
+
+@pytest.mark.parametrize("name", ["poster.webp", "before.mp4"])
+def test_what_cannot_be_made_under_load_is_answered_503_and_when_to_ask_again(name, folder):
+    class BusyCage:
+        async def opened(self, opening, *who):
+            raise Busy("too many pictures and videos are being opened and", "one more must wait", "try again", 42.0)
+
+    engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}), video="/clip.mp4", strength=0.5)])
+    engine.cage = BusyCage()
+    answer = get(Starlette(routes=[media_route(engine, Access("key"))]), f"/studio/media/job-1/{name}")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "42")
 
 
 @pytest.mark.parametrize("token", [THEIRS, None, "rubbish"])
