@@ -85,7 +85,7 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
     for thread in threads:
         thread.join(600)
     port, cookie = httpx.URL(server.url).port, stranger.client.cookies["studio_visitor"]
-    head = f"GET /studio/export/{job_id}/webm HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
+    head = f"GET /studio/export/{job_id}/png HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
     with ExitStack() as opened:
         for _ in range(READERS):
             one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
