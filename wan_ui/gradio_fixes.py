@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import gradio as gr
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.routing import Route
 
+_KEPT = {"cache-control": "public, max-age=3600"}
 QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
 
 
@@ -66,20 +70,48 @@ def keep_component_ids() -> None:
 
 
 @functools.cache
-def begin_pages_with(script: str) -> None:
-    """Puts a script before Gradio's own in its pages, from now on, for all apps of this process (6.31, `routes.templates`). What
-    Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/assets/frames.js`."""
+def begin_pages_with(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
+    """Put this at the start of the head of Gradio's pages, from now on, for all apps of this process (6.31, `routes.templates`).
+
+    What Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/assets/frames.js`. Of the style sheets
+    that Gradio takes (`css`), its script drops cascade layers and writes every other rule twice. The body names the language that
+    `language` finds in a request's headers: Gradio says "en" and then the browser's own, whatever language the words are in.
+    """
     from gradio.routes import templates
 
     loader = templates.env.loader
     assert loader is not None, "Gradio's templates have one"
     original = loader.get_source
 
-    def with_script(environment: Any, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+    def with_head(environment: Any, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
         text, file, is_current = original(environment, template)
-        return text.replace("<head>", f"<head><script>(() => {{{script}}})();</script>", 1), file, is_current
+        text = text.replace("<body", '<body lang="{{ language_of(request.headers) }}"', 1)
+        return text.replace("<head>", f"<head>{head}", 1), file, is_current
 
-    loader.get_source = with_script
+    templates.env.globals["language_of"] = language
+    loader.get_source = with_head
+
+
+def styles_route() -> Route:
+    """Serve Gradio's style sheets in a cascade layer named `gradio` (6.31, `templates/frontend/assets`).
+
+    Rules outside of layers win over all rules in layers. Gradio's are outside and have long selectors, so that the studio could
+    replace them only with `!important` or with longer selectors. None of Gradio's style sheets contains what a layer must not.
+    """
+    from gradio.routes import BUILD_PATH_LIB
+    from starlette.exceptions import HTTPException
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    paths = {path.stem: path for path in Path(BUILD_PATH_LIB).glob("*.css")}
+
+    def answer(request: Request) -> Response:
+        path = paths.get(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404)
+        return Response(f"@layer gradio{{{path.read_text(encoding='utf-8')}}}", media_type="text/css", headers=_KEPT)
+
+    return Route("/assets/{name}.css", answer)
 
 
 def look_less_often(blocks: gr.Blocks) -> None:

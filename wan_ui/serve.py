@@ -34,18 +34,19 @@ from wan_ui.door.hosts import Hosts
 from wan_ui.door.log_guard import guard_output
 from wan_ui.door.logins import Logins
 from wan_ui.door.uploads import upload_route
-from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often
+from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, styles_route
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.tasks import tasks_routes
 from wan_ui.routes.videos import videos_routes
 from wan_ui.studio import build
-from wan_ui.theme import favicon, first_script, script, studio_theme, stylesheet
+from wan_ui.theme import favicon, first_script, script, studio_theme, styles
 from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
 from wan_ui.words.labels import translations
+from wan_ui.words.languages import texts_for
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
 MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or as much as its largest requests
@@ -142,7 +143,8 @@ def serve(
 ) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     keep_component_ids()
-    begin_pages_with(first_script())
+    head = f"<script>(() => {{{first_script()}}})();</script><style>{styles()}</style>"
+    begin_pages_with(head, lambda headers: texts_for(headers).language)
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
     door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
@@ -154,7 +156,6 @@ def serve(
         quiet=True,
         prevent_thread_lock=True,
         theme=studio_theme(),
-        css_paths=[stylesheet()],
         js=script(),
         favicon_path=favicon(),
         allowed_paths=[str(EXAMPLES_FOLDER)],
@@ -180,6 +181,7 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
     """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
     engine, access, downloads = desk.engine, desk.access, Downloads()
     return [
+        styles_route(),
         media_route(engine, access),
         video_route(engine, access),
         sound_route(engine, access),

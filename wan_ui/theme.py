@@ -6,6 +6,9 @@ import gradio as gr
 from gradio.themes import Color
 
 ASSETS = Path(__file__).resolve().parent / "assets"
+LAYERS = ("gradio", "tokens", "base", "components", "layout", "views", "state")
+"""The cascade layers of the page, weakest first. Gradio's own style sheets are in `gradio` (see `wan_ui.gradio_fixes`)."""
+SHARED_STYLES = ("tokens", "base", "gradio", "components", "layout", "header", "state")
 FONT = (
     "ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "PingFang SC", "Microsoft YaHei",
     "Noto Sans CJK SC", "sans-serif",
@@ -20,9 +23,9 @@ ACCENT = Color(
     c300="#7ccfc2",
     c400="#45b3a4",
     c500="#1f9788",
-    c600="#127a6f",
-    c700="#11625a",
-    c800="#124e49",
+    c600="#0f6a60",
+    c700="#0d5850",
+    c800="#0f4742",
     c900="#12413d",
     c950="#052725",
 )
@@ -32,8 +35,8 @@ GRAPHITE = Color(
     c100="#eeeeec",
     c200="#e0e0dd",
     c300="#c8c8c4",
-    c400="#96979a",
-    c500="#6d6f74",
+    c400="#a0a2a6",
+    c500="#55575c",
     c600="#4f5156",
     c700="#34363b",
     c800="#212328",
@@ -62,8 +65,11 @@ _SURFACES = dict(
 _INPUTS = dict(
     input_background_fill="white",
     input_background_fill_dark="#1d1f24",
-    input_border_color="*neutral_200",
-    input_border_color_dark="#2f3239",
+    input_border_color="#7f8287",
+    input_border_color_dark="#6f727a",
+    input_radius="8px",
+    input_placeholder_color="*neutral_500",
+    input_placeholder_color_dark="*neutral_400",
     input_border_color_focus="*primary_500",
     input_border_color_focus_dark="*primary_400",
     input_border_width="1px",
@@ -71,6 +77,8 @@ _INPUTS = dict(
     input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
     slider_color="*primary_500",
     slider_color_dark="*primary_400",
+    checkbox_border_color="#7f8287",
+    checkbox_border_color_dark="#6f727a",
     checkbox_background_color_selected="*primary_600",
     checkbox_background_color_selected_dark="*primary_500",
     checkbox_border_color_selected="*primary_600",
@@ -115,9 +123,11 @@ def studio_theme() -> gr.themes.Base:
     return theme.set(**_SURFACES, **_INPUTS, **_BUTTONS)
 
 
-def stylesheet() -> Path:
-    """The studio's own rules, in addition to the theme's."""
-    return ASSETS / "studio.css"
+def styles() -> str:
+    """The studio's style sheets as one text: those of all views, then one for each package that draws a part of the page."""
+    shared = [ASSETS / "styles" / f"{name}.css" for name in SHARED_STYLES]
+    views = sorted(ASSETS.parent.glob("*/*.css"))
+    return "\n".join([f"@layer {', '.join(LAYERS)};", *(path.read_text(encoding="utf-8") for path in (*shared, *views))])
 
 
 def script() -> str:

@@ -2,20 +2,24 @@
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import gradio as gr
 import httpx
 import pytest
 from gradio.route_utils import CustomCORSMiddleware
-from gradio.routes import App
+from gradio.routes import BUILD_PATH_LIB, App
 from gradio.state_holder import SessionState
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.testclient import TestClient
 
 from backend.settings import PROJECT_FOLDER
 from wan_ui.door.logins import LoginForm, LoginLimit, Logins
-from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often
+from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often, styles_route
 
 GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"
 COUNT_STUBS = """
@@ -36,6 +40,15 @@ def stubs(importing: str) -> int:
 def test_gradio_is_imported_without_its_stubs():
     assert stubs("import gradio") > 10, GONE
     assert stubs("from wan_ui.gradio_fixes import import_gradio; import_gradio(); import gradio") == 0
+
+
+def test_gradios_style_sheets_are_served_in_a_layer_and_contain_nothing_that_a_layer_must_not():
+    visitor, sheets = TestClient(Starlette(routes=[styles_route()])), list(Path(BUILD_PATH_LIB).glob("*.css"))
+    assert any("{" in sheet.read_text() and "@layer" not in sheet.read_text() for sheet in sheets), GONE
+    for sheet in sheets:
+        assert not re.search("@(import|charset|namespace)", sheet.read_text()), sheet.name
+        assert visitor.get(f"/assets/{sheet.name}").text == f"@layer gradio{{{sheet.read_text()}}}"
+    assert visitor.get("/assets/other.css").status_code == 404
 
 
 def test_a_component_that_is_updated_again_and_again_is_kept_once(monkeypatch):
