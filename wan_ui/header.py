@@ -88,7 +88,7 @@ def tools_html(views: Names, texts: Texts) -> str:
     keys = pairs_html(shown)
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
-        f'<div class="tools"><button id="queue-toggle" type="button" aria-label="{queue}" title="{queue}">'
+        f'<div class="tools"><button id="queue-toggle" type="button" title="{queue}"><span class="unseen">{queue}</span>'
         f'{icon("list")}<b class="badge" hidden></b></button>{_tool("help-toggle", "question", texts.help_title)}'
         f'<button id="theme-toggle" type="button" aria-label="{theme}" title="{theme}">'
         '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 1.6v12.8'

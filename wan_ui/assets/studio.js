@@ -174,16 +174,13 @@ const plainKey = event => {
   else if (isShown($('#library-grid')) && event.key in moves && event.target.type !== 'range') {
     event.preventDefault();
     moveInLibrary(card, moves[event.key]);
-  } else if (card && (event.key === 'Enter' || event.key === ' ')) {
-    event.preventDefault();
-    act('choose', 'choose', {job: card.dataset.job});
   } else if (card && event.key === 's') press(`#library-grid li[data-job="${card.dataset.job}"] [data-act="queue:star"]`);
   else if (card && event.key === 'c') act('compare', 'add', {job: card.dataset.job});
   else if (card && event.key === 'Delete') act('queue', 'delete', {job: card.dataset.job});
   else if (event.key === ',' || event.key === '.') step(event.key === ',' ? -1 : 1);
   else if (event.key === 'm') toggleSound();
   else if (/^[1-4]$/.test(event.key) && isShown($('.compare'))) hear(Number(event.key));
-  else if (event.key === ' ' && !event.target.closest?.('button, a, summary, video, input, [role=option]')) {
+  else if (event.key === ' ' && !event.target.closest?.('button, a, summary, video, input')) {
     event.preventDefault();
     isShown($('.compare')) ? playTogether() : toggle($('.stage video'));
   }
@@ -195,7 +192,7 @@ const moveInLibrary = (card, move) => {
   const columns = cards.filter(other => other.offsetTop === cards[0].offsetTop).length;
   place += move === 'up' ? -columns : move === 'down' ? columns : move;
   const next = cards[Math.min(Math.max(place, 0), cards.length - 1)];
-  next.focus();
+  $('.card', next).focus();
   next.scrollIntoView({block: 'nearest'});
 };
 

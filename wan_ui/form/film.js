@@ -115,9 +115,9 @@ const film = (() => {
       if (made) image.addEventListener('error', () => forgetIfGone(one, picture));
       button.append(image);
     }
-    const number = Object.assign(document.createElement('b'), {textContent: index + 1});
-    const label = Object.assign(document.createElement('span'), {textContent: `${length} s`});
-    const caption = Object.assign(document.createElement('i'), {textContent: picture ? '' : one.prompt});
+    const number = Object.assign(document.createElement('b'), {textContent: index + 1, ariaHidden: 'true'});
+    const label = Object.assign(document.createElement('span'), {textContent: `${length} s`, ariaHidden: 'true'});
+    const caption = Object.assign(document.createElement('i'), {textContent: picture ? '' : one.prompt, ariaHidden: 'true'});
     button.append(number, caption, label, ...figures.faces(one.prompt));
     item.append(button);
     return item;

@@ -56,7 +56,7 @@ def own_presets_html(presets: Presets, texts: Texts) -> str:
     named = escape(texts.own_name)
     return (
         f'<details class="popover" id="own-menu"><summary>{escape(texts.own_presets)}</summary><div>'
-        f"<h3>{escape(texts.own_title)}</h3>{listed}"
+        f"<h2>{escape(texts.own_title)}</h2>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('own:save', texts.own_save)}</p>"
         f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export(presets, texts)}'

@@ -44,7 +44,7 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
     more = f'<p class="more">{text_button("choose:more", texts.library_more)}</p>' if shelf.count > len(shelf.jobs) else ""
     return (
         f'<section class="library"><p class="count">{escape(count)}</p>'
-        f'<ul role="listbox" aria-label="{escape(count)}">{cards}</ul>{more}</section>'
+        f'<ul aria-label="{escape(count)}">{cards}</ul>{more}</section>'
     )
 
 
@@ -62,11 +62,12 @@ def _card(job: Job, shelf: Shelf, texts: Texts) -> str:
             + icon_button("queue:delete", "bin", texts.delete, **one)
         )
     return (
-        f'<li role="option" aria-selected="{"true" if is_chosen else "false"}" tabindex="0" data-job="{escape(job.id)}"'
-        f' data-starred="{"true" if job.is_starred else "false"}" data-act="choose:choose" aria-label="{escape(label)}">'
-        f'<div class="tile" style="--ratio: {ratio}"><img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
-        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video>{mark}</div>'
-        f'<p>{escape(named)}</p><span class="buttons">{buttons}</span></li>'
+        f'<li data-job="{escape(job.id)}" data-starred="{"true" if job.is_starred else "false"}">'
+        f'<button type="button" class="card" aria-pressed="{"true" if is_chosen else "false"}" data-act="choose:choose"'
+        f' data-job="{escape(job.id)}" aria-label="{escape(label)}"><span class="tile" style="--ratio: {ratio}">'
+        f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
+        f'<video muted loop playsinline preload="none" data-src="{media_url(job, "video.mp4")}"></video>{mark}</span>'
+        f'<span class="name">{escape(named)}</span></button><span class="buttons">{buttons}</span></li>'
     )
 
 
@@ -91,16 +92,16 @@ def detail_html(
     created = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
     rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
-    arithmetic = f"<h3>{escape(texts.compare_rates)}</h3><dl>{pairs_html(rates)}</dl>" if rates else ""
+    arithmetic = f"<h2>{escape(texts.compare_rates)}</h2><dl>{pairs_html(rates)}</dl>" if rates else ""
     seconds = [(name, spoken_seconds(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
         f'<p class="prompt">{escape(name_of(job.request, texts))}</p>{_detail_actions(job, result, texts, bool(owner), offers)}'
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
-        f"{place_html(job, projects, texts)}<h3>{escape(texts.library_request)}</h3><dl>{pairs_html(_request_rows(job))}</dl>"
-        f"<h3>{escape(texts.shot_seconds)}</h3><dl>{pairs_html(seconds)}</dl>{arithmetic}"
-        f"<h3>{escape(texts.library_versions)}</h3><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
+        f"{place_html(job, projects, texts)}<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(_request_rows(job))}</dl>"
+        f"<h2>{escape(texts.shot_seconds)}</h2><dl>{pairs_html(seconds)}</dl>{arithmetic}"
+        f"<h2>{escape(texts.library_versions)}</h2><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
     )
 
 

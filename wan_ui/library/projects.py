@@ -71,7 +71,7 @@ def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> st
     rows = "".join(_row(project, project.id == current, texts) for project in projects)
     named = escape(texts.project_name)
     return (
-        f'<details class="popover"><summary>{escape(texts.projects)}</summary><div><h3>{escape(texts.projects)}</h3>'
+        f'<details class="popover"><summary>{escape(texts.projects)}</summary><div><h2>{escape(texts.projects)}</h2>'
         f'<p class="hint">{escape(texts.projects_hint)}</p><ul>{rows}</ul>'
         f'<p class="row"><input id="project-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('project:create', texts.project_create)}</p>"

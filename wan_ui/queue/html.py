@@ -92,7 +92,7 @@ def _item(entry: Entry, texts: Texts) -> str:
     bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
     return (
         f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
-        f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" aria-label="{label}">'
+        f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
         f'{_thumb(entry)}<span class="words"><b>{escape(name_of(request, texts))}</b>'
         f"<small>{escape(_state(entry, texts) or facts)}</small>"
         f"{bar}</span></button>{_buttons(entry, texts)}</li>"

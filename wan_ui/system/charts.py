@@ -24,7 +24,7 @@ def charts_html(samples: Sequence[Sample], now: float, texts: Texts) -> str:
         (texts.chart_disk, lambda one: one.disk_bytes, lambda one: one.disk_limit, size_words),
     )
     shown = "".join(_row(*row, samples, now, texts) for row in rows if any(row[1](one) is not None for one in samples))
-    return f'<section class="wide charts"><h3>{escape(texts.charts)}</h3>{shown}</section>' if shown else ""
+    return f'<section class="wide charts"><h2>{escape(texts.charts)}</h2>{shown}</section>' if shown else ""
 
 
 def _row(

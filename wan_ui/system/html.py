@@ -53,7 +53,7 @@ def system_html(engine: Engine, visit: Visit) -> str:
     report = report_of(engine, visit)
     buttons = _buttons(engine.workers(), texts) if visit.is_operator else {}
     sections = "".join(
-        f"<section><h3>{escape(title)}</h3><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
+        f"<section><h2>{escape(title)}</h2><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
     )
     errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
@@ -64,7 +64,7 @@ def system_html(engine: Engine, visit: Visit) -> str:
         f'<button type="button" data-copy-text="{escape(report.text())}" data-said="{escape(texts.system_copied)}">'
         f"{escape(texts.system_copy)}</button></p><div class=sections>{sections}"
         f"{charts_html(engine.history.since(DAY), time(), texts)}"
-        f"<section class=wide><h3>{escape(texts.system_errors)}</h3><ul>{errors}</ul></section>{log}</div></section>"
+        f"<section class=wide><h2>{escape(texts.system_errors)}</h2><ul>{errors}</ul></section>{log}</div></section>"
     )
 
 
@@ -93,7 +93,7 @@ def _kept_html(worker: WorkerView, texts: Texts) -> str:
 def _log_html(report: Report, texts: Texts) -> str:
     if not report.log:
         return ""
-    return f"<section class=wide><h3>{escape(texts.system_log)}</h3><pre>{escape(report.log)}</pre></section>"
+    return f"<section class=wide><h2>{escape(texts.system_log)}</h2><pre>{escape(report.log)}</pre></section>"
 
 
 def report_of(engine: Engine, visit: Visit) -> Report:

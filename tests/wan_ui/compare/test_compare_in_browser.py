@@ -86,7 +86,7 @@ def test_library_videos_are_compared_too(visit):
     page.keyboard.press("Alt+5")
     until(page, "document.querySelectorAll('#library-grid li').length === 2")
     for number in range(2):
-        page.locator("#library-grid li").nth(number).focus()
+        page.locator("#library-grid .card").nth(number).focus()
         page.keyboard.press("c")
         if number == 0:
             until(page, "document.querySelector('#message').innerText.includes('chosen')")

@@ -39,7 +39,7 @@ def test_the_library_finds_plays_stars_and_gives_back(visit):
     until(page, "document.querySelectorAll('#library-grid li').length === 1")
     page.locator("#message [data-act]", has_text="Undo").click()
     until(page, "document.querySelectorAll('#library-grid li').length === 2")
-    cards.nth(0).focus()
+    page.locator("#library-grid .card").first.focus()
     page.keyboard.press("Delete")
     until(page, "document.querySelectorAll('#library-grid li').length === 1")
     page.locator("#library-bin input").check()
@@ -48,6 +48,18 @@ def test_the_library_finds_plays_stars_and_gives_back(visit):
     page.locator('#library-grid [data-act="queue:restore"]').click()
     page.locator("#library-bin input").uncheck()
     until(page, "document.querySelectorAll('#library-grid li').length === 2")
+
+
+def test_the_buttons_of_a_card_are_reached_and_pressed_with_keys(visit):
+    page = visit()
+    made(page, "a green giraffe")
+    page.keyboard.press("Alt+5")
+    page.locator("#library-grid .card").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator('#library-grid li[data-starred="true"]').wait_for()
+    assert page.locator('#library-grid .card[aria-pressed="true"]').count() == 0, "the card itself is not chosen by it"
 
 
 def test_frames_can_be_stepped_through(page):

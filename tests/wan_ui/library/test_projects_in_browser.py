@@ -23,7 +23,7 @@ def choose(page, name: str, words: str) -> None:
 
 def shown(page, *prompts: str) -> None:
     """Waits until the library shows videos with exactly these prompts."""
-    until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li > p')].map(p => p.textContent)) === wanted",
+    until(page, "wanted => JSON.stringify([...document.querySelectorAll('#library-grid li .name')].map(p => p.textContent)) === wanted",
           json.dumps(list(prompts), separators=(",", ":"), ensure_ascii=False))  # fmt: skip
 
 
