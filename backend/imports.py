@@ -3,6 +3,8 @@ are installed, and that nothing here uses. They cost a second (docs/lab/cpu.md).
 
 import importlib.metadata
 import sys
+from types import ModuleType
+from typing import cast
 
 TORCHVISION = "torchvision"
 """Spandrel alone needs it (`backend.runtime.picture_models`). A build for another kind of torch raises where it is imported, and
@@ -18,7 +20,7 @@ def hide_unused_libraries() -> None:
 
 def hide(library: str) -> None:
     """The same of one."""
-    sys.modules.setdefault(library, None)
+    cast(dict[str, ModuleType | None], sys.modules).setdefault(library, None)  # Python imports nothing of this name then
 
 
 def installed_version(library: str, otherwise: str = "none") -> str:

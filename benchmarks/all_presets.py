@@ -39,9 +39,14 @@ def commit_of_tree() -> str:
     return head + ("+" if _git("status", "--porcelain", "--", *COMPILED).stdout.strip() else "")
 
 
+def commit_of(row: Row) -> str | None:
+    """The commit at which the row was compiled, if it was."""
+    return row.figures.commit if row.figures else None
+
+
 def is_current(row: Row, commit: str) -> bool:
     """Whether what is stored was compiled from these files, or from others with the same content."""
-    stored = row.figures.commit if row.figures else None
+    stored = commit_of(row)
     if stored is None or "+" in stored + commit:
         return False
     return _git("diff", "--quiet", stored, commit, "--", *COMPILED).returncode == 0
@@ -86,7 +91,7 @@ def run(rows: Sequence[Row], *, again: bool) -> bool:
     for row in rows:
         commit = commit_of_tree()
         if not again and is_current(row, commit):
-            say(f"{row.preset} on {row.slice}: stored at {row.figures.commit}, nothing has changed since")
+            say(f"{row.preset} on {row.slice}: stored at {commit_of(row)}, nothing has changed since")
             continue
         try:
             figures = compiled(row, commit, again=again)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from backend.contract.events import Finished, Interrupted, ShotBegun, Step
 from backend.contract.request import GenerationRequest
@@ -38,7 +39,7 @@ PROMPT = "a red circle moving right on a black background"
 class Slices:
     """The pretended slices; each host is a raylet with its agents."""
 
-    cluster: object
+    cluster: Any  # `ray.cluster_utils.Cluster`
     hosts: int
     count: int = 0
     nodes: dict[str, list] = field(default_factory=dict)  # by the beginning of the first node's id, as workers are named

@@ -25,7 +25,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -109,12 +109,14 @@ class Studio:
     def end(self, number: int) -> float:
         """Sends the signal, waits for the end, and returns the seconds that it took."""
         began = time.monotonic()
+        assert self.process is not None, "it was started"
         self.process.send_signal(number)
         self.process.wait(60)
         return time.monotonic() - began
 
     def worker(self) -> int | None:
         """The worker's process id, if there is one."""
+        assert self.process is not None, "it was started"
         try:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         except OSError:
@@ -156,6 +158,7 @@ class Visitor:
 
     def call(self, is_wanted: Callable[[dict], bool], given: dict[str, Any], event: Any = None) -> Any:
         """What a handler answers. Raises: OSError if the server is gone or refuses."""
+        assert self.config is not None, "a page is open"
         function = next(one for one in self.config["dependencies"] if is_wanted(one))
         props = {component["id"]: component["props"] for component in self.config["components"]}
         data = [given.get(props[one].get("elem_id"), props[one].get("value")) for one in function["inputs"]]
@@ -300,7 +303,7 @@ class Faults:
 
 
 @contextmanager
-def own_disk(parent: Path) -> Iterator[tuple[Path, bool]]:
+def own_disk(parent: Path) -> Generator[tuple[Path, bool]]:
     """A folder on a small file system of its own, if this process may make one; and whether it is one."""
     folder = parent / "data"
     folder.mkdir()
@@ -330,8 +333,9 @@ def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoil
             studio.end(signal.SIGTERM)
             check_leftovers(studio, findings)
         finally:
-            studio.process.kill()
-            studio.process.wait()
+            if studio.process is not None:
+                studio.process.kill()
+                studio.process.wait()
         states, interruptions = Counter(row["state"] for row in studio.rows()), count_interruptions(studio)
     return {
         "seed": seed,

@@ -81,6 +81,7 @@ class SleepingLink:
             self._given.clear()
             if self._is_over.is_set():
                 return self._on_exit(0)
+            assert self._job is not None, "it was given before the event was set"
             self._make(self._job)
             self._rest()
 

@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from backend.contract.events import Finished
 from backend.weights.place import host_memory
 from presets import load_preset
 
@@ -169,6 +170,7 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
     with tempfile.TemporaryDirectory() as place:
         for name in ("first", "second"):  # the first run compiles
             last = list(pipeline.generate(request, loaded, Path(place), lambda: False))[-1]
+            assert isinstance(last, Finished), last
             figures[f"{name}_run_seconds"] = last.result.seconds
         from safetensors.numpy import load_file
 

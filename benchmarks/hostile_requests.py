@@ -128,7 +128,15 @@ def with_picture(path: str) -> dict[str, Any]:
 
 
 def _linked(stranger: Stranger, changes: dict[str, Any]) -> Callable[[], Any]:
-    data = {"preset": "wan-tiny", "task": "t2v", "prompt": "x", "width": 96, "height": 96, "num_frames": 17, "fps": 16}
+    data: dict[str, Any] = {
+        "preset": "wan-tiny",
+        "task": "t2v",
+        "prompt": "x",
+        "width": 96,
+        "height": 96,
+        "num_frames": 17,
+        "fps": 16,
+    }
     data |= {"steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1} | changes
     code = base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
     return lambda: stranger.call("open", {}, query=f"?settings={code}")
@@ -152,9 +160,9 @@ def _pages(count: int) -> bytes:
 def _video(folder: Path, side: int, *codec: str) -> bytes:
     """One frame, and a request in the file's comment for which the page shows it."""
     source = ["-f", "lavfi", "-i", f"color=red:s={side}x{side}:r=1:d=1", "-frames:v", "1", "-c:v", *codec]
-    comment = {"format": 1, "request": {"preset": "wan-tiny", "task": "i2v", "prompt": "x", "width": 96, "height": 96}}
-    comment["request"] |= {"num_frames": 17, "fps": 16, "steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1, "image": "a"}
-    return _made(folder / f"{side}.mp4", *source, "-metadata", f"comment={json.dumps(comment)}")
+    request: dict[str, Any] = {"preset": "wan-tiny", "task": "i2v", "prompt": "x", "width": 96, "height": 96}
+    request |= {"num_frames": 17, "fps": 16, "steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1, "image": "a"}
+    return _made(folder / f"{side}.mp4", *source, "-metadata", f"comment={json.dumps({'format': 1, 'request': request})}")
 
 
 def _clip(folder: Path, shape: str) -> bytes:

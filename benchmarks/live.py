@@ -50,7 +50,7 @@ def make_live(loaded: LoadedModel, seconds: float) -> dict:
         return [Cue(block=0, action=ACTIONS[number // 8 % len(ACTIONS)])] if number % 8 == 0 else []
 
     with tempfile.TemporaryDirectory() as folder:
-        began, last = None, None
+        began = last = None
         for event in live(request, loaded, Path(folder), lambda: frames[0] >= wanted, hear, lead=float("inf")):
             now = time.monotonic()
             if isinstance(event, Block):
@@ -59,10 +59,12 @@ def make_live(loaded: LoadedModel, seconds: float) -> dict:
                 began, last, frames[0] = began or now, now, event.end
                 if event.index % 20 == 0:
                     sizes.append(resident(os.getpid()))
+    assert began is not None and last is not None, "no block was made"
+    seconds_taken = last - began
     tenth = max(1, len(took) // 10)
     return {
         "video_seconds": round(frames[0] / preset.fps, 1),
-        "frames_a_second": round((frames[0] - 1) / (last - began), 1),
+        "frames_a_second": round((frames[0] - 1) / seconds_taken, 1),
         "block_milliseconds_in_the_second_and_the_last_tenth": [
             round(1000 * statistics.median(part), 1) for part in (took[tenth : 2 * tenth], took[-tenth:])
         ],
@@ -161,9 +163,9 @@ def through_a_browser() -> dict:
                 delays.append(page.evaluate(_PRESS, [key, sign]) / 1000)
                 page.keyboard.up(key)
                 page.wait_for_timeout(500 + moments.uniform(0, 250))  # a block lasts 250: presses fall anywhere in it
-            first, began = int(page.locator("#live-canvas").get_attribute("data-frame")), time.monotonic()
+            first, began = int(page.locator("#live-canvas").get_attribute("data-frame") or 0), time.monotonic()
             page.wait_for_timeout(20_000)
-            drawn = (int(page.locator("#live-canvas").get_attribute("data-frame")) - first) / (time.monotonic() - began)
+            drawn = (int(page.locator("#live-canvas").get_attribute("data-frame") or 0) - first) / (time.monotonic() - began)
             page.locator("#live-stop").click()
             browser.close()
         finally:

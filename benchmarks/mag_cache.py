@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from backend.contract.events import Finished
 from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
@@ -39,6 +40,7 @@ def make(loaded: LoadedModel, preset: Preset, prompt: str, seed: int, threshold:
     request = GenerationRequest.from_preset(preset, prompt=prompt, seed=seed, mag_cache=threshold)
     with tempfile.TemporaryDirectory() as folder:
         *_, final = generate(request, loaded, Path(folder), lambda: False)
+        assert isinstance(final, Finished), final
         return np.stack(list(read_frames(Path(final.result.path)))), final.result.seconds["denoise"]
 
 

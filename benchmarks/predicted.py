@@ -6,7 +6,7 @@ Data and arithmetic alone: neither compiles, nor writes a document. Every second
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,16 @@ def figures_of(report: dict[str, Any], commit: str) -> Figures:
 def mean_step_seconds(programs: dict[str, ProgramCost]) -> float | None:
     """Of all steps of a video; None if one does not fit."""
     steps = [programs[key] for key in STEPS if key in programs]
-    if not steps or any(step.predicted_seconds is None for step in steps):
+    known = [step.predicted_seconds * step.repeats for step in steps if step.predicted_seconds is not None]
+    if not steps or len(known) < len(steps):
         return None
-    return sum(step.predicted_seconds * step.repeats for step in steps) / sum(step.repeats for step in steps)
+    return sum(known) / sum(step.repeats for step in steps)
 
 
 def parts_of(programs: dict[str, ProgramCost]) -> dict[str, float]:
     """Seconds of a whole video by what they are spent on, the longest first."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for key, program in programs.items():
+        assert program.predicted_seconds is not None, "the video fits"
         found[PARTS.get(key, key.replace("_", " "))] += program.predicted_seconds * program.repeats
-    return dict(found.most_common())
+    return dict(sorted(found.items(), key=lambda part: -part[1]))

@@ -68,6 +68,12 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 
+def figures_in(row: Row) -> Figures:
+    """The figures of a row that has some."""
+    assert row.figures is not None, f"{row.preset} on {row.slice} was not compiled"
+    return row.figures
+
+
 def day(figures: Figures) -> str:
     """Month and day; those of figures that were taken over from earlier documents in italics."""
     short = figures.date.partition("-")[2]
@@ -79,11 +85,12 @@ def _line(*cells: str) -> str:
 
 
 def _subject(row: Row) -> tuple[str, str]:
-    return tuple(", ".join(filter(None, pair)) for pair in ((row.preset, row.of_preset), (row.slice, row.of_slice)))
+    of_preset, of_slice = (", ".join(filter(None, pair)) for pair in ((row.preset, row.of_preset), (row.slice, row.of_slice)))
+    return of_preset, of_slice
 
 
 def _memory(row: Row) -> str:
-    figures = row.figures
+    figures = figures_in(row)
     if figures.gib is None:
         return row.of_memory
     if not figures.fits:
@@ -92,7 +99,7 @@ def _memory(row: Row) -> str:
 
 
 def _step(row: Row) -> str:
-    figures = row.figures
+    figures = figures_in(row)
     return number(figures.step_seconds) if figures.block_seconds is None else f"a block {number(figures.block_seconds)}"
 
 
@@ -142,5 +149,6 @@ def _needs(rows: Iterable[Row]) -> str:
 
 
 def _need(row: Row) -> dict[str, str | float]:
-    gib, step = row.figures.gib, row.figures.step_seconds
+    gib, step = figures_in(row).gib, figures_in(row).step_seconds
+    assert gib is not None, "it fits"
     return {"preset": row.preset, "slice": row.slice, "gib": round(gib, 1), "step_seconds": float(number(step))}

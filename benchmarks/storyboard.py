@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 
+from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
 from backend.media.grading import grade_frames
 from backend.media.video import read_frames
@@ -43,6 +44,7 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
     request = GenerationRequest.from_preset(PRESET, shots=shots, seed=seed)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(story, "grade_frames", grade):
         *_, final = storyboard.make(request, loaded, Path(folder), lambda: False)
+        assert isinstance(final, Finished), final
         medians = np.stack([np.median(frame.reshape(-1, 3), axis=0) for frame in read_frames(Path(final.result.path))])
     first = np.median(medians[: PRESET.num_frames], axis=0)
     away = medians[PRESET.num_frames :] - first

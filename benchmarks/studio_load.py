@@ -26,6 +26,7 @@ from http.cookiejar import CookieJar
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import gradio_client
 
@@ -198,7 +199,7 @@ def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
 def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
     """Makes so many videos, or videos until a moment, at most `IN_LINE` of them at the same time."""
     cookies = {cookie.name: cookie.value for cookie in person.jar}
-    given = {"verbose": False, "download_files": tempfile.gettempdir(), "httpx_kwargs": {"cookies": cookies}}
+    given: dict[str, Any] = {"verbose": False, "download_files": tempfile.gettempdir(), "httpx_kwargs": {"cookies": cookies}}
     client = gradio_client.Client(person.url, **given)
     prompts = cycle(PROMPTS) if until else islice(cycle(PROMPTS), jobs)
     lock = threading.Lock()

@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 
+from backend.runtime.program import Compilation
 from backend.settings import tpu_compiler_environment
 
 if __name__ == "__main__":
@@ -49,12 +50,14 @@ class Search:
     def _in_use(self) -> tuple[Layout, int, Subject]:
         """The layout that the studio would use today, the number of matrices in a layer, and the table's key."""
         preset = find_preset(self._request.preset)
-        model = describe_model(preset, self._devices, lambda program, lowered: None)
+        model = describe_model(preset, self._devices, lambda program, lowered: Compilation(None))
         config = preset.network_configs()["transformer"]
         transformer = importlib.import_module(type(self._family).__module__.rpartition(".")[0] + ".transformer")
         sizes = transformer.layer_matrix_bytes(config, model.dtype.itemsize)
         kind, experts = self._devices[0].device_kind, model.kind.num_experts
-        return model.layout(True), len(sizes), subject_of(kind, len(self._devices), sizes, config["num_layers"], experts)
+        subject = subject_of(kind, len(self._devices), sizes, config["num_layers"], experts)
+        assert subject is not None, "the table is of TPUs"
+        return model.layout(True), len(sizes), subject
 
     def compile(self, mesh: MeshPlan, copies: int) -> TriedPlan:
         """Compiles this plan's step unless that has been done, and stores what is counted."""

@@ -48,7 +48,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
     def once(request: GenerationRequest, name: str) -> float:
         started = time.monotonic()
-        *_, last = make_larger(request, folder / name, lambda: False, lambda _: iter(()))
+        *_, last = make_larger(request, folder / name, lambda: False, lambda _: (event for event in ()))
         assert isinstance(last, Finished), last
         return time.monotonic() - started
 

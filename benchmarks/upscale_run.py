@@ -38,7 +38,7 @@ class Costs:
             options = {**program.layout.compiler_options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
             compiled = lowered.compile(compiler_options=options)
             hlo = next(Path(folder).glob("*.after_codegen.txt")).read_text("utf-8")
-        cost = predict(hlo, self._chip, KernelCost(chip=self._chip, lengths={}))
+        cost = predict(hlo, self._chip, KernelCost(chip=self._chip, lengths=None))
         self.found = {
             "seconds": cost.total,
             "breakdown": cost.seconds,

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ from safetensors.numpy import load_file
 
 from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.families.ltx.family import LtxKind
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
@@ -161,7 +163,7 @@ def sounding(repeats: int) -> Row:
             **dict.fromkeys(("stg_scale", "audio_stg_scale", "guidance_rescale", "audio_guidance_rescale"), 0.0),
             **dict.fromkeys(("modality_scale", "audio_modality_scale"), 1.0),
             max_sequence_length=pipeline.tokenizer.model_max_length,
-            use_cross_timestep=loaded.model.kind.crosses_timesteps,
+            use_cross_timestep=cast(LtxKind, loaded.model.kind).crosses_timesteps,
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=lambda pipe, step, timestep, values: latents.append(values["latents"]) or {},
         )

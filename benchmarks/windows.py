@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from backend.contract import windows
+from backend.contract.events import Finished
 from backend.contract.geometry import latent_frames
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
@@ -27,7 +28,8 @@ from backend.pipeline.loaded import LoadedModel
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
-LENGTH = latent_frames(PRESET.trained_frames)
+TRAINED_FRAMES = PRESET.trained_frames or PRESET.num_frames
+LENGTH = latent_frames(TRAINED_FRAMES)
 BAR = 1.2
 
 
@@ -36,6 +38,7 @@ def ratios(loaded: LoadedModel, prompt: str, seed: int, num_frames: int) -> np.n
     request = GenerationRequest.from_preset(PRESET, prompt=prompt, seed=seed, num_frames=num_frames)
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(generate(request, loaded, Path(folder), bool)) as events:
         *_, final = events
+        assert isinstance(final, Finished), final
         frames = np.stack(list(read_frames(Path(final.result.path)))).astype(np.float32)
     changes = np.abs(np.diff(frames, axis=0)).mean((1, 2, 3))
     return changes[:: PRESET.vae_scale_temporal] / np.median(changes)
@@ -63,7 +66,7 @@ def measure(loaded: LoadedModel, num_frames: int) -> dict:
     def all_of(count: int) -> list[np.ndarray]:
         return [ratios(loaded, prompt, seed, count) for seed, prompt in enumerate(prompts)]
 
-    moved, whole = all_of(num_frames), all_of(PRESET.trained_frames)
+    moved, whole = all_of(num_frames), all_of(TRAINED_FRAMES)
     with mock.patch.object(windows, "_van_der_corput", lambda step: 0.0):
         fixed = all_of(num_frames)
     return {

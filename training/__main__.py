@@ -55,8 +55,9 @@ def make(plan: Plan) -> None:
     """Run the stages that have no result yet, then write the checkpoint to `plan.output`."""
     recipe, autoencoder = plan.recipe, plan.recipe.autoencoder
     tokenizer, vae, text_encoder, parts = (plan.work / name for name in ("tokenizer", "vae", "text_encoder", "parts"))
-    for name in ("tokenizer", "vae", "text_encoder") if plan.continue_from else ():
-        shutil.copytree(plan.continue_from / name, plan.work / name, dirs_exist_ok=True)
+    if plan.continue_from is not None:
+        for name in ("tokenizer", "vae", "text_encoder"):
+            shutil.copytree(plan.continue_from / name, plan.work / name, dirs_exist_ok=True)
     if not tokenizer.exists():
         recipe.make_tokenizer(tokenizer)
     if not vae.exists():

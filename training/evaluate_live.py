@@ -106,7 +106,7 @@ def evaluate(model: Path, videos: int, seed: int) -> dict[str, float]:
         )
         video = rollout(loaded, preset, request)
         for cue in said:
-            if cue.block + 1 <= BLOCKS and actions[cue.block - 1 : cue.block + 1] == (cue.action,) * 2:
+            if cue.action is not None and cue.block + 1 <= BLOCKS and actions[cue.block - 1 : cue.block + 1] == (cue.action,) * 2:
                 if (
                     not change - 1 <= cue.block <= change + 2
                     and (answer := follows(video, cue.block + 1, cue.action)) is not None

@@ -115,7 +115,7 @@ def evaluate(model: Path, videos: int, seed: int, **settings: Any) -> dict[str, 
     for number in range(videos // 4):
         scene = driven(number, rng)
         with tempfile.TemporaryDirectory() as place:
-            given = dict(settings, sound=f"{place}/own.wav", prompt=describe_look(scene, rng), seed=seed + number)
+            given: dict[str, Any] = dict(settings, sound=f"{place}/own.wav", prompt=describe_look(scene, rng), seed=seed + number)
             Sound(samples=hum(scene, FRAMES, SIDE, SIDE).float().numpy(), rate=RATE).write(Path(given["sound"]))
             video, _ = make(loaded, preset, Path(place) / "job", **given)
         seen = detect(video)

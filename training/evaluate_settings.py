@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from backend.contract.events import Finished
 from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
@@ -45,6 +46,7 @@ def score(loaded: LoadedModel, preset: Preset, videos: int, seed: int, task: str
             given = {"image": _first_frame(scene, preset, folder)} if task == "i2v" else {}
             request = GenerationRequest.from_preset(preset, prompt=prompt, seed=seed + number, **given, **changes)
             *_, final = generate(request, loaded, folder / "job", lambda: False)
+            assert isinstance(final, Finished), final
             detections.append(detect(torch.from_numpy(np.stack(list(read_frames(Path(final.result.path)))))))
             spent.append(final.result.seconds["denoise"])
     logger.info("%s of %d videos with %s", task, videos, changes or "the preset's own settings")

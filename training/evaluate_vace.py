@@ -39,6 +39,7 @@ from training.prompts import describe, describe_figure, figure_words
 from training.vace_world import (
     USES,
     Task,
+    Use,
     box_of,
     inner_of,
     known_frames,
@@ -95,7 +96,9 @@ def score(loaded: LoadedModel, preset: Preset, task: Task, prompt: str, seed: in
         for _ in generate(request, loaded, folder / "job", lambda: False):
             pass
         made = np.stack(list(read_frames(folder / "job/video.mp4")))
-        found = {"outside": _outside(made, read_part(request.video, Part.of(request)), task)} if task.use == "box" else {}
+        found = {}
+        if task.use == "box" and request.video is not None:
+            found["outside"] = _outside(made, read_part(request.video, Part.of(request)), task)
     video, truth = torch.from_numpy(made), torch.from_numpy(to_frames(video_of(task, SIZE)))
     seen = detect(video)
     scene = task.scene
@@ -125,7 +128,7 @@ def _outside(made: np.ndarray, clip: np.ndarray, task: Task) -> float | None:
     return 10 * math.log10(255**2 / max(error.mean(), 1e-9))
 
 
-def evaluate(model: Path, videos: int, seed: int, uses: tuple[str, ...] = ALL) -> dict[str, dict[str, float]]:
+def evaluate(model: Path, videos: int, seed: int, uses: tuple[Use, ...] = ALL) -> dict[str, dict[str, float]]:
     """The scores by use."""
     preset, rng = load_preset("wan-tiny-vace"), random.Random(seed)
     loaded, triples = load(preset, str(model), lambda event: None), sorted(held_out_triples())
@@ -140,7 +143,7 @@ def evaluate(model: Path, videos: int, seed: int, uses: tuple[str, ...] = ALL) -
     return {use: _summary(scores) for use, scores in found.items() if scores}
 
 
-def task_and_prompt(scene: Scene, use: str, rng: random.Random) -> tuple[Task, str]:
+def task_and_prompt(scene: Scene, use: Use, rng: random.Random) -> tuple[Task, str]:
     """A task of this use and its prompt; beside a reference it says nothing of the shape and its colour."""
     if use == "reference":
         return reference_task_for(scene, use, rng), describe_figure(scene, rng, figure_words(rng))

@@ -1,6 +1,7 @@
 """wan-live-tiny's transformer in training: every frame of a story at once, each from noise and the frames before it.
 
 Frames before are the true ones, a little spoiled, or, in a share of the batches, the network's own: so that it learns to go on
+from typing import cast
 from what it has made itself. Two kinds of noise are learned most: pure noise, with which each block begins, and what the second
 of the two steps begins with.
 """
@@ -8,6 +9,7 @@ of the two steps begins with.
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import torch
 from diffusers import WanTransformer3DModel
@@ -35,7 +37,7 @@ class LiveNetworks(WanNetworks):
     @classmethod
     def load(cls, folder, tokenizer_folder, device: str) -> LiveNetworks:
         """The networks of a checkpoint or of a parts folder, in float32; wan-tiny's too."""
-        return super().load(folder, tokenizer_folder, device)
+        return cast(LiveNetworks, super().load(folder, tokenizer_folder, device))  # of this class
 
     def compile(self) -> None:
         """See `Networks`; once for learning, and once for what the network makes of its own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 LATENT_CHANNELS = 32
 SPATIAL, TEMPORAL = 16, 4  # pixels a latent
 SOUND_CHANNELS, SOUND_BINS = 2, 16  # of a latent of sound
@@ -30,7 +32,7 @@ VAE = dict(
     temporal_compression_ratio=TEMPORAL,
 )
 
-SOUND_VAE = dict(
+SOUND_VAE: dict[str, Any] = dict(
     base_channels=SOUND_CHANNELS * SOUND_BINS,  # the class has as many statistics
     output_channels=2,
     ch_mult=(1, 2, 2),
@@ -60,7 +62,7 @@ VOCODER = dict(
     output_sampling_rate=16_000,
 )
 
-TEXT_ENCODER = dict(
+TEXT_ENCODER: dict[str, Any] = dict(
     hidden_size=192,
     intermediate_size=384,
     num_hidden_layers=2,
@@ -100,7 +102,7 @@ CONNECTORS = dict(
     proj_bias=True,
 )
 
-TRANSFORMER = dict(
+TRANSFORMER: dict[str, Any] = dict(
     in_channels=LATENT_CHANNELS,
     out_channels=LATENT_CHANNELS,
     num_attention_heads=2,

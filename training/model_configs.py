@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-VAE = dict(
+from typing import Any
+
+VAE: dict[str, Any] = dict(
     base_dim=32,
     decoder_base_dim=32,
     z_dim=16,
@@ -18,7 +20,7 @@ VAE = dict(
     scale_factor_spatial=16,
 )
 
-TEXT_ENCODER = dict(
+TEXT_ENCODER: dict[str, Any] = dict(
     d_model=256,
     d_kv=64,
     d_ff=512,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -44,7 +45,8 @@ class Sampler:
         recipe = recipe_of(model)
         vae = recipe.autoencoder.load(model / "vae").to(device).eval()
         speed_up(vae)
-        return cls(recipe.load(model, model / "tokenizer", device), vae, recipe, device)
+        networks = cast(SampledNetworks, recipe.load(model, model / "tokenizer", device))
+        return cls(networks, vae, recipe, device)
 
     @torch.no_grad()
     def sample(
@@ -55,7 +57,11 @@ class Sampler:
         latents = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
         latents = latents.to(self.device)
         first = None if images is None else encode(self.vae, images.to(self.device))
-        twice = None if images is None else (images.to(self.device).repeat(2, 1, 1, 1, 1), first.repeat(2, 1, 1, 1, 1))
+        twice = (
+            None
+            if images is None or first is None
+            else (images.to(self.device).repeat(2, 1, 1, 1, 1), first.repeat(2, 1, 1, 1, 1))
+        )
         velocity_of = self.networks.velocity_for([*prompts, *[""] * len(prompts)], *(twice or (None, None)))
         scheduler = self.recipe.schedule(settings.steps, settings.flow_shift)
         for timestep in scheduler.timesteps:

@@ -38,8 +38,11 @@ PARTIAL_SHARE = 0.3  # of the sentences leave clauses out
 class TextModel(Protocol):
     """A tokenizer and an encoder, as a model's transformer reads them."""
 
-    encoder: torch.nn.Module
-    width: int
+    @property
+    def encoder(self) -> torch.nn.Module: ...
+
+    @property
+    def width(self) -> int: ...
 
     def read(self, sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Embeddings [B, L, width], and a mask [B, L] of the tokens that must show what their sentence states."""

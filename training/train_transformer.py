@@ -12,7 +12,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,9 +50,14 @@ class Networks(Protocol):
     `learned` is what training changes; of its parameters those whose names hold one of `adamw_names` go to AdamW.
     """
 
-    learned: torch.nn.Module
-    adamw_names: tuple[str, ...]
-    latent_channels: int
+    @property
+    def learned(self) -> torch.nn.Module: ...
+
+    @property
+    def adamw_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def latent_channels(self) -> int: ...
 
     def compile(self) -> None:
         """Compiles a layer for the first size that it meets."""
@@ -88,7 +93,7 @@ class SampledNetworks(Networks, Protocol):
 
 
 def train_transformer(
-    networks: Networks, caches: list[LatentCache], folder: Path, options: TransformerTraining, device: str
+    networks: Networks, caches: Sequence[LatentCache], folder: Path, options: TransformerTraining, device: str
 ) -> None:
     """Train for `options.seconds` on the caches and write the averaged weights to `folder`."""
     rng = random.Random(options.seed)
@@ -125,7 +130,7 @@ def _learning_rate(options: TransformerTraining, step: int, spent: float) -> flo
 
 
 def _batches(
-    networks: Networks, caches: list[LatentCache], rng: random.Random, options: TransformerTraining
+    networks: Networks, caches: Sequence[LatentCache], rng: random.Random, options: TransformerTraining
 ) -> Iterator[tuple[torch.Tensor, list[Any], list[Any]]]:
     """Endless batches, the sizes by their shares; every clip gets fresh words each time."""
     for step in itertools.count(1):

@@ -51,7 +51,8 @@ class Task:
 def task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
     """A task of this use with everything else random. In a box the shape is small, so that something is left around it."""
     scene = dataclasses.replace(scene, size="small") if use == "box" else scene
-    margins = tuple(rng.uniform(*MARGINS) * (rng.random() < 0.7) for _ in range(4))
+    left, top, right, bottom = (rng.uniform(*MARGINS) * (rng.random() < 0.7) for _ in range(4))
+    margins = left, top, right, bottom
     return Task(
         scene=scene,
         use=use,
@@ -74,8 +75,8 @@ def reference_task_for(scene: Scene, use: Use, rng: random.Random) -> Task:
 
 def sample_reference(rng: random.Random) -> tuple[float, float, float]:
     """Where a reference picture shows its shape: see `Task`."""
-    centre = (0.5 + rng.uniform(-REFERENCE_SHIFT, REFERENCE_SHIFT) for _ in range(2))
-    return (*centre, rng.uniform(*REFERENCE_RADIUS))
+    x, y = (0.5 + rng.uniform(-REFERENCE_SHIFT, REFERENCE_SHIFT) for _ in range(2))
+    return x, y, rng.uniform(*REFERENCE_RADIUS)
 
 
 def sample_reference_task(rng: random.Random) -> Task:
@@ -89,6 +90,7 @@ def sample_reference_task(rng: random.Random) -> Task:
 
 def reference_of(task: Task, size: Bucket) -> np.ndarray:
     """The reference picture, the shape on white, uint8 [H, W, 3]."""
+    assert task.reference is not None, "this task has no reference"
     x, y, radius = task.reference
     rows, columns = torch.meshgrid(torch.arange(size.height) + 0.5, torch.arange(size.width) + 0.5, indexing="ij")
     pixels = torch.tensor(radius * min(size.width, size.height))
@@ -120,7 +122,8 @@ def box_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
 def margins_of(task: Task, size: Bucket) -> tuple[int, int, int, int]:
     """Pixels on the left, at the top, on the right and at the bottom, even numbers as clips have."""
     sides = (size.width, size.height, size.width, size.height)
-    return tuple(2 * round(share * side / 2) for share, side in zip(task.margins, sides, strict=True))
+    left, top, right, bottom = (2 * round(share * side / 2) for share, side in zip(task.margins, sides, strict=True))
+    return left, top, right, bottom
 
 
 def inner_of(task: Task, size: Bucket) -> tuple[slice, slice]:

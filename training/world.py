@@ -83,7 +83,8 @@ def sample_scene(rng: random.Random, triple: tuple[str, str, str], speed: str | 
     colour, shape, motion = triple
     travel = rng.uniform(*SPEEDS.get(speed, TRAVEL))
     direction = DIRECTIONS.get(motion, (0.0, 0.0))
-    start = tuple(_start_along(rng, component * travel) for component in direction)
+    across, down = (_start_along(rng, component * travel) for component in direction)
+    start = across, down
     return Scene(
         colour=colour,
         shape=shape,

@@ -13,6 +13,7 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from filelock import Timeout
@@ -121,7 +122,8 @@ def _receive(file: HubFile, stopped: threading.Event) -> None:
         before = file.arrived_bytes
         try:
             with _Begun(file.begun, stopped) as out:
-                http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent_tqdm)
+                silent: Any = silent_tqdm  # the library's own, though no subclass of what the parameter names
+                http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
         except httpx2.TransportError:  # the library tries again after some kinds only
             if file.arrived_bytes <= before:

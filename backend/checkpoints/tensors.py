@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
     return place
 
 
-def check_shapes(part: str, places: dict[str, TensorPlace], expected: dict[str, Sequence[int]]) -> None:
+def check_shapes(part: str, places: dict[str, TensorPlace], expected: Mapping[str, Sequence[int]]) -> None:
     """Raises: ModelError if a tensor is missing, or has another shape than its configuration gives it."""
     missing = sorted(expected.keys() - places.keys())
     if missing:

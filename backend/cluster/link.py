@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from backend.cluster.calls import Disconnected
 from backend.cluster.node import Ended, Item, LogText
@@ -126,7 +126,7 @@ class ClusterLink:
         else:
             if isinstance(item, JobEvent):
                 self._check(item)
-            self._on_message(item)
+            self._on_message(cast(Message, item))  # the relay's end is taken before
 
     def _keep(self, piece: Piece) -> None:
         """Writes a piece into the folder of the job that this worker has; others' are dropped."""

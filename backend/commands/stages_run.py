@@ -160,6 +160,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
         return _stop_message("denoise", run)
+    assert conditions is not None, "the command has looked for them"
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
     if denoised.steps_done < total:
@@ -180,7 +181,9 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     if run.is_cancelled():
         return _stop_message("decode", run)
     _set_aside(run.folder / VIDEO)
-    for event in decode(run, read_latents(run.folder, run.request)):
+    latents = read_latents(run.folder, run.request)
+    assert latents is not None, "the command has looked for them"
+    for event in decode(run, latents):
         yield event
         if isinstance(event, Cancelled):
             (run.folder / VIDEO).unlink(missing_ok=True)  # an unfinished video; the next try starts again from the latents

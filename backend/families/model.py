@@ -12,11 +12,9 @@ from typing import Any, Literal, Protocol, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.families.family import Configs, Kind
-from backend.media.driving import Segmented
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effect
@@ -33,7 +31,7 @@ Weights = Mapping[str, Any]
 Conditions = Mapping[str, np.ndarray]
 """All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
 
-Inputs = Mapping[str, Sequence[Image.Image | np.ndarray | Segmented]]
+Inputs = Mapping[str, Sequence[Any]]
 """The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], one that drives
 segment by segment, sounds as float32 [2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip
 after which the video goes on."""
@@ -62,7 +60,7 @@ class Network:
 
     part: str
     stages: frozenset[Stage]
-    described: StackedWeights | dict[str, jax.ShapeDtypeStruct]
+    described: StackedWeights | dict[str, jax.Array]
     arranged: Any = None
     arrange: Callable[[Any], Any] | None = None
     renamed: Callable[[str], str] = str

@@ -8,7 +8,7 @@ before it on, and one frame at a time is held here.
 import functools
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
     return facts
 
 
-def read_clip(path: str | Path, part: Part) -> Iterator[Frame]:
+def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
     """The part's frames, each uint8 [height, width, 3], one at a time and all of them: cropped to the size's aspect, or whole
     with black bars, and upright.
 

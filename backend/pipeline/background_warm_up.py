@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from backend.contract.events import Compiling, Event
+from backend.contract.events import Event
 from backend.contract.request import GenerationRequest
 from backend.families.model import Model
 from backend.pipeline.warm_up import warm_up
@@ -23,7 +23,7 @@ class BackgroundWarmUp:
     def __init__(self, model: Model, request: GenerationRequest | None, on_event: Callable[[Event], None]) -> None:
         self._model, self._request, self._on_event = model, request, on_event
         self._is_over = threading.Event()
-        self._making: Compiling | None = None
+        self._making: Event | None = None
         self._thread = threading.Thread(target=self._make, name="background-warm-up", daemon=True)
 
     def __enter__(self) -> BackgroundWarmUp:
@@ -41,6 +41,7 @@ class BackgroundWarmUp:
         self._thread.join()
 
     def _make(self) -> None:
+        assert self._request is not None, "without one the thread is not started"
         try:
             for event in warm_up(self._model, self._request):
                 self._making = event

@@ -5,7 +5,7 @@ Weights stay, and everything else shrinks with the video's tokens.
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from backend.contract.geometry import latent_frames, pixel_frames
 from backend.contract.request import GenerationRequest, find_preset
@@ -57,6 +57,7 @@ def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[Generati
 def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
     """The request with these settings, or None if its preset does not allow them."""
     try:
-        return GenerationRequest(**request.model_dump() | changes)
+        values: dict[str, Any] = request.model_dump() | changes
+        return GenerationRequest(**values)
     except RequestError:
         return None

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ class _Decoding:
         return carry
 
 
-def decode(run: Run, latents: Latents) -> Iterator[Event]:
+def decode(run: Run, latents: Latents) -> Generator[Event]:
     """Decodes with progress, or what is left of it, and writes the mp4. Ends with Finished or Cancelled. Closing the iterator
     keeps the frames so far."""
     decoding = _Decoding(run, np.asarray(latents[VIDEO]))
@@ -157,7 +157,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
     that of the clip."""
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
-        sound = _given_sound(run) if request.sound else None
+        sound = _given_sound(run, request.sound) if request.sound else None
         if SOUND in latents and _makes_sound(request):
             sound = _sound_of(run, latents[SOUND])
         pieces = run.grade(pieces)
@@ -176,21 +176,22 @@ def _makes_sound(request: GenerationRequest) -> bool:
     return request.keeps_sound and not request.sound
 
 
-def _given_sound(run: Run) -> Sound | None:
+def _given_sound(run: Run, path: str) -> Sound | None:
     """The request's own sound as it is. Where it ends before the video, the notes say so."""
     request = run.request
     if not request.keeps_sound:
         return None
     part = SoundPart.of(request)
-    left = read_sound_facts(request.sound).seconds - part.start
+    left = read_sound_facts(path).seconds - part.start
     if left < part.seconds - AUDIBLE_SECONDS:
         run.notes.append(f"The sound ends after {left:.1f} s; the rest of the video is silent.")
-    return read_original(request.sound, part)
+    return read_original(path, part)
 
 
 def _sound_of(run: Run, latents: Any) -> Sound:
-    samples = whole(do(run.model.decode_sound(run.weights, run.request, latents)))
-    return Sound(samples=np.asarray(samples, np.float32), rate=run.model.kind.sound_rate)
+    samples, rate = whole(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
+    assert rate is not None, "the model makes sound"
+    return Sound(samples=np.asarray(samples, np.float32), rate=rate)
 
 
 def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
@@ -203,10 +204,9 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
             put_sound(path, sound.part(0, seconds), size)
             return True
         clip = request.video or request.drive
-        has_own = clip is not None and request.extend is None and request.keeps_sound
-        if not has_own or not read_clip_facts(clip).has_sound:
+        if clip is None or request.extend is not None or not request.keeps_sound or not read_clip_facts(clip).has_sound:
             return False
-        add_sound(path, clip, Part.of(request).start, seconds, size)
+        add_sound(path, clip, Part.of(request).trim[0], seconds, size)
         return True
     except StudioError as error:
         run.notes.append(f"The video has no sound: {error.cause}")

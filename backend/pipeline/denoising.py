@@ -132,7 +132,7 @@ class Denoising:
     def sample(self) -> Latents:
         """The latents that the last step left of the present chunk, with given frames in their places. Waits for that step."""
         self._ahead = 0
-        sample = {name: state.sample for name, state in self._states.items()}
+        sample = {name: state.sample for name, state in self._begun_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions_now(), sample)))
 
     def forget(self) -> None:
@@ -143,8 +143,18 @@ class Denoising:
     def clean(self) -> Latents:
         """The clean estimate of the present chunk, with given frames in their places. Waits for the last step."""
         self._ahead = 0
-        clean = {name: state.clean for name, state in self._states.items()}
+        clean = {name: state.clean for name, state in self._begun_states.items()}
         return _as_float32(do(self._run.model.finish(self._conditions_now(), clean)))
+
+    @property
+    def _begun_states(self) -> States:
+        assert self._states is not None, "`_begin` comes first"
+        return self._states
+
+    @property
+    def _entered_lane(self) -> Lane:
+        assert self._lane is not None, "`_enter` comes first"
+        return self._lane
 
     def _conditions_now(self) -> Conditions:
         """Those at the size that the latents have after the steps so far."""
@@ -211,7 +221,7 @@ class Denoising:
         row = step_inputs(self.schedule, index, planned.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(planned)
-            step = model.step(self._weights, request, self._lane, self._states, row, self._carry, index)
+            step = model.step(self._weights, request, self._entered_lane, self._begun_states, row, self._carry, index)
             self._states, self._carry = yield from step
         self.steps_done += 1
         if request.mag_cache and not self._reuses(self.steps_done):
@@ -221,7 +231,7 @@ class Denoising:
     def _begin(self, chunk: Chunk) -> Work:
         """Adds the last chunk to the finished ones, and starts this one from its noise."""
         if chunk.index > len(self._finished):
-            samples = {name: state.sample for name, state in self._states.items()}
+            samples = {name: state.sample for name, state in self._begun_states.items()}
             self._finished.append((yield OnHost(_as_they_are, (samples,))))
         self._states = yield from self._started(chunk)
 
@@ -232,7 +242,7 @@ class Denoising:
             self._hear(number)
             yield from self._enter(self._plan[-1])
             model, request = self._run.model, self._run.request
-            self._carry = yield from model.settle(self._weights, request, self._lane, clean, self._carry)
+            self._carry = yield from model.settle(self._weights, request, self._entered_lane, clean, self._carry)
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
@@ -257,7 +267,7 @@ class Denoising:
 
     def _enlarge(self, index: int) -> Work:
         """The states at the video's full size, as the step of this number begins with them."""
-        samples = {name: state.sample for name, state in self._states.items()}
+        samples = {name: state.sample for name, state in self._begun_states.items()}
         with self._run.clock.measure("denoise"):
             self._states = yield from self._enlarged(samples, index)
 

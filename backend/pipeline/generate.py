@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from backend.contract.events import Cancelled, Encoding, Event, Loading, Step, VideoResult
+from backend.contract.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
 from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import first_size, is_small, small_steps
 from backend.errors import Stopped
@@ -59,7 +59,7 @@ def generate(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
     grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """Make the request's video in `folder`, going on from the stage files that are there. Ends with Finished, or with Cancelled
     and the unfinished video. Closing the iterator keeps what was done so far. `grade` as in `Run`.
 
@@ -104,7 +104,7 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
     return latents
 
 
-def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
+def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
     """The work before the first of these stages: merges LoRAs and compiles programs. A cancel ends it between two programs; it is
     asked for before each program that is compiled or read, which are the same on all hosts.
 
@@ -117,7 +117,7 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
     with run.clock.measure("compile"):
         for event in warm_up(run.model, run.request, stages):
             yield event
-            if not event.is_loaded and run.is_cancelled():
+            if not (isinstance(event, Compiling) and event.is_loaded) and run.is_cancelled():
                 return
         make_room(run, stages)
 
@@ -129,7 +129,7 @@ def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
         residents.settle(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
-def _merge_loras(run: Run) -> Iterator[Event]:
+def _merge_loras(run: Run) -> Generator[Event]:
     """Merges the request's LoRAs into the weights and removes the last request's; reports a download's progress. A cancel ends it
     within a second or so; the next request's merge then starts from whatever was merged by that time. On several hosts it runs to
     its end: they would stop at different tensors."""

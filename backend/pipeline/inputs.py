@@ -1,7 +1,8 @@
 """Opens a request's inputs for the model, or makes blank ones of the same sizes where only shapes count."""
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -18,7 +19,7 @@ from backend.media.driving import BlankClip, DrivingClip
 from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
-from backend.media.source import Kept
+from backend.media.source import Kept, Opened
 
 _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 
@@ -45,7 +46,7 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
         return compressed(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
-    made = {
+    made: dict[str, Any] = {
         one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
     }
     if roles is None and hears_clip(request):
@@ -57,7 +58,7 @@ def kept_pixels(request: GenerationRequest) -> Kept | None:
     """The clip's pixels that stay as they are; None if none do."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return Kept(request=request, inputs=open_inputs(request, roles=("video", "mask")))
+    return Kept(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no clip that drives
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
@@ -75,13 +76,13 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    made = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request, roles)}
+    made: dict[str, Any] = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request, roles)}
     if roles is None and hears_clip(request):
         made["sound"] = (_silence(SoundPart.of_clip(request, 0.0)),)
     return made | (_at_first_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
 
 
-def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> Inputs:
+def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
     """The pictures once more for the first steps of a video that begins at half its size, by their roles after `HALF`."""
     if not small_steps(request):
         return {}
@@ -90,6 +91,7 @@ def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationReq
 
 def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
     """What is heard of the clip after which the video goes on; nothing if it is silent there."""
+    assert request.video is not None, "`hears_clip` says so"
     facts = read_clip_facts(request.video)
     part = SoundPart.of_clip(request, facts.seconds)
     if not facts.has_sound or read_sound_facts(request.video).seconds <= part.start:

@@ -52,7 +52,7 @@ def live(
     is_stopped: Callable[[], bool],
     hear: Callable[[], Sequence[Cue]],
     lead: float = LEAD_SECONDS,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """Makes the video in `folder` until `is_stopped`, or until it has all its frames. `hear` gives what was said since it was
     called last; the numbers of its blocks do not count. It runs ahead of its own speed by at most `lead` seconds. Ends with
     Finished; with Cancelled if there is no block yet.

@@ -1,14 +1,14 @@
 """Yields the events that a long piece of work reports, while it runs; `until` lets such work be stopped."""
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 from backend.contract.events import Event
 from backend.errors import Stopped
 
 
-def live_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
+def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
     """Runs `work(tell)` in a thread of its own and yields each event that it passes to `tell`, at once; `tell` may be called from
     any thread. Closing the iterator early waits for the work. Raises: whatever the work raises, after its last event."""
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()

@@ -34,6 +34,7 @@ from backend.weights.kept import Content, KeptNetwork
 from backend.weights.lora import ScaledLora, read_lora
 from backend.weights.parking import device_bytes
 from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, checkpoint_shapes, load_flat
+from backend.weights.stacked import StackedWeights
 from presets import LoraChoice, Preset
 
 EXPERT_NAMES = ("high", "low")  # of two experts, in their order
@@ -150,10 +151,11 @@ def _load_networks(
         content, part = contents[network.part], parts[network.part]
         if network.part in found:
             loaded[network.part] = found[network.part]
-        elif network.expert is None:
+        elif not isinstance(network.described, StackedWeights):
             weights = load_flat(part, network.described, progress)
             loaded[network.part] = KeptNetwork(content, weights if network.arrange is None else network.arrange(weights))
         else:
+            assert network.expert is not None, "only transformers are stacked"
             loras = _loras_of(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
             loaded[network.part] = KeptNetwork(content, expert=Expert(part, network.described, progress, loras))
     return loaded
@@ -161,8 +163,9 @@ def _load_networks(
 
 def _check(network: Network, part: Part) -> int:
     """The bytes to be read. Raises: ModelError if the files hold other tensors than the network has."""
-    check = check_flat if network.expert is None else check_stacked
-    return part.num_bytes(check(part, network.described))
+    described = network.described
+    stacked = isinstance(described, StackedWeights)
+    return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))
 
 
 def _bytes_of(network: Network) -> int:

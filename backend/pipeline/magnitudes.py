@@ -30,13 +30,15 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
     """The ratios of all steps of a request that is `as_measured`. Denoises the whole video, and makes no pixels."""
     model, request, own = run.model, run.request, cue_conditions.conditions_of(conditions, 0)
     plan, noise = plan_of(request, model.kind.boundary), initial_noise(request, model)
-    states, lane, key, before = model.start(request, own, noise), None, None, None
+    states, key, before = model.start(request, own, noise), None, None
+    lane = None
     ratios = []
     for index, planned in enumerate(plan.steps):
         if key != planned.lane:
             lane = None  # its keys take much memory
             (lane, _), key = do(model.lane(run.weights, request, own, planned, None)), planned.lane
             states = jax.device_put(states, lane.layout.replicated)
+        assert lane is not None, "the first step makes one"
         with run.clock.measure("denoise"):
             row = step_inputs(plan.schedule, index, planned.guidance)
             states, added = do(model.step(run.weights, request, lane, states, row, None, index))

@@ -49,4 +49,5 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
 def devices_peak(loaded: LoadedModel) -> float | None:
     """The published peak of all the model's devices together, operations a second; None if it is not known."""
     chips = [DEVICE_KINDS.get(device.device_kind) for device in loaded.model.layout(True).mesh.devices.flat]
-    return None if None in chips else sum(CHIPS[chip].peak_flops for chip in chips)
+    known = [CHIPS[chip].peak_flops for chip in chips if chip is not None]
+    return sum(known) if len(known) == len(chips) else None

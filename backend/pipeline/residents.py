@@ -110,7 +110,7 @@ class Residents:
         """The kept model as it is, for what needs no weights; None if there is none."""
         with self._lock:
             resident = self._models.get(key)
-            return resident and resident.loaded
+            return None if resident is None else resident.loaded
 
     def find(self, content: Content) -> KeptNetwork | None:
         """A kept network of this content, whose files have not changed."""

@@ -175,9 +175,9 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry:
     if written_for is None or not _is_same_video(written_for, request):
         return None
     leaves, structure = jax.tree.flatten(describe_carry())
-    kept = [arrays.get(f"carry_{index}") for index in range(len(leaves))]
-    pairs = list(zip(kept, leaves, strict=True))
-    if any(one is None or one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
+    kept = [arrays[name] for index in range(len(leaves)) if (name := f"carry_{index}") in arrays]
+    pairs = list(zip(kept, leaves, strict=False))
+    if len(kept) < len(leaves) or any(one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
         return None
     placed = [put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
     carry = jax.tree.unflatten(structure, placed)

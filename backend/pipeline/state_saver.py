@@ -68,7 +68,7 @@ class StateSaver(Generic[State]):
     def _raise_full_disk(self) -> None:
         error = self._writing.exception() if self._writing is not None else None
         self._writing = None
-        if is_disk_full(error):
+        if error is not None and is_disk_full(error):
             raise error
         if error is not None:
             logger.error("The state could not be kept", exc_info=error)

@@ -110,6 +110,7 @@ class Story:
             first = max(0, end - max(CARRIED))
             self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
         video = self.video_of(index)
+        assert video is not None, "it is made already"
         result = VideoResult(
             path=str(self.folder_of(index) / VIDEO),
             fps=self._request.fps,
@@ -154,8 +155,9 @@ class Story:
         none. Frames with which a shot begins, of the one before it, are left out."""
         if count == 0:
             return None
-        results = [self.result(index) for index in range(count - 1)]
-        results.append(last or self.result(count - 1))
+        found = [*(self.result(index) for index in range(count - 1)), last or self.result(count - 1)]
+        results = [result for result in found if result is not None]
+        assert len(results) == count, "these shots are whole"
         pieces = pieces_of(self._request, self._preset, count)
         num_frames, has_sound, notes = film_frames(pieces), False, [note for result in results for note in result.notes]
         if HERE.is_first:
@@ -213,7 +215,7 @@ class Story:
         """Writes what a shot that goes on starts from, of the frames that are seen."""
         if self._carries_clip:
             with replacing(self.folder_of(index) / LAST_FRAMES, is_durable=True) as part:
-                write_exact_frames(frames[-max(CARRIED) :], part, fps=self._request.fps)
+                write_exact_frames(list(frames[-max(CARRIED) :]), part, fps=self._request.fps)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
 
@@ -232,7 +234,9 @@ class Story:
 
     def _read_video(self, index: int, first: int, count: int) -> Iterator[np.ndarray]:
         request, size = self._request, (self._request.width, self._request.height)
-        return read_clip(self.video_of(index), Part(start=first / request.fps, num_frames=count, fps=request.fps, size=size))
+        video = self.video_of(index)
+        assert video is not None, "it is made already"
+        return read_clip(video, Part(start=first / request.fps, num_frames=count, fps=request.fps, size=size))
 
     def _frames(self, index: int, piece: Piece) -> Iterator[np.ndarray]:
         if self.video_of(index) is not None:

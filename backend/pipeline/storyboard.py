@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
@@ -27,7 +27,7 @@ def make(
     folder: Path,
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """The request's video, of one shot or of many, and larger if it is to be; see `generate`. Raises: as that, and as
     `make_larger`."""
     if request.upscale:
@@ -44,7 +44,7 @@ def storyboard(
     folder: Path,
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """Make all shots in `folder`, going on from what is there. Ends with Finished, or with Cancelled and what there is.
 
     On several hosts all do so, each in a folder of its own: what a shot starts from is the same on all, because all have the same
@@ -63,12 +63,15 @@ def storyboard(
             make_shot = functools.partial(generate, loaded=loaded, is_cancelled=is_cancelled, profile=profile)
             final = yield from _events_of_shot(story, index, make_shot)
             if not isinstance(final, Finished):
-                yield Cancelled(story.join(index + (final.result is not None), final.result))
+                last = final.result if isinstance(final, Cancelled) else None
+                yield Cancelled(story.join(index + (last is not None), last))
                 return
             result = story.keep(index, final.result)
         if not story.is_kept(index):
             yield ShotMade(index + 1, total, result)
-    yield Finished(story.join(total, result))
+    whole = story.join(total, result)
+    assert whole is not None, "a storyboard has shots"
+    yield Finished(whole)
 
 
 def _events_of_shot(story: Story, index: int, make_shot: Callable) -> Generator[Event, None, Event]:

@@ -46,12 +46,12 @@ KEPT_MODELS = 2
 READY = "upscaler"  # of the seconds, those for loading and compiling it: the video's own say what its model takes
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
 
-MakeSmaller = Callable[[GenerationRequest], Iterator[Event]]
+MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 
 
 def make_larger(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """Makes the request's video by `make_smaller`, unless it is finished already, and that one larger, in `folder`. Ends with
     Finished, or with Cancelled and the smaller video, if that was made here. Closing the iterator keeps what was done so far.
 
@@ -86,7 +86,7 @@ def _larger(
     clock: WorkClock,
     source: Path,
     made: VideoResult | None,
-) -> Iterator[Event]:
+) -> Generator[Event]:
     """The larger video of the file `source`, which has the result `made` if it was made here."""
     total = request.total_frames
     remove_half_written(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -33,7 +33,7 @@ MOST_AT_ONCE = 4
 MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program, as a large step for TPUs takes
 
 
-def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Event]:
+def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
     """Compile the programs that these stages of the request still need, several at once, the last ones first: a decoder takes
     longest. Each program's name is yielded before it is waited for, with its number and the time left, and again if the program
     was loaded from a file instead. Where the caller stops in between, the programs that are being compiled come to their end."""

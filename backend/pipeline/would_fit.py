@@ -77,8 +77,8 @@ class _Found:
         """`needs` are each program's bytes by its key, of which `counted` are weights at rest."""
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
-        self.largest = max(peaks, key=peaks.get) if peaks else None
-        self.peak: float = peaks[self.largest] if peaks else math.inf
+        self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None
+        self.peak: float = math.inf if self.largest is None else peaks[self.largest]
 
 
 def _measured(

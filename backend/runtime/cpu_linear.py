@@ -9,6 +9,7 @@ Higher-Precision Computations" (2019), section II.
 import ctypes
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -66,7 +67,9 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
     """Fills `total`, float32 [M, N], with the sum of the products of each pair of factors, bfloat16 [M, K] and [K, N]."""
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
-        _multiply_bfloat16()(
+        multiply = _multiply_bfloat16()
+        assert multiply is not None, "without it this is not used"
+        multiply(
             _ROW_MAJOR,
             _NOT_TRANSPOSED,
             _NOT_TRANSPOSED,
@@ -85,7 +88,7 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
 
 
 @functools.cache
-def _multiply_bfloat16() -> ctypes._CFuncPtr | None:
+def _multiply_bfloat16() -> Callable[..., None] | None:
     """MKL's cblas_gemm_bf16bf16f32, bfloat16 factors and a float32 result, which PyTorch links but does not expose."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

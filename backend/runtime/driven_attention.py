@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.mesh import Layout, as_leaf, placed
 from backend.runtime.ulysses import own_heads, to_tokens
 from kernels.attention import joined
 from kernels.qkv import HeadBounds
@@ -63,8 +63,8 @@ def clip_attention(
     layer's keys and values. Every chip on dp has the same clip."""
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
-    largest = P(*KEPT_BOUNDS[1:]) if layout.uses_tpu_passes(projected[0].dtype) else None
-    kept = ClipKeys(key=P(*KEPT[1:]), value=P(*KEPT[1:]), largest=largest)
+    largest = as_leaf(P(*KEPT_BOUNDS[1:])) if layout.uses_tpu_passes(projected[0].dtype) else None
+    kept = ClipKeys(key=as_leaf(P(*KEPT[1:])), value=as_leaf(P(*KEPT[1:])), largest=largest)
     return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), (flat, kept))(projected, norms, tables)
 
 
@@ -96,7 +96,8 @@ def driven_attention(
     counted from 0, sees the clip's frame f - 1, and the first one none."""
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
-    kept = ClipKeys(key=KEPT, value=KEPT, largest=None if keys.largest is None else KEPT_BOUNDS)
+    largest = None if keys.largest is None else as_leaf(KEPT_BOUNDS)
+    kept = ClipKeys(key=as_leaf(KEPT), value=as_leaf(KEPT), largest=largest)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, kept, P())
     return layout.on_each_chip(local, specs, flat)(projected, norms, tables, keys, layer)
 
@@ -169,7 +170,8 @@ def _by_frames(
             query=_for_each(bounds.query[0], frames), key=_for_each(here[0], frames), value=_for_each(here[1], frames)
         )
     attended, sums = attend(query, key, value, bounds, layer)
-    return tuple(array.reshape(1, math.prod(array.shape[:2]), array.shape[2]) for array in (attended, sums))
+    attended, sums = (array.reshape(1, math.prod(array.shape[:2]), array.shape[2]) for array in (attended, sums))
+    return attended, sums
 
 
 def _for_each(norms: jax.Array, frames: int) -> jax.Array:

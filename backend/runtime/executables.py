@@ -105,6 +105,7 @@ class ExecutableWriter:
             self.tell(name, path, None)
             return Compilation(None)
         compilation = compile_now(program, lowered)
+        assert compilation.executable is not None, "`compile_now` makes one"
         write(path, needed, compilation.executable)
         self.tell(name, path, time.monotonic() - started)
         return compilation

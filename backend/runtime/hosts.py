@@ -60,6 +60,7 @@ def whole(array: jax.Array) -> jax.Array:
     """The array, so that this host can read all of it. If other hosts hold parts, this is a program that all of them run."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array
+    assert isinstance(array.sharding, NamedSharding), "arrays lie on the layout's mesh"
     return _copier(NamedSharding(array.sharding.mesh, P()))(array)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, as_leaf
 from backend.runtime.ulysses import of_all_groups, to_heads, to_tokens
 from kernels.attention import KeyCounts
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
@@ -62,7 +62,8 @@ def joint_attention(
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
-    specs = tuple(Stream(query=place, key=place, value=place, norms=(P(), P())) for place in (flat, whole))
+    norms = as_leaf(P()), as_leaf(P())
+    specs = tuple(Stream(query=as_leaf(place), key=as_leaf(place), value=as_leaf(place), norms=norms) for place in (flat, whole))
     return layout.on_each_chip(local, (*specs, P("dp"), (table, table)), (flat, whole))(spread, beside, counts, tables)
 
 
@@ -123,6 +124,7 @@ def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _
         return _Beside(projected=(query, key, value), bounds=None)
     head = len(stream.norms[0])
     query = (query.astype(jnp.float32) * (LOG2_E * head**-0.5)).astype(query.dtype)
+    assert first.mean is not None, "with bounds, the keys' mean was subtracted"
     key = jnp.where(is_seen, (key.astype(jnp.float32) - first.mean).astype(key.dtype), 0)
 
     def largest(array: jax.Array, of: jax.Array, function: Callable) -> jax.Array:

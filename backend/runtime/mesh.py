@@ -12,7 +12,7 @@ axes of a video transformer's and a VAE's arrays, but no particular model.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,15 @@ LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than 
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
 Role = Literal["columns", "rows", "whole"]
 """How a matrix [in, out] is cut over tp: its columns (heads or hidden units come out of it), its rows (they go in), or not."""
+
+
+Shaped = jax.Array | jax.ShapeDtypeStruct
+"""An array, or its shape, dtype and place."""
+
+
+def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
+    """The place or the shape of an array as a leaf of a tree that has arrays elsewhere: JAX takes such trees for both."""
+    return cast(jax.Array, value)
 
 
 def placed(shapes: Any, sharding: Sharding) -> Any:
@@ -214,7 +223,7 @@ class Layout:
                     return P(*[axes or None if index == side else None for index in range(5)])
         raise AssertionError("one chip divides every side")
 
-    def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.ShapeDtypeStruct]:
+    def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
         """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
         return {name: placed(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
 
@@ -230,7 +239,7 @@ class Layout:
         """Weights on the mesh, each where `spec(name, shape)` says."""
         return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
 
-    def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
         """The same for weights that are known by shape and dtype only."""
         return {name: placed(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 

@@ -88,6 +88,7 @@ class Program:
     def __call__(self, *arguments: Any) -> Any:
         signature = _signature(arguments)
         executable = self._make(arguments, signature).executable
+        assert executable is not None, "this compiler makes nothing that can be run"
         placed = jax.tree.map(self._place, arguments)
         if signature in self._untried:
             with FIRST_RUNS.watch(self.name, self._untried[signature]):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, as_leaf
 from kernels.attention import of_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
@@ -129,11 +129,11 @@ def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, 
     """Shapes and places of a ring for `num_tokens` tokens of a transformer with channels `width`."""
     sp, tp = layout.size("sp"), layout.size("tp")
     shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
-    array = jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING))
+    array = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING)))
     largest = None
     if layout.uses_tpu_passes(dtype):
         own = (num_layers, sp, 2, heads // math.gcd(heads // tp, sp))
-        largest = jax.ShapeDtypeStruct(own, jnp.float32, sharding=layout.sharding(RING))
+        largest = as_leaf(jax.ShapeDtypeStruct(own, jnp.float32, sharding=layout.sharding(RING)))
     return KeyRing(key=array, value=array, largest=largest)
 
 
@@ -173,6 +173,7 @@ def _local_ring_attention(
 
     bounds, largest = own.bounds, ring.largest
     if bounds is not None:
+        assert largest is not None, "the passes that give bounds keep them"
         here = jnp.maximum(of_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
         largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
         bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])

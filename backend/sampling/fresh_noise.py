@@ -6,6 +6,7 @@ above the video's seed. Its numbers are the graphics card's; ours are those of j
 """
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,9 @@ SEED_OFFSET = 10_000  # published, see above
 class FreshNoise:
     """The noise of one step: the `key` [2] uint32 of the video, the step's number, and the standard deviation; scalars."""
 
-    key: np.ndarray
-    step: np.ndarray
-    deviation: np.ndarray
+    key: np.ndarray | jax.Array
+    step: np.int32 | jax.Array
+    deviation: np.float32 | jax.Array
 
 
 def fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
@@ -37,7 +38,7 @@ def fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
 
 def with_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
     """The state after the step, with its noise added to the sample. `stream` is the stream's number: each has its own."""
-    key = jax.random.wrap_key_data(noise.key, impl="threefry2x32")
+    key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program it is one
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)
     return dataclasses.replace(state, sample=state.sample + noise.deviation * drawn)

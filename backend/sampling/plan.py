@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest
 from backend.contract.two_sizes import is_small
@@ -28,7 +30,7 @@ class PlannedStep:
 
 
 def plan_steps(
-    timesteps: Sequence[float],
+    timesteps: Sequence[float] | np.ndarray,
     guidance: Sequence[float],
     boundary: float | None,
     interval: tuple[float, float],

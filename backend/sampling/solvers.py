@@ -22,6 +22,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from backend.contract.appended import Appended
 from backend.contract.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shifted
@@ -78,7 +79,7 @@ def held(latents: jax.Array) -> SamplerState:
     return dataclasses.replace(start(latents), clean=jnp.array(latents, copy=True))  # a step uses up each of them
 
 
-def noised(clean: jax.Array, noise: jax.Array, sigma: float) -> jax.Array:
+def noised(clean: jax.Array, noise: jax.Array, sigma: float | np.floating) -> jax.Array:
     """Clean latents at this noise level. Source: `add_noise` of diffusers' flow schedulers, (1 - sigma) clean + sigma noise."""
     return (1 - sigma) * clean + sigma * noise
 
@@ -183,11 +184,13 @@ def _refined(first: Schedule) -> Schedule:
     Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
     """
     refining = _euler_schedule(np.append(REFINING_LEVELS, 0.0))
-    tables = {
-        name: np.concatenate([getattr(first, name), getattr(refining, name)]) for name in ("timesteps", "corrector", "predictor")
-    }
-    noise = None if first.noise is None else np.append(first.noise, np.zeros(refining.steps, np.float32))
-    return Schedule(sigmas=np.concatenate([first.sigmas[:-1], refining.sigmas]), noise=noise, **tables)
+    return Schedule(
+        sigmas=np.concatenate([first.sigmas[:-1], refining.sigmas]),
+        timesteps=np.concatenate([first.timesteps, refining.timesteps]),
+        corrector=np.concatenate([first.corrector, refining.corrector]),
+        predictor=np.concatenate([first.predictor, refining.predictor]),
+        noise=None if first.noise is None else np.append(first.noise, np.zeros(refining.steps, np.float32)),
+    )
 
 
 def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
@@ -227,9 +230,13 @@ def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
     return _schedule(sigmas, timesteps, corrector, predictor)
 
 
-def _schedule(sigmas, timesteps, corrector, predictor) -> Schedule:
-    tables = (np.asarray(table, np.float32) for table in (sigmas, timesteps, corrector, predictor))
-    return Schedule(**dict(zip(("sigmas", "timesteps", "corrector", "predictor"), tables, strict=True)))
+def _schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike, predictor: ArrayLike) -> Schedule:
+    return Schedule(
+        sigmas=np.asarray(sigmas, np.float32),
+        timesteps=np.asarray(timesteps, np.float32),
+        corrector=np.asarray(corrector, np.float32),
+        predictor=np.asarray(predictor, np.float32),
+    )
 
 
 def _log_snr(sigma: float) -> float:

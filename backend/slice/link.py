@@ -57,6 +57,7 @@ class SliceLink:
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit
+        assert plan.hosts is not None, "this link is for several hosts"
         self._hosts: Hosts = plan.hosts
         self._lock = threading.RLock()
         self._members: dict[int, Wire] = {}
@@ -165,7 +166,7 @@ class SliceLink:
             try:
                 hello = self._greet(wire, connection)
                 refusal = self._refusal(hello)
-                if not refusal:
+                if not refusal and isinstance(hello, Hello):
                     self._listen(hello.index, wire)
                     return
                 logger.warning("The member at %s is refused: %s", address, refusal)
@@ -294,9 +295,11 @@ class SliceLink:
             self._end_code = end_code
             self._is_ending.set()
         self._on_message(Dying(reason=reason))
-        self._first.send(Leave())
-        if not self._first.wait(_END_SECONDS):
-            self._first.kill()
+        first = self._first
+        assert first is not None, "the link has begun"
+        first.send(Leave())
+        if not first.wait(_END_SECONDS):
+            first.kill()
 
     def _handle_exit(self, code: int) -> None:
         self._is_ending.set()

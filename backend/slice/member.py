@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from backend.contract.worker import HostPlace, WorkerOptions
 from backend.errors import ModelError, StudioError
@@ -133,13 +133,14 @@ class _Process:
 
 def _plan(member: Member, start: Start) -> WorkerPlan:
     place = HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start.port}")
+    options: dict[str, Any] = {**start.options}
     return WorkerPlan(
         preset=start.preset,
         model=start.model,
         warm_up=start.warm_up,
         settings=member.settings,
         pipeline=start.pipeline,
-        options=WorkerOptions(**start.options),
+        options=WorkerOptions(**options),
         name=f"member-{member.index}",
         place=place,
     )

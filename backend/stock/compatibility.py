@@ -77,8 +77,8 @@ def _smallest(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | Non
 
 
 def _memory(devices: Sequence[Device]) -> int | None:
-    each = [device.bytes_limit or memory_bytes(device.kind) for device in devices]
-    return None if None in each else sum(each)
+    known = [room for device in devices if (room := device.bytes_limit or memory_bytes(device.kind)) is not None]
+    return sum(known) if len(known) == len(devices) else None
 
 
 def _chip(shape: str) -> str:

@@ -146,6 +146,7 @@ class Downloads:
                 if self._shown[source].phase == "pausing" or self._is_closed:
                     return None
                 self._process = process = self._spawn(source, errors)
+            assert process.stdout is not None, "it was started with a pipe"
             with process:
                 for line in process.stdout:
                     last = json.loads(line)
@@ -176,7 +177,7 @@ class Downloads:
         )
 
     def _end_process(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 

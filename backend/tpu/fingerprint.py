@@ -26,7 +26,7 @@ def fingerprint(program: Program, lowered: jax.stages.Lowered) -> str:
     slice: the same text is given for chips of another kind."""
     parts = [lowered.as_text(), repr(program.layout.compiler_options), version("jaxlib"), version("libtpu")]
     parts += [_meaning(path) for path in _READERS]
-    return of_slice(_digest(parts), program.layout.mesh.devices.flatten())
+    return of_slice(_digest(parts), list(program.layout.mesh.devices.flatten()))
 
 
 def of_slice(digest: str, devices: Sequence[jax.Device]) -> str:

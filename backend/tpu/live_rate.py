@@ -18,10 +18,9 @@ def live_rate(model: Model, request: GenerationRequest, programs: Mapping[str, M
         return {}
     longer = request.model_copy(update={"num_frames": request.num_frames + preset.frame_step})
     runs = _runs(model, longer) - _runs(model, request)
-    seconds = [programs.get(key, {}).get("predicted_seconds") for key in runs]
-    if None in seconds:
+    if any(programs.get(key, {}).get("predicted_seconds") is None for key in runs):
         return {}
-    block = sum(count * one for count, one in zip(runs.values(), seconds, strict=True))
+    block = sum(count * programs[key]["predicted_seconds"] for key, count in runs.items())
     return {"predicted_frames_per_second": preset.frame_step / block, "predicted_delay_seconds": block}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ class KeepingInspector(Inspector):
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         """The compiled program; its costs are kept, too."""
         kept = _Kept(program.name, lowered)
-        super().__call__(program, kept)
+        super().__call__(program, cast(jax.stages.Lowered, kept))  # the inspector only compiles it
         return Compilation(kept.compiled)
 
 
@@ -84,7 +84,7 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
     yield check
     if check.state == "fault":
         return
-    if inspector is not None:
+    if inspector is not None and chip is not None:
         inspector.slice = Slice(request=request, family=family, model=model, chip=chip, num_devices=len(devices))
     yield timed_step(model, request, inspector, chip)
 
@@ -104,6 +104,7 @@ def timed_step(model: Any, request: GenerationRequest, inspector: Inspector | No
     try:
         prepared = _prepared(model, request, inspector)
         if prepared is None:
+            assert inspector is not None and chip is not None, "only an inspector finds that it does not fit"
             needed = inspector.costs[STEP]["hbm_bytes_per_device"] / GIB
             found = f"one step needs {needed:.1f} GiB on each device, which has {chip.hbm_bytes / GIB:.0f}"
             return Check(name="one step", state="fault", found=found, mend=SMALLER)

@@ -152,6 +152,7 @@ def _kronecker(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, in
         first = factors["lokr_w1_a"] @ factors["lokr_w1_b"]
     if "lokr_w2_a" in factors:
         second = _low_rank(factors["lokr_w2_a"], factors["lokr_w2_b"], factors.get("lokr_t2"))
+    assert first is not None and second is not None, "a LoKr has both"
     first = first.reshape(*first.shape, *[1] * (second.ndim - first.ndim))
     return _in_shape(torch.kron(first, second), shape), rank
 

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from backend.runtime.mesh import as_leaf
+
 HOST = "pinned_host"
 MOST_AT_REST = (
     0.6  # of a device's memory: compiled programs fitted beside 0.58 of it, and did not beside 0.66 (docs/lab/tpu-slices.md)
@@ -24,10 +26,10 @@ def should_park(at_rest_bytes: int, memory_bytes: int | None) -> bool:
     return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
 
 
-def parked(described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+def parked(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """The same shapes, resting on the host."""
     return {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST))
+        name: as_leaf(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)))
         for name, leaf in described.items()
     }
 

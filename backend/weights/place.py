@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.hosts import put
+from backend.runtime.mesh import Shaped
 
 OWN_PAGES = 1 << 20  # bytes from which memory is taken from the system in pages of its own
 ROWS = 64  # of a block that is transposed: 64 values are two lines of the cache in bfloat16; faster than 32 and 128
@@ -38,7 +39,7 @@ def host_memory(count: int) -> np.ndarray:
     return np.frombuffer(pages, np.uint8)
 
 
-def empty_stack(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+def empty_stack(leaf: Shaped) -> jax.Array:
     """Zeros with the shape, the dtype and the places of `leaf`."""
     if not is_host(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
@@ -49,19 +50,20 @@ def empty_stack(leaf: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
-def is_host(leaf: jax.ShapeDtypeStruct) -> bool:
+def is_host(leaf: Shaped) -> bool:
     """Whether these devices' memory is that of the process."""
     return next(iter(leaf.sharding.device_set)).platform == "cpu"
 
 
-def on_device(tensor: torch.Tensor, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+def on_device(tensor: torch.Tensor, leaf: Shaped) -> jax.Array:
     """The tensor with the dtype and the places of `leaf`, of the same shape. A CPU device may use the tensor's own memory, which
     must not be written afterwards."""
     return put(_as_numpy(tensor, leaf.dtype), leaf.sharding)
 
 
-def layer_of(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def layer_of(leaf: Shaped) -> jax.ShapeDtypeStruct:
     """One layer of a stacked array as the checkpoint has it: matrices [out, in]."""
+    assert isinstance(leaf.sharding, NamedSharding), "weights lie on the layout's mesh"
     _, *axes = (*leaf.sharding.spec, *[None] * (len(leaf.shape) - len(leaf.sharding.spec)))
     shape = leaf.shape[1:]
     if len(shape) == 2:

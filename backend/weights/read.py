@@ -23,6 +23,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
 from backend.contract.events import Event, Loading
 from backend.errors import ModelError
+from backend.runtime.mesh import Shaped
 from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
 from backend.weights.stacked import StackedWeights, split_name
 
@@ -135,7 +136,7 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
     with place.path.open("rb", buffering=0) as file:
         file.seek(place.start)
         done = 0
-        while done < place.num_bytes and (count := file.readinto(data[done:])):  # Linux reads 2 GB at most at a time
+        while done < place.num_bytes and (count := file.readinto(data.data[done:])):  # Linux reads 2 GB at most at a time
             done += count
     if done != place.num_bytes:
         raise ModelError(f"{place.path.name} ended early", "while it was being read", "is it still being downloaded?")
@@ -145,7 +146,7 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
     return tensor.float() * read_tensor(place.scale).float().reshape(-1, *[1] * (len(place.shape) - 1))
 
 
-def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[int, ...]]:
+def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that `load_flat` reads. Raises: ModelError if the files hold others."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
@@ -154,7 +155,7 @@ def check_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct]) -> dic
     return expected
 
 
-def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progress: LoadProgress) -> dict[str, jax.Array]:
+def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
     """A network's weights by name, with the places and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
     weights = dict(part.read(expected, lambda name, place: _read_onto(place, described[name]), progress))
@@ -162,7 +163,7 @@ def load_flat(part: Part, described: Mapping[str, jax.ShapeDtypeStruct], progres
     return weights | {name: tied[0] for name in part.tied if name in described}
 
 
-def _read_onto(place: TensorPlace, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+def _read_onto(place: TensorPlace, leaf: Shaped) -> jax.Array:
     return jax.block_until_ready(on_device(read_tensor(place), leaf))
 
 
@@ -207,6 +208,7 @@ def write_stacked(
     for name, value in part.read(names, work, progress):
         prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
+            assert value is not None, "only layers are written in place"
             weights.outer[name] = value
         elif value is not None:
             stack = weights.stacks[prefix]

@@ -53,8 +53,8 @@ def split_name(name: str, stacks: Mapping[str, Mapping[str, Any]]) -> tuple[str 
 def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
     names = [name.removeprefix(f"{prefix}0.") for name in state if name.startswith(f"{prefix}0.")]
     num_layers = len({name.removeprefix(prefix).partition(".")[0] for name in state if name.startswith(prefix)})
-    layers = {name: [state.get(f"{prefix}{layer}.{name}") for layer in range(num_layers)] for name in names}
-    return {name: _stack(values) for name, values in layers.items() if all(value is not None for value in values)}
+    layers = {name: [f"{prefix}{layer}.{name}" for layer in range(num_layers)] for name in names}
+    return {name: _stack([state[one] for one in each]) for name, each in layers.items() if all(one in state for one in each)}
 
 
 def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:

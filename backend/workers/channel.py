@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from backend.workers.messages import Message, decode, encode
 
@@ -11,7 +11,7 @@ from backend.workers.messages import Message, decode, encode
 class Channel:
     """One side of the conversation. Several threads may send; only one may receive."""
 
-    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]):
         self._incoming, self._outgoing = incoming, outgoing
         self._lock = threading.Lock()
 

@@ -48,7 +48,7 @@ class Fetch:
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
 
-    def wait(self, shape: Shape, listener: Tell) -> None:
+    def wait(self, shape: Shape | None, listener: Tell) -> None:
         """Waits until the model has come, and for the programs if they are those of this shape; else these are given up. Events
         go to the listener from now on. If that raises something, this does."""
         self._listener = listener

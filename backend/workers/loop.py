@@ -212,7 +212,7 @@ class Worker:
         try:
             given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
             self._model.fetch_next()
-            pipeline, new_cues = self._model.pipeline, functools.partial(self._new_cues, task)
+            pipeline, new_cues = self._model.started, functools.partial(self._new_cues, task)
             video = pipeline.live(*given, new_cues) if task.request.is_open else pipeline.generate(*given)
             with contextlib.closing(video) as events:
                 for event in events:
@@ -257,7 +257,7 @@ class Worker:
         proposals = ()
         try:
             tell = until(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
-            proposals = self._model.pipeline.would_fit(task.request, tell)
+            proposals = self._model.started.would_fit(task.request, tell)
         except Stopped:
             pass
         except Exception:

@@ -6,11 +6,13 @@ Started by `backend.workers.process` as `python -m backend.workers.main`, and en
 import argparse
 import faulthandler
 import functools
+import io
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import cast
 
 from backend.contract.request import find_preset
 from backend.contract.worker import AXES, HostPlace
@@ -19,6 +21,7 @@ from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel
 from backend.workers.consensus import SeveralHosts
 from backend.workers.loop import Worker
+from backend.workers.messages import Begin
 from backend.workers.pipeline import import_ahead, import_pipeline
 
 POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
@@ -30,7 +33,7 @@ def take_channel() -> Channel:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=True)
     return Channel(incoming, outgoing)
 
 
@@ -78,7 +81,7 @@ def main() -> None:
     if arguments.standby:
         import_ahead(arguments.pipeline)
         begin = next(channel.receive(), None)
-        if begin is None:
+        if not isinstance(begin, Begin):
             return
         preset, warms_up = begin.preset, begin.warm_up
     worker = Worker(channel, make, arguments.model, consensus=consensus)

@@ -42,6 +42,12 @@ class WorkerModel:
         self._fetch_lock = threading.Lock()
         self._next_preset: str | None = None
 
+    @property
+    def started(self) -> Pipeline:
+        """The pipeline, after `start`."""
+        assert self.pipeline is not None, "`start` comes first"
+        return self.pipeline
+
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
         return Shape.of(request, self._model)
@@ -65,7 +71,7 @@ class WorkerModel:
         if self._take(wanted):
             return
         self._reports.status("loading", f"Loading {preset.title}")
-        files = self.pipeline.check(preset, self._model, report)
+        files = self.started.check(preset, self._model, report)
         if len(set(self._reports.gather("checked", getattr(files, "mark", "")))) > 1:
             raise ModelError("The hosts have different files", "of this model", "download it anew on each of them")
         self.loaded = self._source = None
@@ -79,13 +85,13 @@ class WorkerModel:
 
     def _take(self, wanted: Key) -> bool:
         """Whether this model is in use from now on, because it was in use or kept; on several hosts, on each of them."""
-        if not self.pipeline.keeps_models:
+        if not self.started.keeps_models:
             return self._source == wanted
-        if self._source != wanted and any(model.model == wanted[0] for model in self.pipeline.residents.models()):
+        if self._source != wanted and any(model.model == wanted[0] for model in self.started.residents.models()):
             self._reports.status("loading", "Bringing back a model")
-        kept = self.pipeline.residents.take(wanted)
+        kept = self.started.residents.take(wanted)
         if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
-            self.pipeline.residents.drop(wanted)
+            self.started.residents.drop(wanted)
             return False
         is_other = self._source != wanted
         self.loaded, self._source = kept, wanted
@@ -96,12 +102,12 @@ class WorkerModel:
     def _loaded(self, preset: Preset, report: Callable[[Event], None], files: Any, request: GenerationRequest | None) -> Any:
         """The model, loaded; where memory is short for it beside those that are kept, without them."""
         try:
-            return self.pipeline.load(preset, self._model, report, files=files, request=request)
+            return self.started.load(preset, self._model, report, files=files, request=request)
         except Exception as error:
             if isinstance(error, StudioError) or not is_memory_short(error) or not self.drop_idle():
                 raise
             logger.warning("Memory is short for this model (%s); the others are dropped", one_line(str(error))[:200])
-        return self.pipeline.load(preset, self._model, report, files=files, request=request)
+        return self.started.load(preset, self._model, report, files=files, request=request)
 
     def drop_idle(self) -> bool:
         """Forgets the kept models that are not in use; whether there was any. On several hosts none: one may not decide alone."""
@@ -114,7 +120,7 @@ class WorkerModel:
         """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
         self._next_preset = preset
         if self.pipeline is not None:
-            self.pipeline.residents.expect(models)
+            self.started.residents.expect(models)
             self.fetch_next()
 
     def fetch_next(self) -> None:
@@ -124,7 +130,8 @@ class WorkerModel:
             return
         preset = find_preset(name)
         key = self._key(preset)
-        if key[0] not in {self._source[0], *(model.model for model in self.pipeline.residents.models())}:
+        assert self._source is not None, "`_may_fetch` says so"
+        if key[0] not in {self._source[0], *(model.model for model in self.started.residents.models())}:
             self._begin_fetch(key, None, functools.partial(self._fetch_model, preset))
 
     def foresee(self, request: GenerationRequest) -> None:
@@ -134,14 +141,14 @@ class WorkerModel:
         if not self._may_fetch or shape in self._warm:
             return
         preset = find_preset(request.preset)
-        key, residents = self._key(preset), self.pipeline.residents
+        key, residents = self._key(preset), self.started.residents
 
         def load(tell: Callable[[Event], None]) -> None:
             if residents.look_at(key) is None:
                 self._fetch_model(preset, tell)
 
         def compile_ahead(tell: Callable[[Event], None]) -> None:
-            for event in self.pipeline.warm_up(residents.look_at(key), request):
+            for event in self.started.warm_up(residents.look_at(key), request):
                 tell(event)
             self.add_warm(request)
             self.report_facts()
@@ -151,11 +158,11 @@ class WorkerModel:
     @property
     def _may_fetch(self) -> bool:
         """Whether there is a model in use, and others may come beside it; on several hosts one may not decide alone."""
-        return self._source is not None and self._consensus.is_alone and self.pipeline.keeps_models
+        return self._source is not None and self._consensus.is_alone and self.started.keeps_models
 
     def _fetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
-        files = self.pipeline.check(preset, self._model, tell)
-        self.pipeline.load(preset, self._model, tell, files=files, is_used=False)
+        files = self.started.check(preset, self._model, tell)
+        self.started.load(preset, self._model, tell, files=files, is_used=False)
         self.report_facts()
 
     def _begin_fetch(self, key: Key, shape: Shape | None, *work: Callable[[Callable[[Event], None]], None]) -> None:
@@ -183,16 +190,16 @@ class WorkerModel:
         if self.pipeline is None:
             return
         if how == "drop":
-            self.pipeline.residents.drop_idle(model)
+            self.started.residents.drop_idle(model)
         else:
-            self.pipeline.residents.pin(model, how == "pin")
+            self.started.residents.pin(model, how == "pin")
         self.report_facts()
 
     def load_again(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
         logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
         self._reports.gather(outcome_of(refused))
-        self.pipeline.residents.drop(self._key(preset))
+        self.started.residents.drop(self._key(preset))
         self.loaded = self._source = None
         self.load(preset, is_stopped)
 
@@ -207,7 +214,7 @@ class WorkerModel:
 
     def _warm_up(self, request: GenerationRequest) -> None:
         self._reports.status("warming", "Compiling ahead of the first video")
-        for event in self.pipeline.warm_up(self.loaded, request):
+        for event in self.started.warm_up(self.loaded, request):
             if not is_from_file(event) and self._consensus.decide("waiting", self._tasks.is_one_waiting()):
                 return
             if isinstance(event, Compiling):
@@ -217,17 +224,17 @@ class WorkerModel:
 
     def report_facts(self) -> None:
         """Sends the facts. What was compiled for a model that is kept no longer has gone with it."""
-        kept = self.pipeline.residents.models()
+        kept = self.started.residents.models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
         self._warm = {shape for shape in self._warm if shape.model in models}
         facts = WorkerFacts(
-            devices=tuple(self.pipeline.device_facts()),
+            devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
             kept=kept,
-            kept_bytes=self.pipeline.residents.num_bytes(),
+            kept_bytes=self.started.residents.num_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
-            refused=self.pipeline.refusals(),
+            refused=self.started.refusals(),
             notice=self._unused,
             rates=self.rates,
         )

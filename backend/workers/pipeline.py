@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,9 +70,9 @@ class Pipeline:
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
-    warm_up: Callable[[Any, GenerationRequest], Iterator[Event]]
-    generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Iterator[Event]]
-    live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Iterator[Event]]
+    warm_up: Callable[[Any, GenerationRequest], Generator[Event]]
+    generate: Callable[[GenerationRequest, Any, Path, Callable[[], bool]], Generator[Event]]
+    live: Callable[[GenerationRequest, Any, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
     device_facts: Callable[[], list[Device]]
     find_unused: Callable[[Sequence[Device] | Exception], UnusedAccelerator | None]
     refusals: Callable[[], tuple[str, ...]]

@@ -79,6 +79,7 @@ class WorkerProcess:
         """Starts it, or takes over a `process` that stands by."""
         self._on_message, self._on_exit = on_message, on_exit
         self._process = process or _spawn(plan.command(), plan, log)
+        assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
         self._thread.start()
@@ -162,7 +163,7 @@ class Standby:
         """Ends it; it has nothing to keep."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in filter(None, (self._process.stdin, self._process.stdout)):
             stream.close()
 
 

@@ -29,4 +29,8 @@ class Reports:
 
     def gather(self, what: str, value: str = "") -> list[str]:
         """The values of all hosts, as `Consensus.gather`."""
-        return self._consensus.gather(what, value, lambda: self._channel.send(Status(status=self._status)))
+        return self._consensus.gather(what, value, self._repeat_status)
+
+    def _repeat_status(self) -> None:
+        assert self._status is not None, "a status is sent before hosts wait for each other"
+        self._channel.send(Status(status=self._status))

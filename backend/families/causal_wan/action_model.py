@@ -8,7 +8,7 @@ the block before, so the carry keeps that.
 import dataclasses
 import functools
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class ActionLane(BlockLane):
 
     def context(self, carry: ActionCarry) -> SteeredContext:
         """What a block's steps read besides its latents."""
+        assert carry.steering is not None, "the lane has made it"
         return SteeredContext(text=self.text, positions=carry.positions, condition=carry.channels, steering=carry.steering)
 
 
@@ -140,7 +141,8 @@ class ActionWanModel(CausalWanModel):
 
     def _steered(self, request: GenerationRequest, lane: ActionLane, carry: ActionCarry) -> Generator[Effect, Any, ActionCarry]:
         """The carry with the next block's steering and channels, as the lane has them."""
-        denoiser, shape, frames = lane.programs.denoiser, self.kind.shape, self._block_shape(request, carry.first)[2]
+        denoiser = cast(ActionDenoiser, lane.programs.denoiser)
+        shape, frames = self.kind.shape, self._block_shape(request, carry.first)[2]
         before = _before(carry, lane, shape.reach - shape.stride + 1)
         of_block = np.tile(lane.done, (shape.stride * frames - 1, 1))  # nothing sees what is done in a block's last pixel frame
         steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), carry.first, frames)

@@ -7,7 +7,7 @@ blocks run in two parts, which together compute what diffusers' block does. Ther
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,7 @@ class ActionDenoiser(BlockDenoiser):
 
     def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:
         """Every layer's cross-attention keys and values for the image encoder's tokens [1, tokens, D]: there is no text."""
+        assert image is not None, "there is no text"
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
         def one_layer(_, block: dict[str, jax.Array]):
@@ -95,8 +96,9 @@ class ActionDenoiser(BlockDenoiser):
 
     def place_past(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
-        placed = super().place_past(dataclasses.replace(shapes, ring=shapes.ring.tokens))
-        actions = self._layout.whole(shapes.ring.actions)
+        ring = cast(SteeredRing, shapes.ring)
+        placed = super().place_past(dataclasses.replace(shapes, ring=ring.tokens))
+        actions = self._layout.whole(ring.actions)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, done: np.ndarray, first: int, frames: int) -> Work:
@@ -105,13 +107,13 @@ class ActionDenoiser(BlockDenoiser):
         shape, angles = self._shape, frame_angles(self._shape, first, frames)
         seen = action_windows(done, frames, shape.stride, shape.reach)
         keyboard, mouse = seen[..., : shape.keys], seen[..., shape.keys :]
-        steering = Steering(
-            keyboard=keyboard,
-            mouse=mouse.reshape(frames, -1) if shape.mouse_width else None,
-            cosine=np.cos(angles).astype(np.float32),
-            sine=np.sin(angles).astype(np.float32),
-        )
-        return (yield Put(steering, self._layout.replicated))
+        numbers: dict[str, Any] = {  # arrays of the host, which `Put` turns into the devices'
+            "keyboard": keyboard,
+            "mouse": mouse.reshape(frames, -1) if shape.mouse_width else None,
+            "cosine": np.cos(angles).astype(np.float32),
+            "sine": np.sin(angles).astype(np.float32),
+        }
+        return (yield Put(Steering(**numbers), self._layout.replicated))
 
     def block_velocity(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: SteeredContext, past: Past
@@ -129,7 +131,7 @@ class ActionDenoiser(BlockDenoiser):
         def enter(index: jax.Array, ring: KeyRing) -> None:
             self._attention.ring, self._attention.place = ring, RingPlace(layer=index, starts=starts, count=count)
 
-        def steered(carry, layer):
+        def steered(carry: tuple[jax.Array, SteeredRing], layer: Any) -> tuple[tuple[jax.Array, SteeredRing], None]:
             (hidden, ring), (index, parameters) = carry, layer
             block, key, value = layer_at(whole, index)
             block = self._gathered(block)
@@ -149,7 +151,8 @@ class ActionDenoiser(BlockDenoiser):
             return (hidden, self._attention.ring), None
 
         first = (jnp.arange(self._shape.layers), weights.stacks[ACTIONS])
-        (hidden, ring), _ = jax.lax.scan(steered, (hidden, past.ring), first)
+        begun = hidden, cast(SteeredRing, past.ring)
+        (hidden, ring), _ = jax.lax.scan(steered, begun, first)
         (hidden, tokens), _ = jax.lax.scan(plain, (hidden, ring.tokens), jnp.arange(self._shape.layers, layers))
         velocity = self._finish(weights, hidden, time, positions, latents.shape)
         return velocity, SteeredRing(tokens=tokens, actions=ring.actions)

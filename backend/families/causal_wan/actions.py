@@ -21,6 +21,7 @@ import numpy as np
 from jax.lax import Precision
 
 from backend.families.causal_wan.action_family import ActionShape
+from backend.runtime.mesh import as_leaf
 
 NORM_EPS, LAYER_NORM_EPS = 1e-6, 1e-5  # of queries and keys; of the mouse's layer norm
 Parameters = Mapping[str, jax.Array]
@@ -86,8 +87,9 @@ def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, 
 
 def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dtype: jnp.dtype) -> ActionRing:
     """The shapes of a ring for so many latent frames."""
-    keyboard = jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype)
-    mouse = jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype) if shape.mouse_width else None
+    keyboard = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype))
+    of_mouse = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
+    mouse = of_mouse if shape.mouse_width else None
     return ActionRing(mouse_key=mouse, mouse_value=mouse, keyboard_key=keyboard, keyboard_value=keyboard)
 
 
@@ -113,6 +115,7 @@ def act(
 
 
 def _follow_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "it has a mouse"
     frames, tokens = len(place.places), len(hidden) // len(place.places)
     first = parameters["mouse_mlp.0.weight"]
     moved = _product(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]

@@ -43,6 +43,7 @@ class CausalWanKind(WanKind):
     training no two frames were further apart than `trained`. If it `recaches`, a new prompt makes the past anew: the frames that
     are still in the window are run once more with it. The first block has `first_steps` steps or more, whatever is asked for."""
 
+    chunk: int
     window: int
     sink: int
     trained: int

@@ -27,6 +27,7 @@ from PIL import Image
 
 from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
+from backend.families.causal_wan.family import CausalWanKind
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.pixels import pixels_of
@@ -51,6 +52,7 @@ FIRST_BLOCK = "first_block"  # among the conditions: a picture's latents [1, C, 
 class BlockPrograms(Programs):
     """Wan's programs, of which `step` makes a block; and `settle`, which adds a clean block to the past."""
 
+    denoiser: BlockDenoiser
     settle: Program
 
 
@@ -91,8 +93,10 @@ class BlockLane:
 class CausalWanModel(WanModel):
     """One causal Wan checkpoint without its weights."""
 
+    kind: CausalWanKind
+
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
-        kind = plan.kind
+        kind = self.kind
         window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
         denoiser = self._make_denoiser(plan, layout, window)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)

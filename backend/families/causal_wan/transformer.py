@@ -22,7 +22,7 @@ from diffusers import WanTransformer3DModel
 
 from backend.families.causal_wan.attention import RingAttention
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.mesh import Layout, as_leaf, placed
 from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
@@ -76,7 +76,7 @@ class BlockDenoiser(Denoiser):
         sink = None
         if self._window.sink:
             shape = (*ring.key.shape[:2], self._window.sink * tokens, ring.key.shape[3])
-            sink = jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding)
+            sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))
         return Past(ring=ring, frames=self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def place_past(self, shapes: Past) -> Past:
@@ -114,7 +114,7 @@ class BlockDenoiser(Denoiser):
         def one_layer(carry, layer):
             (hidden, self._attention.ring), (index, *rest) = carry, layer
             self._attention.place = RingPlace(layer=index, starts=starts, count=count)
-            hidden = self._run_layer(hidden, rest, time, text.bias, positions)
+            hidden = self._run_layer(hidden, tuple(rest), time, text.bias, positions)
             return (hidden, self._attention.ring), None
 
         layers = (jnp.arange(self._model.config.num_layers), weights.stacks[BLOCKS], text.key, text.value, text.image)

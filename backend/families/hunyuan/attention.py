@@ -1,12 +1,12 @@
 """The attention that runs inside diffusers' HunyuanVideo 1.5 blocks: our kernels, over the video's and all other tokens."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import torch
 
-from backend.families.kit.flat_attention import FEW_KEYS, as_array, attend_flat
+from backend.families.kit.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
 from backend.runtime.mesh import Layout
@@ -22,7 +22,7 @@ class JointAttention:
         self._layout = layout
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, image_rotary_emb=None):
-        counts, positions = as_array(attention_mask), image_rotary_emb
+        counts, positions = as_array(attention_mask), cast(Positions, image_rotary_emb)
         video = _stream(hidden_states, (attn.to_q, attn.to_k, attn.to_v), (attn.norm_q, attn.norm_k))
         projections = (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
         beside = _stream(encoder_hidden_states, projections, (attn.norm_added_q, attn.norm_added_k))
@@ -53,7 +53,8 @@ class TextAttention:
 
 def _stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
     query, key, value = (as_array(project(hidden)) for project in projections)
-    return Stream(query=query, key=key, value=value, norms=tuple(as_array(norm.weight) for norm in norms))
+    of_query, of_key = (as_array(norm.weight) for norm in norms)
+    return Stream(query=query, key=key, value=value, norms=(of_query, of_key))
 
 
 def _attend_to_text(query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array) -> jax.Array:

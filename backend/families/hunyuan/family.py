@@ -8,7 +8,7 @@ there is a picture (always, never, or as one likes), and in whether a step also 
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
@@ -115,7 +115,7 @@ class HunyuanFamily(Face):
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
-        return self.recognise(index_of(configs, _class_name=pipeline), configs)
+        return cast(HunyuanKind | None, self.recognise(index_of(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""

@@ -18,7 +18,7 @@ from backend.contract.two_sizes import HALF
 from backend.errors import ModelError
 from backend.families.hunyuan import text_encoder
 from backend.families.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
-from backend.families.hunyuan.family import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, context_tokens
+from backend.families.hunyuan.family import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanKind, context_tokens
 from backend.families.hunyuan.image_encoder import ImageEncoder
 from backend.families.hunyuan.quoted_text import QuotedTextEncoder
 from backend.families.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
@@ -52,6 +52,8 @@ class Programs(ClipPrograms):
 class HunyuanModel(WholeClipModel):
     """One HunyuanVideo 1.5 checkpoint without its weights."""
 
+    kind: HunyuanKind
+    _text_encoder: TextEncoder
     _repeats = (1, 4, 16, 48)
     _text_tokens = TEXT_TOKENS
     _text_options = {"renamed": text_encoder.installed_name}
@@ -67,7 +69,7 @@ class HunyuanModel(WholeClipModel):
         self._text_encoder = TextEncoder(configs["text_encoder"], tokenizer, lengths)
         self._quoted = QuotedTextEncoder(configs["text_encoder_2"], read_tokenizer(plan, "tokenizer_2"))
         self._image_encoder = None
-        if plan.kind.has_image_encoder:
+        if self.kind.has_image_encoder:
             processor = read_part(plan, "feature_extractor", SiglipImageProcessorPil.from_pretrained)
             self._image_encoder = ImageEncoder(configs["image_encoder"], processor)
 
@@ -143,9 +145,9 @@ class HunyuanModel(WholeClipModel):
         it is to be found from the request's prompts."""
         if told is None:
             prompts = self._prompts(request)[:branches]
-            counts = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
-            measured = all(isinstance(one, np.ndarray) for one in counts)
-            told = int(sum(counts).max()) if measured else max(len(prompt.split()) for prompt in prompts)
+            text, quoted = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
+            measured = isinstance(text, np.ndarray) and isinstance(quoted, np.ndarray)
+            told = int((text + quoted).max()) if measured else max(len(prompt.split()) for prompt in prompts)
         return next((room for room in self._rooms if room >= told), MOST_BESIDE)
 
     def _room(self, request: GenerationRequest) -> Work:

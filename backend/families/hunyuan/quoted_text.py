@@ -21,8 +21,8 @@ from backend.runtime.torch_modules import call_module
 class QuotedTokens:
     """Token ids [B, `QUOTED_TOKENS`] int32, padded at the end, and how many count, [B] int32: none if nothing is in quotes."""
 
-    ids: np.ndarray
-    counts: np.ndarray
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    counts: np.ndarray | jax.ShapeDtypeStruct
 
 
 class QuotedTextEncoder(Encoder):
@@ -43,6 +43,7 @@ class QuotedTextEncoder(Encoder):
         return QuotedTokens(ids=ids, counts=np.array([len(row) for row in tokens], np.int32))
 
     def _tokens(self, quoted: str) -> list[int]:
+        assert self._tokenizer is not None, "`tokenize` asks for them with a tokenizer alone"
         return self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:

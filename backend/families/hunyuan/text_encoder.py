@@ -37,8 +37,8 @@ class TextTokens:
     """Token ids [B, L] int32, padded at the end, and how many are a prompt's own, [B] int32, after the first `CHAT_TOKENS`.
     `notes` say which prompts were cut, a sentence each."""
 
-    ids: np.ndarray
-    counts: np.ndarray
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    counts: np.ndarray | jax.ShapeDtypeStruct
     notes: tuple[str, ...] = ()
 
 

@@ -124,7 +124,7 @@ class Denoiser(ClipTransformer):
         return embedded + weights.outer["cond_type_embed.weight"][kind]
 
     def _layer_runner(self, time: jax.Array, context: Context) -> RunLayer:
-        return lambda tokens, block: self._run_layer(tokens, block, time, context)
+        return lambda tokens, block: self._run_layer((tokens[0], tokens[1]), block, time, context)
 
     def _layers(self, weights: StackedWeights, context: Context) -> dict[str, jax.Array]:
         return weights.stacks[BLOCKS]

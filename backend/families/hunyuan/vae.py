@@ -35,12 +35,12 @@ class VideoAutoencoder(StreamedAutoencoder):
         self.latent_channels: int = self._vae.config.latent_channels
         self._scaling_factor: float = self._vae.config.scaling_factor
 
-    def describe_keys(self, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+    def describe_keys(self, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, dict[str, jax.Array]]:
         """Room for the keys and values of a clip with latents of this shape [1, C, F, H, W], for the "encoder" and the "decoder":
         shapes and places of the zeros that the first call takes."""
         return {way: self._describe_keys(way, latent_shape, dtype) for way in ("encoder", "decoder")}
 
-    def _describe_keys(self, way: str, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def _describe_keys(self, way: str, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, jax.Array]:
         block = getattr(self._vae, way).mid_block
         widths = {
             f"{way}.mid_block.attentions.{place}.{kind}": layer.in_channels

@@ -68,7 +68,8 @@ def decode(
 
     `weights` as `arrange` leaves them; `before` holds room for the keys and values, and after the first frame all caches.
     """
-    plan = _Plan(vae=vae, layout=layout, size=latents.shape[3:], interpret=interpret)
+    height, width = latents.shape[3:]
+    plan = _Plan(vae=vae, layout=layout, size=(height, width), interpret=interpret)
     pixels, after = plan.run(LayerRunner.decode, weights, latents, before)
     return pixels.clip(-1.0, 1.0), after
 

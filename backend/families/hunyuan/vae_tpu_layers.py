@@ -2,7 +2,7 @@
 arranged is `backend.families.hunyuan.vae_tpu`'s."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ class LayerRunner(StripRunner):
         repeated = _repeated(latents, decoder.in_channels, decoder.repeat)
         total, normalised = self._convolve("decoder.conv_in", latents, self._epilogue(steps[0].first_norm, repeated))
         _, normalised = self._through(steps, "decoder.norm_out", total, normalised)
-        return self._convolve("decoder.conv_out", normalised, Epilogue())[0], decoder.out_channels
+        return self._summed("decoder.conv_out", normalised), decoder.out_channels
 
     def encode(self, vae: AutoencoderKLHunyuanVideo15, pixels: jax.Array) -> tuple[jax.Array, int]:
         """A latent frame's moments from its pixels; how many of the channels are real."""
@@ -75,7 +75,7 @@ class LayerRunner(StripRunner):
         total, normalised = self._convolve("encoder.conv_in", pixels, self._epilogue(steps[0].first_norm))
         total, normalised = self._through(steps, "encoder.norm_out", total, normalised)
         mean = _grouped_mean([total], self._widths["encoder.norm_out"], encoder.out_channels)
-        return self._convolve("encoder.conv_out", normalised, Epilogue(residuals=(mean,)))[0], encoder.out_channels
+        return self._summed("encoder.conv_out", normalised, Epilogue(residuals=(mean,))), encoder.out_channels
 
     def _sample(self, step: Step, total: jax.Array, following: str | None):
         kinds = {
@@ -94,13 +94,13 @@ class LayerRunner(StripRunner):
         every second group of channels."""
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
         if module.add_temporal_upsample and self._is_first:
-            hidden, _ = self._convolve(f"{name}.conv", total, Epilogue())
+            hidden = self._summed(f"{name}.conv", total)
             self._later_frames *= 2
             halves = hidden[..., :packed].reshape(*hidden.shape[:3], 4, 2, packed // 8)[..., 0, :]
             added = _repeated(total, entered, module.repeats // 2)[..., : packed // 2]
             return self._unpacked(halves.reshape(added.shape) + added, packed // 2, 1)
         epilogue = Epilogue(residuals=(_repeated(total, entered, module.repeats),))
-        hidden, _ = self._convolve(f"{name}.conv", total, epilogue)
+        hidden = self._summed(f"{name}.conv", total, epilogue)
         return self._unpacked(hidden, packed, 2 if module.add_temporal_upsample else 1)
 
     def _unpacked(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
@@ -120,7 +120,7 @@ class LayerRunner(StripRunner):
         the channels twice."""
         entered, made = module.conv.conv.in_channels, module.conv.conv.out_channels
         times = 2 if module.add_temporal_downsample and not self._is_first else 1
-        hidden, _ = self._convolve(f"{name}.conv", total, Epilogue())
+        hidden = self._summed(f"{name}.conv", total)
         parts = [part[..., :made] for part in self._parts(hidden, times)]
         if module.add_temporal_downsample:
             self._later_frames //= 2
@@ -144,6 +144,7 @@ class LayerRunner(StripRunner):
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
         query, *own = (self._product(f"{name}.{kind}", hidden) for kind in ("to_q", *KEYS_AND_VALUES))
         places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
+        assert self._before is not None, "there is room for keys and values from the first call on"
         kept = [
             jax.lax.dynamic_update_slice_in_dim(self._before[place], array, self._seen, axis=0)
             for place, array in zip(places, own, strict=True)
@@ -241,4 +242,4 @@ def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.A
         for index, part in enumerate(parts)
         for picked in [((index * channels + source) // size == places) & (source < channels)]
     ]
-    return (sum(sums) / size).astype(parts[0].dtype)
+    return (cast(jax.Array, sum(sums)) / size).astype(parts[0].dtype)  # of one part or more

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+from backend.runtime.mesh import Shaped
 
 
 def count_flops(call: Callable[[], Any]) -> float:
@@ -16,7 +17,7 @@ def count_flops(call: Callable[[], Any]) -> float:
     return float(counter.get_total_flops())
 
 
-def encoder_flops(weights: Mapping[str, jax.ShapeDtypeStruct], num_tokens: int) -> float:
+def encoder_flops(weights: Mapping[str, Shaped], num_tokens: int) -> float:
     """The operations of an encoder of text or pictures: each of its matrices, but for tables that are only looked up in, times
     each token. Without attention between the tokens, 2 % of UMT5-XXL's at 512 tokens."""
     tables = ("embed_tokens", "shared", "position_embedding", "relative_attention_bias")

@@ -104,6 +104,8 @@ def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.
         before = jax.lax.dynamic_slice_in_dim(whole, lead + begin, len(shares), axis=2)
         added = before + frames[:, :, lead:] * shares[:, None, None]
         whole = jax.lax.dynamic_update_slice_in_dim(whole, added, lead + begin, axis=2)
-        return whole.at[:, :, :lead].add(frames[:, :, :lead] * leading[:, None, None]) if lead else whole
+        if leading is None or not lead:
+            return whole
+        return whole.at[:, :, :lead].add(frames[:, :, :lead] * leading[:, None, None])
 
     return jax.tree.map(add, blend, part)

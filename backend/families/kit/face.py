@@ -1,14 +1,19 @@
 """What the families' faces share: a checkpoint is told by the classes that its pipeline and its transformer have. Light."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.families.family import Configs, Kind
 from backend.families.kit.parts import index_of
 from backend.imports import TORCHVISION, hide
 from presets import Preset
+
+if TYPE_CHECKING:
+    from backend.families.model import Model
 
 
 class Face:
@@ -37,7 +42,7 @@ class Face:
             return None
         return self._kind(index_of(configs, _class_name=self.pipelines[0]), configs)
 
-    def model(self) -> type:
+    def model(self) -> type[Model]:
         """Imported late, because it imports jax and torch; transformers, which comes with it, does not see torchvision."""
         hide(TORCHVISION)
         return resolve_name(self.body)

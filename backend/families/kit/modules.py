@@ -50,7 +50,7 @@ class Encoder:
 
     _model: torch.nn.Module
 
-    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.Array]:
         """The weights' shapes and where they rest, without the weights."""
         return layout.describe(shapes_of(self._model, dtype), functools.partial(self.place, layout))
 

@@ -18,6 +18,7 @@ from backend.weights.parking import device_bytes, parked, should_park
 
 ENCODE: frozenset[Stage] = frozenset({"encode"})
 DENOISE: frozenset[Stage] = frozenset({"denoise"})
+DECODE: frozenset[Stage] = frozenset({"decode"})
 
 
 def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout, **options: Any) -> Network:
@@ -30,14 +31,15 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_park(own + others_bytes, memory)
-    return dataclasses.replace(network, described=parked(network.described)) if crowds else network
+    flat: Any = network.described  # an encoder has no stacks
+    return dataclasses.replace(network, described=parked(flat)) if crowds else network
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
     """The video autoencoder, which every stage needs: latents are denoised into previews."""
     return Network(
         part="vae",
-        stages=ENCODE | DENOISE | {"decode"},
+        stages=ENCODE | DENOISE | DECODE,
         described=vae.describe_weights(dtype),
         arrange=vae.arrange,
         arranged=vae.describe_arranged(dtype),

@@ -7,15 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 from PIL import Image
 
 
-def pixels_of(picture: Image.Image, dtype: jnp.dtype) -> np.ndarray:
+def pixels_of(picture: Image.Image, dtype: DTypeLike) -> np.ndarray:
     """[1, 3, 1, height, width] in [-1, 1]."""
     return clip_pixels(np.asarray(picture)[None], dtype)
 
 
-def clip_pixels(frames: np.ndarray, dtype: jnp.dtype) -> np.ndarray:
+def clip_pixels(frames: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """[1, 3, F, height, width] in [-1, 1] of uint8 [F, height, width, 3]."""
     return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
 

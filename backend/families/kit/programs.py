@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
-from backend.families.kit.modules import Encoder
 from backend.families.kit.step_cache import StepCache
 from backend.families.kit.transformer import ClipTransformer
 from backend.families.kit.video_autoencoder import StreamedAutoencoder
@@ -15,6 +14,12 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.sampling.solvers import SamplerState, StepInputs, guide, guide_by_zero_star, take_guided_step, take_still_step
 from backend.weights.stacked import StackedWeights
+
+
+class Embedder(Protocol):
+    """An encoder of text or of pictures."""
+
+    embed: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +48,9 @@ class ClipPrograms:
 
 def common_programs(
     denoiser: ClipTransformer,
-    vae: StreamedAutoencoder,
-    text: Encoder | None,
-    image: Encoder | None,
+    vae: Any,  # a `StreamedAutoencoder` with the family's own `encode_image`
+    text: Embedder | None,
+    image: Embedder | None,
     layout: Layout,
     compiler: Compiler,
 ) -> dict[str, Any]:

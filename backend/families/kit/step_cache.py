@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.mesh import Layout, as_leaf, placed
 
 
 @jax.tree_util.register_dataclass
@@ -27,8 +27,8 @@ class StepCache:
 
 def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype) -> StepCache:
     """Shapes and places of an empty cache for tokens [B, S, D]."""
-    tokens = jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(layout.tokens))
-    flag, count = (jax.ShapeDtypeStruct((), one, sharding=layout.replicated) for one in (bool, jnp.int32))
+    tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(layout.tokens)))
+    flag, count = (as_leaf(jax.ShapeDtypeStruct((), one, sharding=layout.replicated)) for one in (bool, jnp.int32))
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
 

@@ -66,10 +66,14 @@ class StripRunner(abc.ABC):
         """The picture's rows in the latest array; the rows after them are zero."""
         return self._rows
 
-    def _through(self, steps: Sequence[Step], last: str, total: jax.Array, normalised: jax.Array | None):
+    def _through(
+        self, steps: Sequence[Step], last: str, total: jax.Array | None, normalised: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
         """The steps; each also computes the norm at the beginning of the next, the last step the norm `last`."""
         for step, following in zip(steps, [*(step.first_norm for step in steps[1:]), last], strict=True):
+            assert total is not None, "each step keeps its sum"
             total, normalised = self._run(step, total, normalised, following)
+        assert total is not None and normalised is not None, "the last step makes the norm `last`"
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
@@ -77,7 +81,9 @@ class StripRunner(abc.ABC):
         if not step.is_residual:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._epilogue(f"{step.name}.norm2"), keeps_sum=False)
+        assert normalised is not None, "the step before made the first norm"
         _, hidden = self._convolve(f"{step.name}.conv1", normalised, second)
+        assert hidden is not None, "`second` has a norm"
         return self._convolve(f"{step.name}.conv2", hidden, self._epilogue(following, self._added(step, total)))
 
     @abc.abstractmethod
@@ -92,9 +98,16 @@ class StripRunner(abc.ABC):
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """A convolution that sees two frames back."""
 
+    def _summed(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
+        """A convolution without a norm."""
+        total, _ = self._convolve(name, frames, epilogue or Epilogue())
+        assert total is not None, "the epilogue keeps the sum"
+        return total
+
     def _exchange(self, place: Any, frames: jax.Array) -> jax.Array:
         """The frames kept at this place by the last call. Keeps the present ones: at least two frames, as whole arrays, so that
         no frame is copied out of one."""
+        assert self._before is not None, "only later calls read what was kept"
         before = self._before[place]
         self.after[place] = frames if len(frames) >= KEPT_FRAMES else jnp.concatenate([before, frames])[-KEPT_FRAMES:]
         return before

@@ -56,7 +56,7 @@ class Strips:
         """[F, W, H, C]."""
         return P(None, self.axes or None, None, None)
 
-    def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.ShapeDtypeStruct]:
+    def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
         """Shapes and places of arrays [F, W, H, C] that are cut in this way."""
         sharding = self.layout.sharding(self.spec)
         return {name: placed(leaf, sharding) for name, leaf in caches.items()}

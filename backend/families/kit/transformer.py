@@ -76,7 +76,7 @@ class StackedTransformer:
     def copy_matrices(self, spread: Stacks) -> Stacks:
         """The same matrices, gathered layer by layer, so that no more than a layer is in memory beside them."""
 
-        def one_layer(_, layer: dict[str, jax.Array]):
+        def one_layer(_: None, layer: Mapping[str, jax.Array]) -> tuple[None, dict[str, jax.Array]]:
             whole = {name: self._layout.gathered_weight(self.role_of(name)) for name in layer}
             return None, {name: self._layout.constrain(matrix, whole[name]) for name, matrix in layer.items()}
 

@@ -57,7 +57,7 @@ class StreamedAutoencoder(abc.ABC):
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(dtype))
         return jax.jit(functools.partial(self._on_tpu.arrange, self._vae), out_shardings=places)(weights)
 
-    def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Shapes and places of what `arrange` returns."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
@@ -65,7 +65,7 @@ class StreamedAutoencoder(abc.ABC):
         shapes = jax.eval_shape(functools.partial(self._on_tpu.arrange, self._vae), described)
         return self._layout.describe(shapes, self._layout.everywhere)
 
-    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
         return self._layout.describe(shapes, self._layout.everywhere)

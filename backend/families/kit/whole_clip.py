@@ -18,7 +18,6 @@ from backend.families.kit.modules import name_since_5
 from backend.families.kit.networks import DENOISE, autoencoder_network, encoder_network, text_network
 from backend.families.kit.programs import ClipPrograms
 from backend.families.kit.step_cache import StepCache
-from backend.families.kit.text import TextEncoder
 from backend.families.layouts import plan_layouts
 from backend.families.model import (
     VIDEO,
@@ -69,8 +68,8 @@ class WholeClipModel:
     _text_tokens: int  # that the transformer sees of a prompt
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
-    _text_encoder: TextEncoder | None
-    _image_encoder: Any | None
+    _text_encoder: Any  # the family's, None if its models read no text
+    _image_encoder: Any  # the family's, None if its models see no pictures so
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
@@ -154,7 +153,7 @@ class WholeClipModel:
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
         tokens, num_frames = self._encoded(request)
-        described = {network.part: network.described for network in self.networks}
+        described: dict[str, Any] = {network.part: network.described for network in self.networks}
         sizes = {one.geometry() for one in (request, first_size(request))} if num_frames else ()
         pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())

@@ -56,6 +56,7 @@ class StreamAttention:
         projected = attn.to_q(hidden_states), attn.to_k(keys_from), attn.to_v(keys_from)
         value = as_array(projected[2])
         if self._sort == "video":
+            assert query_rotary_emb is not None, "the video's tokens are turned"
             attended = self._attend_to_self(attn, *map(as_array, projected), query_rotary_emb.query)
         else:
             query, key = (self._heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False))
@@ -75,14 +76,14 @@ class StreamAttention:
 
     def _attend_to_self(self, attn: Any, query: jax.Array, key: jax.Array, value: jax.Array, tables: Tables) -> jax.Array:
         """Attention [B, S, W] of the video's tokens, from the projected ones."""
-        norms = tuple(as_array(norm.weight) for norm in (attn.norm_q, attn.norm_k))
+        norms = as_array(attn.norm_q.weight), as_array(attn.norm_k.weight)
         attend = functools.partial(attend_flat, head_width=attn.head_dim, num_keys=self.num_video)
         return self_attention(
             self._layout,
             attend,
             (query, key, value),
             norms,
-            tuple(map(as_array, tables)),
+            (as_array(tables[0]), as_array(tables[1])),
             attn.norm_q.eps,
             head_width=attn.head_dim,
         )

@@ -38,7 +38,7 @@ class VideoAutoencoder:
     def latent_channels(self) -> int:
         return self._vae.config.latent_channels
 
-    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
         return self._layout.describe(shapes_of(self._vae, dtype), self._layout.everywhere)
 
@@ -96,11 +96,11 @@ class SoundNetworks:
                 if isinstance(module, torch.nn.Conv2d):
                     module.forward = functools.partial(_convolve, module)
 
-    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The shapes and places of the autoencoder's weights."""
         return self._layout.describe(shapes_of(self._vae, dtype), self._layout.everywhere)
 
-    def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Those of the vocoder's."""
         return self._layout.describe(shapes_of(self._vocoder, dtype), self._layout.everywhere)
 
@@ -179,7 +179,8 @@ def plain(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Arra
 
 def _statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:
     """Mean and spread of the latents' channels, [1, C, 1, 1, 1]."""
-    return tuple(weights[f"latents_{name}"].astype(jnp.float32).reshape(1, -1, 1, 1, 1) for name in ("mean", "std"))
+    mean, std = (weights[f"latents_{name}"].astype(jnp.float32).reshape(1, -1, 1, 1, 1) for name in ("mean", "std"))
+    return mean, std
 
 
 def _dtype(weights: Weights) -> jnp.dtype:

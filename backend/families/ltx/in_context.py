@@ -37,7 +37,7 @@ def encoded_control(
     return (yield OnHost(as_float32, (latents,)))
 
 
-def control_noise(request: GenerationRequest) -> np.ndarray | None:
+def control_noise(request: GenerationRequest) -> np.float32 | None:
     """The clip's share of the video's noise, a scalar; None for one that is followed whole, or without one."""
     return np.float32(1 - request.control_scale) if request.control and request.control_scale < 1 else None
 
@@ -66,6 +66,7 @@ def control_step(
     if CONTROL not in states:
         return {}
     state = states[CONTROL]
+    assert context.control is not None and context.control_noise is not None, "the clip has a state if it has noise"
     estimate = clean[:, :, -context.control[0, 0].size :].reshape(state.sample.shape)
     drawn_back = estimate * context.control_noise + context.control * (1 - context.control_noise)
     ratio = level_ratio(row, is_ancestral)

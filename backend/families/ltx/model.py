@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,15 @@ from backend.contract.request import GenerationRequest
 from backend.contract.sound import SoundPart, hears_clip
 from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.kit.arithmetic import encoder_flops
-from backend.families.kit.networks import DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
+from backend.families.kit.networks import DECODE, DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
 from backend.families.kit.whole_clip import WholeClipModel
 from backend.families.ltx.autoencoders import SoundNetworks, VideoAutoencoder
-from backend.families.ltx.family import UPSAMPLER
+from backend.families.ltx.family import UPSAMPLER, LtxKind
 from backend.families.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
 from backend.families.ltx.in_context import CONTROL, control_noise, control_step, encoded_control, seen_tokens, with_control
 from backend.families.ltx.text_encoder import Connectors, TextEncoder, installed_name
-from backend.families.ltx.transformer import Context, Denoiser, layer_matrix_bytes
+from backend.families.ltx.transformer import Context, Denoiser, hears_beginning, layer_matrix_bytes
 from backend.families.ltx.upsampler import LatentUpsampler
 from backend.families.model import (
     SOUND,
@@ -34,7 +34,6 @@ from backend.families.model import (
     Latents,
     ModelPlan,
     Network,
-    Stage,
     States,
     Weights,
 )
@@ -47,7 +46,6 @@ from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, st
 from backend.weights.parking import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
-DECODE: frozenset[Stage] = frozenset({"decode"})
 STREAMS = (VIDEO, SOUND)
 
 
@@ -95,7 +93,7 @@ def _step(
         if first is not None:
             drawn = states[name].sample
             begun = with_beginning(jnp, first, drawn)
-            begun = begun if name == VIDEO else jnp.where(context.is_heard > 0, begun, drawn)
+            begun = begun if name == VIDEO else jnp.where(hears_beginning(context), begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
     seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
@@ -131,6 +129,8 @@ class LtxModel(WholeClipModel):
     """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal. A
     preview decodes the first latent frame as if it were alone, which is near enough and a fraction of the whole video's work."""
 
+    kind: LtxKind
+    _text_encoder: TextEncoder
     decode_stride = 1 << 30
     _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
 
@@ -275,12 +275,13 @@ class LtxModel(WholeClipModel):
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
-        described = {network.part: network.described for network in self.networks}
+        described: dict[str, Any] = {network.part: network.described for network in self.networks}
         count = math.prod(self._tokens(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
-        vae, sizes = self._guided.vae, {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
-        shown = num_pictures * sum(map(vae.encode_flops, sizes))
+        vae = cast(VideoAutoencoder, self._guided.vae)
+        sizes = {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
+        shown = num_pictures * sum(vae.encode_flops(geometry) for geometry in sizes)
         if request.control:
             geometry = request.geometry()
             sides = {side: getattr(geometry, side) // request.control_downscale for side in ("width", "height")}

@@ -13,7 +13,7 @@ from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryP
 
 from backend.contract.appended import Appended
 
-Tables = tuple[jax.Array, jax.Array]
+Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 """Cosine and sine [S, H * D / 2], float32, of the first half of each head's channels with the second."""
 
 
@@ -78,4 +78,5 @@ def _control_coordinates(
 def _tables(rope: LTX2AudioVideoRotaryPosEmbed, coordinates: torch.Tensor, padded: int | None = None) -> Tables:
     tables = [table[0].transpose(0, 1).flatten(1).float().numpy() for table in rope(coordinates)]
     rows = 0 if padded is None else padded - len(tables[0])
-    return tuple(np.pad(table, ((0, rows), (0, 0))) for table in tables)
+    cosine, sine = (np.pad(table, ((0, rows), (0, 0))) for table in tables)
+    return cosine, sine

@@ -32,8 +32,8 @@ class TextTokens:
     """Token ids [B, L] int32, padded on the left, and which of them count, `mask` [B, L] int32. `notes` say which prompts were
     cut, a sentence each."""
 
-    ids: np.ndarray
-    mask: np.ndarray
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    mask: np.ndarray | jax.ShapeDtypeStruct
     notes: tuple[str, ...] = ()
 
 
@@ -133,6 +133,7 @@ class _TextAttention:
                 attn.to_v(hidden_states),
             )
         ]
+        assert query_rotary_emb is not None, "the connectors turn their tokens"
         tables = tuple(interop.jax_view(table)[0].swapaxes(0, 1) for table in query_rotary_emb)
         query, key, value = turned(heads[0], tables), turned(heads[1], tables), heads[2]
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5

@@ -28,7 +28,7 @@ from jax.sharding import PartitionSpec as P
 from backend.contract.appended import Appended
 from backend.families.kit.modules import call
 from backend.families.kit.transformer import StackedTransformer
-from backend.families.ltx.attention import StreamAttention, Turned
+from backend.families.ltx.attention import Sort, StreamAttention, Turned
 from backend.families.ltx.positions import Places, places_of
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -36,7 +36,7 @@ from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
-SORTS = {
+SORTS: dict[str, Sort] = {
     "attn1": "video",
     "audio_attn1": "sound",
     "attn2": "text",
@@ -117,7 +117,8 @@ class Denoiser(StackedTransformer):
     def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended: Appended) -> Work:
         """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
         padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
-        made = places_of(self._model, latent_shape[2:], num_sound, fps, appended, padded)
+        _, _, frames, height, width = latent_shape
+        made = places_of(self._model, (frames, height, width), num_sound, fps, appended, padded)
         spread, whole = (self._layout.sharding(P(axis, "tp")) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
@@ -277,11 +278,17 @@ def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None
     return levels
 
 
+def hears_beginning(context: Context) -> jax.Array:
+    """Whether the beginning of the sound counts: a scalar."""
+    assert context.is_heard is not None, "it comes with `first_sound`"
+    return context.is_heard > 0
+
+
 def _sound_levels(context: Context, length: int) -> jax.Array | None:
     """The same of so many latents of sound: 1 for those of a clip; None if no clip is heard."""
     if context.first_sound is None:
         return None
-    return (jnp.arange(length) < context.first_sound.shape[2]) & (context.is_heard > 0)
+    return (jnp.arange(length) < context.first_sound.shape[2]) & hears_beginning(context)
 
 
 def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:

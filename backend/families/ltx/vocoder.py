@@ -6,7 +6,7 @@ neighbours are. Arrays are [..., C, N]: channels and samples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +140,7 @@ def _enlarge(weights: Weights, name: str, values: jax.Array, stride: int) -> jax
 def _interleaved(parts: Sequence[jax.Array]) -> jax.Array:
     """[..., (N + parts - 1) s] of arrays [..., s, N], each a place later than the one before it, added up."""
     last = len(parts) - 1
-    wide = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
+    wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
     swapped = wide.swapaxes(-1, -2)
     return swapped.reshape(*swapped.shape[:-2], -1)
 
@@ -167,10 +167,11 @@ def _spread(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count:
 def _weighted(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
     """The sum of the values from each start on, times the kernel's tap for it."""
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
-    return sum(
+    parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
         for tap, start in zip(taps, starts, strict=True)
     )
+    return cast(jax.Array, sum(parts))  # of one tap or more
 
 
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
@@ -178,7 +179,7 @@ def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
     left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # the ends' values go on, `left` of them before the first
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
-    made = 0
+    made: Any = 0
     for phase, values in enumerate(phases):
         taps = range((phase + left) % ratio, size, ratio)
         starts = [room + (tap - left - phase) // ratio for tap in taps]

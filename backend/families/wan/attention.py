@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class KernelAttention:
         if isinstance(encoder_hidden_states, TextKeys):
             attended = self._attend_to_text(attn, hidden_states, encoder_hidden_states)
         else:
-            attended = self._attend_to_self(attn, hidden_states, rotary_emb)
+            attended = self._attend_to_self(attn, hidden_states, cast(Positions, rotary_emb))
         return attn.to_out[0](torchax().interop.torch_view(attended))
 
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
@@ -70,7 +70,9 @@ class KernelAttention:
         if text.nag is None:
             attended = attend(*keys)
         else:
-            own, other = (attend(*(one if one is None else one[row : row + 1] for one in keys)) for row in (0, 1))
+            key, value, bias = keys
+            rows = (slice(0, 1), slice(1, 2))
+            own, other = (attend(key[row], value[row], None if bias is None else bias[row]) for row in rows)
             attended, image = guided_away(own, other, as_array(text.nag)), image and tuple(one[:1] for one in image)
         if image is not None:
             attended = attended + attend(*image, None)

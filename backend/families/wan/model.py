@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -33,7 +33,7 @@ from backend.families.wan.conditions import (
     picture_mask,
     window_conditions,
 )
-from backend.families.wan.family import TEXT_TOKENS
+from backend.families.wan.family import TEXT_TOKENS, WanKind
 from backend.families.wan.image_encoder import ImageEncoder
 from backend.families.wan.original import file_names
 from backend.families.wan.text_encoder import LENGTHS, TextEncoder
@@ -62,6 +62,7 @@ class Programs(ClipPrograms):
 class WanModel(WholeClipModel):
     """One Wan checkpoint without its weights."""
 
+    kind: WanKind
     _repeats = (1, 2, 4, 8, 16)
     _text_tokens = TEXT_TOKENS
     _text_options = {"tied": TIED}
@@ -74,7 +75,7 @@ class WanModel(WholeClipModel):
         if config is not None:
             self._image_encoder = ImageEncoder(config, read_part(plan, "image_processor", CLIPImageProcessorPil.from_pretrained))
 
-    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser | None = None, **own: Any) -> Programs:
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser | None = None, **own: Any) -> Any:
         networks = plan.configs, self._text_encoder, layout, self._image_encoder
         return make_programs(*networks, compiler=plan.compiler, denoiser=denoiser, **own)
 
@@ -185,12 +186,13 @@ class WanModel(WholeClipModel):
         if request.window_frames is None:
             return plain(condition=(yield Put(condition_of(conditions), programs.layout.replicated)))
         length = self.step_shape(request)[2]
-        names, contexts = ("first", "inner", "last"), {}
+        names = "first", "inner", "last"
+        contexts: dict[str, Any] = {}
         for name, own in zip(
             names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
         ):
             contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
-        return ContextsByPlace(programs=programs.windows, length=length, **contexts)
+        return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
@@ -220,11 +222,13 @@ def make_programs(
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     encoding, donated = functools.partial(program, places=vae.place_encoded), (2,) if vae.uses_up_caches else ()
-    programs = dict(
+    programs: dict[str, Any] = dict(
         copy_matrices=program("the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.place_copies),
         prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
         encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
         encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
         windows=make_window_programs(layout, compiler),
     )
-    return group(**common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler) | programs | own)
+    fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
+    fields |= programs | own
+    return group(**fields)

@@ -32,8 +32,8 @@ class TextTokens:
     """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that belongs to the embeddings, or None
     if L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
 
-    ids: np.ndarray
-    mask: np.ndarray
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    mask: np.ndarray | jax.ShapeDtypeStruct
     bias: np.ndarray | None
     notes: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +180,8 @@ class Denoiser(ClipTransformer):
 
         of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
         key, value, *of_image = of_stacks[0] if len(of_stacks) == 1 else map(jnp.concatenate, zip(*of_stacks, strict=True))
-        return TextContext(key=key, value=value, bias=bias, image=tuple(of_image) or None)
+        pair = cast(tuple[jax.Array, jax.Array] | None, tuple(of_image) or None)
+        return TextContext(key=key, value=value, bias=bias, image=pair)
 
     def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
         return self._call_outer(f"condition_embedder.{name}", weights, value)

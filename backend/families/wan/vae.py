@@ -59,7 +59,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return mean, std
 
     @staticmethod
-    def _encode_frames(vae: AutoencoderKLWan, pixels: torch.Tensor, caches: Mapping[int, torch.Tensor] | None):
+    def _encode_frames(vae: AutoencoderKLWan, pixels: torch.Tensor, caches: dict[int, torch.Tensor] | None) -> Any:
         if vae.config.patch_size is not None:
             pixels = patchify(pixels, patch_size=vae.config.patch_size)
         state = _cache_list(vae.encoder, caches)
@@ -67,7 +67,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return moments, _cache_dictionary(state)
 
     @staticmethod
-    def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: Mapping[int, torch.Tensor] | None):
+    def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: dict[int, torch.Tensor] | None) -> Any:
         state = _cache_list(vae.decoder, caches)
         first = {"first_chunk": True} if caches is None else {}
         pixels = vae.decoder(vae.post_quant_conv(latents), feat_cache=state, feat_idx=[0], **first)

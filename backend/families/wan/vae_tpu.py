@@ -68,7 +68,8 @@ def decode(
 
     `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
     """
-    size = latents.shape[3:]
+    height, width = latents.shape[3:]
+    size = height, width
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
     pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
     return pixels[None].clip(-1.0, 1.0), after
@@ -82,7 +83,8 @@ def encode(
     `pixels` [1, 3, F, height, width] in [-1, 1]; F is 1 for the first latent frame, with caches None, and 4 for all others.
     """
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
-    size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
+    height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])
+    size = height, width
     plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
     moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
     return moments[None], after

@@ -3,7 +3,7 @@ input, made larger or smaller, to their output. How weights are arranged is `bac
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def _encoder_steps(encoder: Any) -> list[_Step]:
 
 
 def _block(name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: Mapping[str, WanResample | None]) -> list[_Step]:
-    modules = {f"resnets.{place}": resnet for place, resnet in enumerate(block.resnets)} | sampler
+    modules = {**{f"resnets.{place}": resnet for place, resnet in enumerate(block.resnets)}, **sampler}
     steps = [_Step(name=f"{name}.{place}", module=module) for place, module in modules.items() if module is not None]
     steps[0] = dataclasses.replace(steps[0], is_entered=True)
     steps[-1] = dataclasses.replace(steps[-1], shortcut=block.avg_shortcut)
@@ -94,7 +94,7 @@ class LayerRunner(StripRunner):
         """The first convolution, the steps, the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
         _, normalised = self._through(steps, f"{name}.norm_out", total, normalised)
-        return self._convolve(f"{name}.conv_out", normalised, Epilogue())[0]
+        return self._summed(f"{name}.conv_out", normalised)
 
     def _run(self, step: _Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
         self._entered = total if step.is_entered else self._entered
@@ -121,17 +121,22 @@ class LayerRunner(StripRunner):
         self._rows *= 2
         return outputs
 
+    @property
+    def _input(self) -> jax.Array:
+        assert self._entered is not None, "a block's first step keeps it"
+        return self._entered
+
     def _repeated(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
         """The block's input, for the upper and the lower of the two rows that each row becomes; equal frames and columns are
         stored once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
-        entered = self._entered
+        entered = self._input
         if shortcut.in_channels == shortcut.out_channels:
             return entered, entered
         assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
         channels = padded_channels(shortcut.out_channels)
         kinds = [_select(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind) for kind in range(2)]
         if not self._chip.is_turned:
-            return tuple(kinds)
+            return kinds[0], kinds[1]
         columns = jnp.stack(kinds, axis=2)  # the picture lies on its side: its rows are columns here
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
@@ -139,17 +144,18 @@ class LayerRunner(StripRunner):
     def _averaged(self, shortcut: AvgDown3D) -> jax.Array:
         """The block's input, the mean of each four pixels; the channels of two frames become neighbours in one. Before
         the first frame there is nothing."""
-        entered = self._entered
+        entered = self._input
         if shortcut.factor == 1:
             return entered
         values = entered.astype(jnp.float32)
-        means = sum(values[:, column::2, row::2] for column in range(2) for row in range(2)) / 4
+        means = cast(jax.Array, sum(values[:, column::2, row::2] for column in range(2) for row in range(2))) / 4
         means = means.astype(entered.dtype)
         if shortcut.factor_t == 1:
             return means
         channels = padded_channels(shortcut.out_channels)
         pairs = [(kind, means[place::2]) for kind, place in (((1, 0),) if len(means) == 1 else ((0, 0), (1, 1)))]
-        return sum(_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs)
+        placed = (_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs)
+        return cast(jax.Array, sum(placed))
 
     def _smaller(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Half as many columns and rows, and half as many frames if the block also shrinks time.
@@ -180,7 +186,9 @@ class LayerRunner(StripRunner):
             self._exchanged(jnp.zeros_like(total))
             self._later_frames *= 2
             return total
-        inputs = jnp.concatenate([self._exchanged(total)[-KEPT_FRAMES:], total])
+        before = self._exchanged(total)
+        assert before is not None, "only the first call has none"
+        inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
         weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
         products = sum(
             jnp.einsum("fwhc,cpn->fpwhn", inputs[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)

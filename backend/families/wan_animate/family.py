@@ -7,7 +7,7 @@ Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' mo
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
@@ -44,8 +44,11 @@ class SegmentFamily(WanFamily):
 
     def of_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
         """As any family's, with the preset's segments."""
-        kind = Face.of_preset(self, preset, configs)
-        return kind and dataclasses.replace(
+        kind = cast(SegmentKind | None, Face.of_preset(self, preset, configs))
+        if kind is None:
+            return None
+        assert preset.segment_frames is not None, "presets of these models say it"
+        return dataclasses.replace(
             kind,
             segment_frames=preset.segment_frames,
             chunk=latent_frames(preset.segment_frames, preset.vae_scale_temporal) + 1,

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class AnimateModel(SegmentModel):
     def _make_encoders(self, plan: ModelPlan) -> None:
         lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
         self._text_encoder = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan), lengths, is_cleaned=False)
-        self._image_encoder = None if config is None or not plan.kind.has_image_encoder else ImageEncoder(config, None)
+        self._image_encoder = None if config is None or not self.kind.has_image_encoder else ImageEncoder(config, None)
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
@@ -109,6 +109,7 @@ class AnimateModel(SegmentModel):
     def _seen(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
         """Work: the image encoder's tokens [1, tokens, D] float32 of a picture [1, 3, 1, height, width] in [-1, 1]."""
         pixels = seen_pixels(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
+        assert programs.embed_image is not None, "it sees pictures"
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
 
@@ -163,7 +164,7 @@ class AnimateModel(SegmentModel):
         channels, clip, shown = yield Put((channels, clip, shown), layout.replicated)
         context = Context(text=lane.clip_text, positions=lane.clip_positions, condition=ImageChannels(values=shown))
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
-        shared = lane.context
+        shared = cast(Context, lane.context)  # no windows
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 

@@ -10,7 +10,7 @@ Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 import dataclasses
 import functools
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from backend.contract.request import GenerationRequest
 from backend.families.kit.pixels import as_float32, clip_pixels
 from backend.families.kit.whole_clip import transformer_part
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
-from backend.families.wan.transformer import ImageChannels
+from backend.families.wan.transformer import Context, ImageChannels
 from backend.families.wan_animate.faces import AT_ONCE, SPAN, basis
 from backend.families.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
 from backend.families.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms
@@ -95,7 +95,7 @@ class PosedModel(SegmentModel):
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
         face = yield from self._face(programs, weights[transformer_part(0)], lane, conditions[FACES][index])
         channels, pose = yield Put((channels, pose), layout.replicated)
-        shared, condition = lane.context, ImageChannels(values=channels)
+        shared, condition = cast(Context, lane.context), ImageChannels(values=channels)  # no windows
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
     def _face(

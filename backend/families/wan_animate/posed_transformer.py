@@ -68,7 +68,8 @@ class PosedDenoiser(Denoiser):
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
             keys = call_module(self._adapter, self._gathered(adapter), _keys, tokens)
-            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            key, value = (self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            return None, (key, value)
 
         key, value = jax.lax.scan(one_adapter, None, weights.stacks[ADAPTERS])[1]
         return FaceKeys(key=key, value=value)

@@ -62,13 +62,15 @@ class SegmentModel(WanModel, abc.ABC):
     """One checkpoint without its weights, whose videos are made in segments."""
 
     kind: SegmentKind
+    segment: int
     _lane: ClassVar[type[SegmentLane]] = SegmentLane
 
     def __init__(self, plan: ModelPlan) -> None:
+        assert plan.kind.chunk is not None, "`of_preset` says it"
         self.segment = plan.kind.chunk - 1
         super().__init__(plan)
 
-    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> SegmentPrograms:
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> Any:
         last = Program("the last frame", _last, key="last_frame", layout=layout, compiler=plan.compiler)
         return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
@@ -149,7 +151,7 @@ class SegmentModel(WanModel, abc.ABC):
         if latents is None:
             return None
         pixels, caches = None, None
-        for index in range(1, self.kind.chunk):
+        for index in range(1, self.segment + 1):
             frame = yield OnHost(functools.partial(_frame, index), (latents,))
             if caches is None:
                 pixels, caches = yield Call(programs.decode_first, (vae, frame))
@@ -196,7 +198,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the picture's frame of each segment."""
-        return (yield OnHost(functools.partial(_without_pictures, self.kind.chunk), (latents,)))
+        return (yield OnHost(functools.partial(_without_pictures, self.segment + 1), (latents,)))
 
 
 def masked(channels: int, xp: Any, latents: Any) -> Any:

@@ -105,7 +105,7 @@ class DrivenDenoiser(Denoiser):
         def run_layer(tokens: tuple[jax.Array, ...], layer: tuple) -> tuple[jax.Array, ...]:
             (before,), (index, *rest) = tokens, layer
             self._attention.num_frames, self._attention.keys, self._attention.layer = None, context.clip, index
-            after = self._run_layer(before, rest, time, text.bias, positions, text.nag)
+            after = self._run_layer(before, tuple(rest), time, text.bias, positions, text.nag)
             if leaves_out:
                 stays = (index == LEFT_OUT) & (jnp.arange(len(before)) > 0)
                 after = jnp.where(stays[:, None, None], before, after)

@@ -68,7 +68,7 @@ class VaceModel(WanModel):
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; the modules `conditions` of Wan and of VACE list the results."""
-        conditions = dict((yield from super().encode(weights, request, {})))
+        conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = source_of(request, inputs)
         conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
