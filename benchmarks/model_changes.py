@@ -120,7 +120,7 @@ def coming(folder: Path) -> bool:
         fetch = Fetch(("", ""), lambda tell: load(load_preset(FULL_SIZE), str(folder), tell, residents=residents, is_used=False))
         beside.append(_denoising(loaded))
         arrived += not fetch.is_running
-        fetch.stop()
+        fetch.leave()
         residents.drop_idle()
     usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
     print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")
