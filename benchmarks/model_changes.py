@@ -55,7 +55,9 @@ def changes() -> bool:
                 name = PAIR[turn % 2]
                 first, second = _video(engine, name), _video(engine, name)
                 costs.append(first - second)
-                memory.append(_resident(engine.workers()[0].pid))
+                pid = engine.workers()[0].pid
+                assert pid is not None, "the worker is ready"
+                memory.append(_resident(pid))
                 print(f"to {name:14} {first:7.3f} s, again {second:7.3f} s; the worker has {memory[-1] / 1e6:.0f} MB", flush=True)
         finally:
             engine.close()
@@ -132,6 +134,7 @@ def _denoising(loaded: LoadedModel) -> float:
     """The seconds of all steps of a video."""
     with tempfile.TemporaryDirectory() as folder:
         *_, final = generate(example_request(load_preset(PAIR[1])), loaded, Path(folder), lambda: False)
+    assert isinstance(final, Finished), final
     return final.result.seconds["denoise"]
 
 
