@@ -61,7 +61,7 @@ def keep_component_ids() -> None:
     store = SessionState.__setitem__
 
     @functools.wraps(store)
-    def store_with_id(state: SessionState, key: int, value: Any) -> None:
+    def store_with_id(state: SessionState, key: int, value: object) -> None:
         if isinstance(value, Block):
             value._id = key
         store(state, key, value)

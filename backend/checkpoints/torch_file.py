@@ -210,7 +210,7 @@ class _Contents:
         return _Tensor(storage, first, tuple(shape), tuple(strides))
 
 
-def _named(file: TorchFile, found: Any) -> dict[str, _Tensor]:
+def _named(file: TorchFile, found: object) -> dict[str, _Tensor]:
     """The tensors of the dictionary that is wanted, by name."""
     found = found if isinstance(found, dict) else {}
     trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]

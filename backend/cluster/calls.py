@@ -39,7 +39,7 @@ class Calls:
                 self._count -= 1
                 self._changed.notify_all()
 
-    def ask(self, actor: Any, method: str, *values: Any, seconds: float) -> Any:
+    def ask(self, actor: object, method: str, *values: object, seconds: float) -> Any:
         """The answer of the actor's method. Raises: RayError, also for what the method raised, and without an answer in so many
         seconds; Disconnected."""
         with self.counted():
@@ -54,7 +54,7 @@ class Calls:
             self._is_ended = True
             return self._changed.wait_for(lambda: self._count == 0, seconds)
 
-    def _answer(self, actor: Any, method: str, values: tuple, seconds: float) -> Any:
+    def _answer(self, actor: object, method: str, values: tuple, seconds: float) -> Any:
         import ray
 
         until = time.monotonic() + seconds

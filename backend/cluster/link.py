@@ -177,7 +177,7 @@ class ClusterLink:
                 for piece in pieces_of(job_id, folder, name):
                     self._ask("put", piece)
 
-    def _ask(self, method: str, *values: Any, seconds: float = _ANSWER_SECONDS) -> Any:
+    def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:
         """The answer of the node's method. Raises: RayError, also for what the method raised; Disconnected."""
         return self._ask_node(method, *values, seconds=seconds)
 

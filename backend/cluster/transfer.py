@@ -128,7 +128,7 @@ def message_moved(message: Message, before: str, now: str) -> Message:
     return decode(moved(encode(message), before, now))
 
 
-def moved(value: Any, before: str, now: str) -> Any:
+def moved(value: object, before: str, now: str) -> Any:
     """A JSON value in which every name of the folder `before`, or of a file in it, is one in the folder `now`."""
     if isinstance(value, str):
         return now + value[len(before) :] if value == before or value.startswith(f"{before}/") else value

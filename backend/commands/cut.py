@@ -94,13 +94,13 @@ def _check_names(given: dict[str, Any], known: tuple[str, ...], what: str) -> No
         raise RequestError(f"{what} has {unknown[:40]!r} and", f"may have {', '.join(known)}", "correct its name")
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"{what}{short(value, 40)}, which", "must be a number", "correct it")
     return float(value)
 
 
-def _whole(value: Any, name: str) -> int:
+def _whole(value: object, name: str) -> int:
     most = MOST_FPS if name == "fps" else MOST_SIDE
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise RequestError(f"{name}={short(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")

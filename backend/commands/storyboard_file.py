@@ -39,7 +39,7 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
     return GenerationRequest.from_preset(preset, **_renamed(data), shots=shots)
 
 
-def _shot(row: dict[str, Any], path: Path, fps: Any) -> dict[str, Any]:
+def _shot(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
     """A row with whole paths, and the length of a video that is made already, or of the clip that drives it."""
     values = _renamed(row)
     values |= {kind: beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
@@ -50,7 +50,7 @@ def _shot(row: dict[str, Any], path: Path, fps: Any) -> dict[str, Any]:
     return values
 
 
-def _figures(rows: Any, more: Sequence[tuple[str, str]], path: Path) -> Any:
+def _figures(rows: object, more: Sequence[tuple[str, str]], path: Path) -> Any:
     """The file's figures with whole paths, and those that come from elsewhere."""
     if not isinstance(rows, list):
         return rows

@@ -24,7 +24,7 @@ _WITHOUT_BLANKS = (  # scripts that have no blanks between words, or put endings
 )  # fmt: skip
 
 
-def read_figures(rows: Any) -> dict[str, tuple[Any, ...]]:
+def read_figures(rows: object) -> dict[str, tuple[Any, ...]]:
     """`figures` that a file, a form or a program describes, each with its `name` and the path of its picture as `image`; and
     their pictures. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
@@ -36,7 +36,7 @@ def read_figures(rows: Any) -> dict[str, tuple[Any, ...]]:
     return {"figures": figures, "figure_images": tuple(images)} if figures else {}
 
 
-def _read(row: Any, number: int, images: list[str]) -> dict[str, Any]:
+def _read(row: object, number: int, images: list[str]) -> dict[str, Any]:
     if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
         raise RequestError(f"figure {number}, {short(row, 40)},", "must have a name and an image", "correct it")
     name, image = plain_name(row.get("name") or ""), row.get("image") or None

@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"[0-9]{1,6}(\.0)?")
 OFFERED = (1, 2)  # as many first steps as users of the 4-step models report to help
 
 
-def first_steps(preset: Preset, count: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which `count` first steps have guidance, from a request's other `values`, which need not be right yet:
     guidance that is 1 or less for every expert becomes the preset's `first_guidance`. Raises: RequestError."""
     wanted, steps = _whole(count), _steps_done(values)
@@ -59,7 +59,7 @@ def _steps_done(values: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     """A whole number, or None; programs may send it as text, and pages as 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None

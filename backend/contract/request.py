@@ -48,7 +48,7 @@ class GenerationRequest(VideoSettings):
     """One video to make, as its settings say. Raises: RequestError at construction if anything is wrong."""
 
     @classmethod
-    def from_preset(cls, preset: Preset, **overrides: Any) -> Self:
+    def from_preset(cls, preset: Preset, **overrides: object) -> Self:
         """The preset's own settings, with `overrides` replacing them; an override that is None counts as not given.
 
         The task follows from whether there is an image; a seed that is not given is drawn at random. A clip is taken from its
@@ -113,7 +113,7 @@ class GenerationRequest(VideoSettings):
         return request
 
 
-def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: Any) -> GenerationRequest:
+def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: object) -> GenerationRequest:
     """A request for the preset's first example, for compiling ahead: its pictures and clips are named, but need not exist."""
     image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
     last_image = "/last_image.png" if image and preset.needs_last_image else None
@@ -222,7 +222,7 @@ def _check_shot_bounds(request: GenerationRequest) -> None:
                 raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: object) -> list[float]:
     """The numbers in a setting's value."""
     values = value if isinstance(value, tuple) else (value,)
     return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]

@@ -125,7 +125,7 @@ class Setting:
         """What a slider of it offers, from, to and in steps of; None if it has no limits."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
-    def of(self, source: Any) -> Any:
+    def of(self, source: object) -> Any:
         """Its value in a request or a preset."""
         return getattr(source, self.name, self.default)
 

@@ -29,7 +29,7 @@ _FIELDS = ("prompt", "num_frames", "seconds", "seed", "cut", "fade", "trim", *FI
 _NONE = {one.name: one.default for one in FIELDS if one.part == "story"}
 
 
-def read_shots(rows: Any, preset: Preset, fps: Any) -> dict[str, tuple[Any, ...]]:
+def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any, ...]]:
     """`shots` that a file, a form or a program describes, with the files that they bring: `prompt`, `seed`, `num_frames` or
     `seconds`, which are rounded to the nearest length that the preset makes, and paths as `image`, `video` and `drive`, or the
     id of the `job` that has made the video. Values of a wrong type are left for the check. Raises: RequestError."""
@@ -42,7 +42,7 @@ def read_shots(rows: Any, preset: Preset, fps: Any) -> dict[str, tuple[Any, ...]
     return {"shots": shots} | {FILES[kind]: tuple(paths) for kind, paths in files.items() if paths}
 
 
-def _read(row: Any, number: int, preset: Preset, fps: Any, files: dict[str, list[Any]]) -> Any:
+def _read(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> Any:
     if not isinstance(row, Mapping):
         return row
     unknown = next((name for name in row if name not in _FIELDS), None)
@@ -66,7 +66,7 @@ def _read(row: Any, number: int, preset: Preset, fps: Any, files: dict[str, list
     return values
 
 
-def _number_of(path: Any, what: str, paths: list[str]) -> int:
+def _number_of(path: object, what: str, paths: list[str]) -> int:
     """The place of the path among those of its kind, where each stands once."""
     if not isinstance(path, str):
         raise RequestError(f"{what}{short(path, 40)}, which", "must be the path of a file", "correct it")

@@ -148,19 +148,19 @@ def _free_name(name: str, projects: Projects, owner: str) -> str:
     return next(one for one in names if one.casefold() not in taken)
 
 
-def _tags(given: Any) -> tuple[str, ...]:
+def _tags(given: object) -> tuple[str, ...]:
     try:
         return checked_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
     except StudioError:
         return ()
 
 
-def _line(given: Any) -> str:
+def _line(given: object) -> str:
     """The text in one line, of characters that can be seen."""
     return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
 
 
-def _table(given: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _table(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
     """The entries of a table whose values are of these kinds: short texts, or numbers of seconds."""
     if not isinstance(given, dict):
         return {}

@@ -104,7 +104,7 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
     return manifest
 
 
-def _is_shallow(value: Any, levels: int = 20) -> bool:
+def _is_shallow(value: object, levels: int = 20) -> bool:
     """Whether lists and tables stand in one another at most so many times: what reads a value again must not fail at it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
@@ -125,7 +125,7 @@ def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], numb
     return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
 
 
-def _inputs(archive: zipfile.ZipFile, found: Files, named: Any, role: str, number: int, folder: Path) -> Iterator[str]:
+def _inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
     given = named.get(role) if isinstance(named, dict) else None
     for place, name in enumerate(given if isinstance(given, list) else [], 1):
         path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
@@ -133,7 +133,7 @@ def _inputs(archive: zipfile.ZipFile, found: Files, named: Any, role: str, numbe
         yield str(path)
 
 
-def _extract(archive: zipfile.ZipFile, found: Files, name: Any, kind: re.Pattern[str], path: Path) -> None:
+def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Pattern[str], path: Path) -> None:
     """Unpacks a file and takes it out of `found`: named once more, it is missing."""
     info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:

@@ -139,7 +139,7 @@ def _json(text: str) -> Any:
         raise _failed("the endpoint's answer is no JSON") from None
 
 
-def _content(answer: Any, part: str) -> str:
+def _content(answer: object, part: str) -> str:
     """The text of a completion or of a piece of one; "" where there is none. Raises: StudioError for an error in a stream."""
     if isinstance(answer, Mapping) and answer.get("error"):
         raise _failed(_reason(json.dumps(answer)))

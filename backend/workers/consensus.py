@@ -21,7 +21,7 @@ class Consensus(Protocol):
 
     is_alone: bool
 
-    def decide(self, what: str, value: Any) -> Any:
+    def decide(self, what: str, value: object) -> Any:
         """The first host's value (JSON), on all hosts; `what` must be the same on all."""
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = ...) -> list[str]:
@@ -37,7 +37,7 @@ class SingleProcess(Consensus):
 
     is_alone = True
 
-    def decide(self, what: str, value: Any) -> Any:
+    def decide(self, what: str, value: object) -> Any:
         return value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
@@ -57,7 +57,7 @@ class SeveralHosts(Consensus):
         self._decided: queue.SimpleQueue[Decide] = queue.SimpleQueue()
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
-    def decide(self, what: str, value: Any) -> Any:
+    def decide(self, what: str, value: object) -> Any:
         """The first does not wait. Raises: RuntimeError if the hosts do not do the same."""
         if self._is_first:
             self._channel.send(Decide(what=what, value=value))

@@ -99,7 +99,7 @@ class WorkerModel:
             self.report_facts()
         return True
 
-    def _loaded(self, preset: Preset, report: Callable[[Event], None], files: Any, request: GenerationRequest | None) -> Any:
+    def _loaded(self, preset: Preset, report: Callable[[Event], None], files: object, request: GenerationRequest | None) -> Any:
         """The model, loaded; where memory is short for it beside those that are kept, without them."""
         try:
             return self.started.load(preset, self._model, report, files=files, request=request)

@@ -83,7 +83,7 @@ class Desk:
         allowed = None if visit.is_operator else self.models
         return [preset.name for preset in list_presets() if allowed is None or preset.name in allowed]
 
-    def job(self, job_id: Any, visit: Visit) -> Job | None:
+    def job(self, job_id: object, visit: Visit) -> Job | None:
         """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
         try:
             job = self.engine.job(job_id) if isinstance(job_id, str) and job_id else None

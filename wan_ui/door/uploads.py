@@ -82,7 +82,7 @@ def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
     return checked_upload(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
 
-def checked_upload(path: Any, what: Sent = "image") -> Path:
+def checked_upload(path: object, what: Sent = "image") -> Path:
     """This path, if it is a file below Gradio's upload folder.
 
     Raises: ImageError, SoundError, or ClipError where a clip or a mask is meant, with the same words for every cause, so that the
@@ -182,7 +182,7 @@ def _is_clean(body: bytes) -> bool:
         return True
 
 
-def _is_ours(path: Any) -> bool:
+def _is_ours(path: object) -> bool:
     if path is None:
         return True
     try:
@@ -191,14 +191,14 @@ def _is_ours(path: Any) -> bool:
         return False
 
 
-def _is_example(path: Any) -> bool:
+def _is_example(path: object) -> bool:
     try:
         return isinstance(path, str) and Path(path).resolve().parent == EXAMPLES_FOLDER.resolve() and os.path.isfile(path)
     except (OSError, ValueError):
         return False
 
 
-def _files(data: Any) -> Iterator[dict[str, Any]]:
+def _files(data: object) -> Iterator[dict[str, Any]]:
     """All of Gradio's files in a JSON value."""
     waiting = [data]
     while waiting:

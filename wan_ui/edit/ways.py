@@ -193,7 +193,7 @@ def _references(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(checked_upload(path)) for path in paths)
 
 
-def _is_keyframe(one: Any) -> bool:
+def _is_keyframe(one: object) -> bool:
     return isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_near(one["frame"], int)
 
 
@@ -201,7 +201,7 @@ def _upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:
     return str(checked_upload(given.get(what), what))
 
 
-def _number(given: Mapping[str, Any], name: str, kind: Any = int | float) -> Any:
+def _number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:
     """The number of this name; None if there is none."""
     value = given.get(name)
     if value is not None and not _is_near(value, kind):

@@ -69,7 +69,7 @@ def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _without_image(figure: Any) -> Any:
+def _without_image(figure: object) -> Any:
     return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
 
 

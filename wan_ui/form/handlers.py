@@ -265,11 +265,11 @@ class FormHandlers:
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    async def show_picture(self, file: Any, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
+    async def show_picture(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a new picture."""
         return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
 
-    async def show_crop(self, file: Any, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
+    async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
         visit = await asyncio.to_thread(self.desk.visit, request)
         try:
@@ -287,7 +287,7 @@ class FormHandlers:
             return empty_preview(size, visit.texts), note_html(sentence(error))
         return crop_preview(address, size, visit.texts), note_html()
 
-    async def move_crop(self, file: Any, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
+    async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
         """The focus after a click in the picture."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
@@ -298,7 +298,7 @@ class FormHandlers:
         except StudioError:
             return CENTRE
 
-    async def pad(self, file: Any, resolution: str, request: gr.Request) -> Any:
+    async def pad(self, file: object, resolution: str, request: gr.Request) -> Any:
         """The whole picture with bars instead of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)

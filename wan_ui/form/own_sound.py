@@ -60,6 +60,6 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
     return SoundPanel(box=box, file=file, start=start, note=note)
 
 
-def uploaded_sound(file: Any) -> str | None:
+def uploaded_sound(file: object) -> str | None:
     """The path of a sound as the page sends it, unopened. Raises: SoundError for a path that is not an upload's."""
     return str(checked_upload(file.get("path"), "sound")) if isinstance(file, dict) else None

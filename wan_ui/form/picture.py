@@ -86,7 +86,7 @@ def _example_button(index: int, example: ImageExample, caption: str) -> str:
     return f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}"><img src="{source}" alt=""></button>'
 
 
-def uploaded_picture(file: Any) -> str | None:
+def uploaded_picture(file: object) -> str | None:
     """The path of an upload as the page sends it, unopened. Raises: ImageError for a path that is not an upload's.
 
     Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and

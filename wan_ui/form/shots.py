@@ -88,7 +88,7 @@ def figures_of(preset: Preset) -> str:
     return f'<i data-most="{preset.max_references if "references" in preset.inputs else 0}"></i>'
 
 
-def read_film(text: Any) -> dict[str, Any]:
+def read_film(text: object) -> dict[str, Any]:
     """The shots and the figures as rows, and the sound below, as a request's settings; nothing if the switch is off. Raises:
     RequestError."""
     film = _object(text)
@@ -103,19 +103,19 @@ def read_film(text: Any) -> dict[str, Any]:
     return {"shots": tuple(map(_row, rows)), **figures, **track}
 
 
-def at_rate(rows: Sequence[dict[str, Any]], fps: Any) -> list[dict[str, Any]]:
+def at_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
     """The rows with the frames of made shots counted at the film's rate; values of a wrong type are left for the check."""
     return [_at_rate(dict(row), fps) for row in rows]
 
 
-def _at_rate(row: dict[str, Any], fps: Any) -> dict[str, Any]:
+def _at_rate(row: dict[str, Any], fps: object) -> dict[str, Any]:
     own, count = row.pop("fps", None), row.get("num_frames")
     if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
         row["num_frames"] = round(count / own * fps)
     return row
 
 
-def sent_html(text: Any, job: Job) -> str:
+def sent_html(text: object, job: Job) -> str:
     """Says to the script which job the blocks of this text were sent to; "" for no storyboard."""
     try:
         blocks = _object(text).get("blocks")

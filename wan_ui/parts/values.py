@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from html import escape
-from typing import Any
 
 from backend.contract.events import Rate
 from wan_ui.words.english import Texts
@@ -19,7 +18,7 @@ def size_words(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def value_words(value: Any) -> str:
+def value_words(value: object) -> str:
     """A plain value on one line."""
     if isinstance(value, list):
         return ", ".join(value_words(part) for part in value)

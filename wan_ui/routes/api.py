@@ -107,7 +107,7 @@ def _generate_with(desk: Desk) -> Callable[..., Coroutine[Any, Any, tuple[dict[s
     return generate
 
 
-def _without_again(settings: Any) -> tuple[Any, tuple[str, int] | None]:
+def _without_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
     """The settings, and which storyboard is made again from which shot on. Raises: RequestError."""
     if not isinstance(settings, dict) or settings.get("again") is None:
         return settings, None
@@ -117,7 +117,7 @@ def _without_again(settings: Any) -> tuple[Any, tuple[str, int] | None]:
     return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
-def without_files(settings: Any) -> tuple[Any, dict[str, Any] | None]:
+def without_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
     """The settings, and the files that were among them by role; whatever came, if it is no object."""
     if not isinstance(settings, dict):
         return settings, None
@@ -184,13 +184,13 @@ class Wanted:
         return paths
 
 
-def _keyframe(given: Any) -> tuple[Any, str]:
+def _keyframe(given: object) -> tuple[Any, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
         raise RequestError(f"keyframes has {short(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
     return given["frame"], _path(given["image"], "image")
 
 
-def _figure(given: Any) -> dict[str, Any]:
+def _figure(given: object) -> dict[str, Any]:
     if not isinstance(given, dict) or given.keys() != {"name", "image"}:
         raise RequestError(f"figures has {short(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
     return {"name": given["name"], "image": _path(given["image"], "image")}

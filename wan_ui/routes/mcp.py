@@ -79,7 +79,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     """Whether this can be a message's id: a whole number, or text that can be sent back."""
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
@@ -100,7 +100,7 @@ def _params(message: dict[str, Any]) -> dict[str, Any]:
     return _object(message.get("params"))
 
 
-def _object(given: Any) -> dict[str, Any]:
+def _object(given: object) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
@@ -204,5 +204,5 @@ def _facts(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
 
 
-def _error(message_id: Any, code: int, text: str) -> dict[str, Any]:
+def _error(message_id: object, code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": text}}
