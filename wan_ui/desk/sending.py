@@ -43,7 +43,7 @@ class Download:
     num_bytes: int
     began: float | None = None
     sent_bytes: int = 0
-    sending: asyncio.Future | None = None
+    sending: asyncio.Future[None] | None = None
     is_cut: bool = False
 
     def speed(self, now: float) -> float:
@@ -140,7 +140,7 @@ async def send_made(
 class _Sent(FileResponse):
     """The file, which goes when it is sent, the caller goes, or the reader is cut off."""
 
-    def __init__(self, *arguments: Any, downloads: Downloads, download: Download, done: Callable[[], None], **more: Any):
+    def __init__(self, *arguments: Any, downloads: Downloads, download: Download, done: Callable[[], None], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._downloads, self._download, self._done = downloads, download, done
 
