@@ -110,9 +110,7 @@ def library(
         arrays = [
             jax.ShapeDtypeStruct((shape.heads, length, shape.width), jnp.bfloat16) for length in (padded_q, padded_kv, padded_kv)
         ]
-        vmem: dict[str, str | bool] = {
-            "xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)
-        }  # jax's kernel asks for none itself
+        vmem = {"xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)}  # jax's kernel asks for none itself
         schedule = reader.read(chip, attend, arrays, vmem)
         steps = padded_q // block_q * (padded_kv // block_kv)
         rows.append(

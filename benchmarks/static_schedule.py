@@ -60,7 +60,7 @@ class ScheduleReader:
         chip: str,
         function: Callable,
         arguments: Sequence[jax.ShapeDtypeStruct],
-        options: dict[str, str | bool] | None = None,
+        options: dict[str, str] | None = None,
     ) -> Schedule:
         """Compile `function` for one core of `chip`, with XLA's own `options`.
 
@@ -82,7 +82,7 @@ class ScheduleReader:
         if not counts:
             raise RuntimeError("libtpu wrote no kernel's schedule: was it loaded before ScheduleReader() could set its flags?")
         largest = max(counts, key=counts.__getitem__)
-        program = _found(r"\d+-(.*)-\d+-schedule", largest.name)
+        program = re.match(r"\d+-(.*)-\d+-schedule", largest.name).group(1)
         (slots,) = largest.parent.glob(f"*-{program}-*final_hlo-static-per-bundle-utilization.txt")
         (listing,) = (path for path in largest.parent.glob(f"*-{program}-*-final_bundles.txt") if "schedule" not in path.name)
         return Schedule(
@@ -94,13 +94,7 @@ class ScheduleReader:
 
 
 def _bundles(analysis: str) -> int:
-    return int(_found(r"total scheduled bundles:\s*(\d+)", analysis))
-
-
-def _found(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    assert found is not None, f"libtpu writes {pattern}"
-    return found[1]
+    return int(re.search(r"total scheduled bundles:\s*(\d+)", analysis).group(1))
 
 
 def _by_depth(listing: str) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, for
     lengths = (shape.length_q, shape.length_kv, shape.length_kv)
     arrays = [jax.ShapeDtypeStruct((1, shape.heads, length, shape.width), jnp.bfloat16) for length in lengths]
     heads = [jax.ShapeDtypeStruct(size, jnp.int32) for size in ((shape.heads,), ())]
-    return reader.read(chip, lambda order, count, *arrays: attend(order, count, arrays=list(arrays))[0], [*heads, *arrays])
+    return reader.read(chip, lambda order, count, *arrays: attend(order, count, arrays=arrays)[0], [*heads, *arrays])
 
 
 def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, most: int) -> TunedSizes | None:

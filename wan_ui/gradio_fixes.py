@@ -88,7 +88,8 @@ def begin_pages_with(head: str, language: Callable[[Mapping[str, str]], str]) ->
         text = text.replace("<body", '<body lang="{{ language_of(request.headers) }}"', 1)
         return text.replace("<head>", f"<head>{head}", 1), file, is_current
 
-    templates.env.globals["language_of"] = language
+    variables: dict[str, Any] = templates.env.globals
+    variables["language_of"] = language
     loader.get_source = with_head
 
 
