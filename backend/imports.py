@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import cast
 
 TORCHVISION = "torchvision"
-"""Spandrel alone needs it (`backend.runtime.picture_models`). A build for another kind of torch raises where it is imported, and
-transformers would import it."""
+"""No requirement brings it. An environment may have one that was built for another kind of torch: it raises where it is imported,
+and transformers would import it."""
 UNUSED = ("accelerate", "pandas", "peft", "scipy", "sklearn", TORCHVISION)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import json
 import platform
 import shutil
@@ -28,6 +27,7 @@ from backend.contract.request import GenerationRequest
 from backend.contract.upscaling import upscaler_of, without_upscaling
 from backend.errors import RequestError
 from backend.files import remove_half_written, replacing
+from backend.imports import installed_version
 from backend.media.clips import read_clip
 from backend.media.pieces import Pieces
 from backend.media.video import FORMAT
@@ -177,7 +177,7 @@ def _result(
     tiled = [f"Each frame was made in {tiling.count} tiles"] if tiling.count > 1 else []
     before = made.seconds if made else {}
     seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}
-    own = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
+    own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}
     result = made or VideoResult(
         path="", fps=request.fps, num_frames=0, width=0, height=0, seconds={}, request=request, versions={},
         notes=REFUSALS.sentences(),

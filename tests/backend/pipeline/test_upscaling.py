@@ -1,8 +1,10 @@
 """Making a finished video larger: the whole stage, stopped, killed and gone on with, and what becomes of its sound and settings."""
 
 import dataclasses
+import importlib.metadata
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -73,6 +75,20 @@ def test_any_clip_becomes_larger_frame_by_frame_and_keeps_its_sound(clip, tmp_pa
     assert said["upscaled"] == {"by": "animevideov3", "from": [32, 24], "scale": 4}
     assert said["request"]["prompt"] == "holiday.mp4" and str(tmp_path) not in read_comment(path)
     assert sorted(file.name for file in (tmp_path / "job").iterdir()) == ["video.mp4"]
+
+
+def test_a_clip_becomes_larger_where_spandrel_is_not_installed(clip, tmp_path, monkeypatch):
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "spandrel":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "spandrel", None)
+    result = events_of(larger_file(clip, 4), tmp_path / "job")[-1].result
+    assert (result.width, result.versions["spandrel"]) == (128, "none")
 
 
 def test_a_video_of_ours_keeps_its_settings_and_can_be_made_again_from_them(tmp_path):
