@@ -10,8 +10,8 @@ from pathlib import Path
 
 from backend.commands.arguments import absolute, model_of, worker_options_of
 from backend.commands.command_line import OK
-from backend.commands.parent import run_for_parent
 from backend.commands.progress import Progress
+from backend.commands.words import run_words
 from backend.contract.events import Event
 from backend.contract.mag_cache import reused_steps
 from backend.contract.request import GenerationRequest, find_preset
@@ -94,4 +94,4 @@ def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_for_parent(run_here))
+    sys.exit(run_words(run_here))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.child_process import start_module
 from backend.chips import CHIPS, TOPOLOGIES
 from backend.contract.worker import AXES
 from backend.errors import RequestError, StudioError
@@ -77,14 +78,7 @@ def run_in_process(
     """Runs the module to its end; `on_message` gets each of its messages. With `silent_seconds` it is ended when it has said
     nothing for so long."""
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            cwd=PROJECT_FOLDER,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
+        process = start_module(module, words, environment, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=errors, text=True)
         report, was_late = _follow(process, on_message, silent_seconds)
         errors.seek(0)
         return Ended(report=report, code=process.returncode, errors=errors.read(), was_late=was_late)

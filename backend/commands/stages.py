@@ -1,12 +1,11 @@
 """The commands `encode`, `denoise`, `decode` and `measure-cache`: starts each in a process of its own, so that this process needs
 no JAX."""
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 
+from backend.child_process import start_module
 from backend.settings import module_environment
 
 _MODULES = {"measure-cache": "backend.commands.measure_cache_run"}
@@ -20,8 +19,7 @@ def run_stage(words: Sequence[str]) -> int:
     Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state. The stage ends with this process.
     """
     module = _MODULES.get(words[0], "backend.commands.stages_run")
-    command = [sys.executable, "-m", module, str(os.getpid()), *words]
-    with subprocess.Popen(command, env=module_environment(), start_new_session=True) as process:
+    with start_module(module, words, module_environment(), start_new_session=True) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Runs one stage of a video in a folder, continuing from the files that are there.
 
-`python -m backend.commands.stages_run PARENT denoise --run DIR`, started by `backend.commands.stages` with its process's number
-and the words of `app.py`. Loads only the networks that the stage uses.
+`python -m backend.commands.stages_run denoise --run DIR`, started by `backend.commands.stages` with the words of `app.py`. Loads
+only the networks that the stage uses.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from typing import Any
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.commands.arguments import model_of, request_of, worker_options_of
 from backend.commands.command_line import FAILED, OK, print_error
-from backend.commands.parent import run_for_parent
 from backend.commands.progress import Progress
+from backend.commands.words import run_words
 from backend.contract.events import Cancelled, Event, Finished
 from backend.contract.guided_steps import first_steps
 from backend.contract.request import GenerationRequest, find_preset
@@ -284,4 +284,4 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_for_parent(run_here))
+    sys.exit(run_words(run_here))

@@ -20,7 +20,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -29,6 +28,7 @@ from typing import Any, TypeVar
 
 from backend import errors
 from backend.budget import HourlyBudget
+from backend.child_process import start_module
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.cage_wire import read_reply, write_work
 from backend.media.processor_time import session_seconds
@@ -446,12 +446,13 @@ class _Process:
 
     def __init__(self, modules: Sequence[str]):
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # each maps memory for its threads
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "backend.media.cage_process", *modules],
+        self._process = start_module(
+            "backend.media.cage_process",
+            modules,
+            module_environment() | one_thread,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=module_environment() | one_thread,
             start_new_session=True,
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"

@@ -10,12 +10,12 @@ import contextlib
 import itertools
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.child_process import start_module
 from backend.errors import StudioError
 from backend.rewriting.asked import Asked
 from backend.rewriting.helper import BY_HAND
@@ -71,14 +71,8 @@ class LocalModel:
 
     def prepare(self) -> None:
         """Begins to load the model."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, self.model],
-            cwd=PROJECT_FOLDER,
-            env=module_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = start_module(MODULE, [self.model], module_environment(), cwd=PROJECT_FOLDER, **pipes)
         self._running = _Running(process)
         threading.Thread(target=self._running.read, name="rewriter", daemon=True).start()
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.checkpoints.speed import Speed
+from backend.child_process import start_module
 from backend.files import replacing
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 
@@ -165,10 +165,11 @@ class Downloads:
 
     def _spawn(self, source: str, errors: Any) -> subprocess.Popen:
         """In a session of its own: the terminal's Ctrl+C is the server's, which ends this by closing the pipe."""
-        return subprocess.Popen(
-            [sys.executable, "-m", _MODULE, source],
+        return start_module(
+            _MODULE,
+            [source],
+            worker_environment(self._settings),
             cwd=PROJECT_FOLDER,
-            env=worker_environment(self._settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -141,16 +140,16 @@ def save_and_wait(self, copy, save=StateSaver.save, saved=[]):
         time.sleep(600)
 
 StateSaver.save, StateSaver.__init__.__defaults__ = save_and_wait, (0.0,)
-from backend.commands.parent import run_for_parent
+from backend.commands.words import run_words
 from backend.commands.stages_run import run_here
-run_for_parent(run_here)
+run_words(run_here)
 """
 
 
 def killed_midway(encoded: Path, folder: Path) -> Path:
     """A run whose denoising was killed after its third step, which it had kept: it waits there, however fast the processor is."""
     killed = copy_of(encoded, folder / "killed")
-    words = [sys.executable, "-c", WAITING, str(os.getpid()), *words_of("denoise", killed)]
+    words = [sys.executable, "-c", WAITING, *words_of("denoise", killed)]
     with subprocess.Popen(words, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout.readline() == "waiting\n"
         process.kill()

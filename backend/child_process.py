@@ -1,0 +1,60 @@
+"""Starts modules of ours as processes that end with the process that started them, whatever they wait for then.
+
+`python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
+end, which closes when the parent ends. On Linux the kernel then kills the child, so no lock or native code delays its
+end. PR_SET_PDEATHSIG would kill the child too early: when the thread of the parent that started it ends.
+"""
+
+import fcntl
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen:
+    """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are those of `subprocess.Popen`.
+
+    If it has a session of its own, the processes that it starts end too.
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "backend.child_process", str(reading), module, *words]
+    try:
+        process = subprocess.Popen(command, env=env, pass_fds=(reading,), **options)
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    weakref.finalize(process, os.close, writing)
+    return process
+
+
+def end_with_parent(pipe: int) -> None:
+    """Kill this process as soon as the other end of the pipe is closed."""
+    os.set_inheritable(pipe, False)
+    if hasattr(fcntl, "F_SETSIG"):
+        owner = -os.getpid() if os.getpgrp() == os.getpid() else os.getpid()
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, owner)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # the parent ended before the kernel was asked
+        os._exit(1)
+    threading.Thread(target=_wait_for_end, args=(pipe,), name="parent", daemon=True).start()  # where no signal is sent
+
+
+def _wait_for_end(pipe: int) -> None:
+    os.read(pipe, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,114 @@
+"""Processes that `backend.child_process` starts end with their parent, whatever they wait for."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import backend
+import wan_ui
+from backend.child_process import start_module
+from backend.files import folder_lock
+from backend.settings import PROJECT_FOLDER, module_environment
+
+PARENT = """
+import sys
+from backend.child_process import start_module
+from backend.settings import module_environment
+
+child = start_module("tests.backend.waiting_child", sys.argv[1:], module_environment(), start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def started(*words: str) -> tuple[subprocess.Popen, int]:
+    """A process, and the number of its child, which waits."""
+    command = [sys.executable, "-c", PARENT, *words]
+    parent = subprocess.Popen(command, cwd=PROJECT_FOLDER, env=module_environment(), stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert parent.stdout.readline() == "waits\n"
+    return parent, child
+
+
+@pytest.mark.parametrize("waits", ["lock", "native", "exit", "thread"])
+def test_a_child_that_waits_ends_with_its_killed_parent(waits, tmp_path):
+    with folder_lock(tmp_path):
+        parent, child = started(waits, str(tmp_path))
+        with parent:
+            time.sleep(0.2)
+            assert is_there(child)
+            parent.kill()
+        assert ends(child)
+
+
+def test_a_stopped_child_and_what_it_has_started_end_too(tmp_path):
+    parent, child = started("grandchild", str(tmp_path))
+    with parent:
+        grandchild = int(parent.stdout.readline())
+        os.kill(child, signal.SIGSTOP)
+        parent.kill()
+    assert ends(child) and ends(grandchild)
+
+
+def test_a_child_whose_parent_ended_first_ends_at_once():
+    reading, writing = os.pipe()
+    os.close(writing)
+    command = [sys.executable, "-m", "backend.child_process", str(reading), "tests.backend.waiting_child", "native"]
+    with subprocess.Popen(command, cwd=PROJECT_FOLDER, env=module_environment(), pass_fds=[reading]) as child:
+        os.close(reading)
+        assert child.wait(60) != 0
+
+
+def test_a_child_runs_its_module_with_its_words_and_its_exit_code():
+    child = start_module("tests.backend.waiting_child", ["nothing", "5"], module_environment(), cwd=PROJECT_FOLDER)
+    with child:
+        assert child.wait(60) == 5
+
+
+def test_a_killed_command_ends_what_it_compiles_in():
+    """`check-tpu`, `precompile` and `doctor` start their modules so."""
+    program = """
+from backend.commands.module_process import run_in_process
+from backend.settings import module_environment
+
+words = ["native", "", "json"]
+run_in_process("tests.backend.waiting_child", words, module_environment(), lambda message: print(message["pid"], flush=True))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, text=True)
+    with parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+    assert ends(child)
+
+
+def test_every_process_of_ours_is_started_so():
+    """But for workers, which keep their work when their server dies; `backend/workers/orphans.py` ends those that cannot."""
+    roots = (Path(backend.__file__).parent, Path(wan_ui.__file__).parent)
+    starts = {
+        path.name
+        for root in roots
+        for path in root.rglob("*.py")
+        if re.search(r"Popen\(|subprocess_exec\(", path.read_text("utf-8"))
+    }
+    workers, files, others = {"process.py"}, {"ffmpeg.py"}, {"desktop.py", "program.py"}  # ffmpeg ends with its pipes
+    assert starts == {"child_process.py"} | workers | files | others
+
+
+def is_there(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ends(process: int, seconds: float = 10) -> bool:
+    until = time.monotonic() + seconds
+    while is_there(process) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not is_there(process)
