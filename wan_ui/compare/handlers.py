@@ -10,9 +10,9 @@ from backend.contract.request import GenerationRequest
 from backend.engine.shelf import Comparison
 from backend.errors import StudioError
 from backend.media.cage import Steps
-from wan_ui.compare.html import MOST, Cell, Side, compare_html
+from wan_ui.compare.html import MOST, Cell, Side, compare_html, differences
 from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
-from wan_ui.compare.variations import Axis, grid, variations, varied
+from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, grid, variations, varied
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import view_of
 from wan_ui.desk.opening import opens_files
@@ -21,6 +21,7 @@ from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
+from wan_ui.form.left_out import left_out, setting_label
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.parts.message import Message
@@ -87,7 +88,8 @@ class CompareHandlers(Panel):
         except StudioError as error:
             return {self.message: Message.refusal(error).html(visit.texts)}
         comparison = self.desk.engine.shelf.compare(visit.owner, jobs, columns)
-        return self._shown(comparison, visit) | {panel.chosen: []}
+        lost = left_out(base, SAME_FOR_MODELS, visit.texts) if values[panel.what] == "preset" else ""
+        return self._shown(comparison, visit, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
@@ -126,11 +128,21 @@ class CompareHandlers(Panel):
             requests = [self.desk.engine.job(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
-            message = Message(text=visit.texts.compare_shared, view="compare")
+            varied_too = self._not_varied(requests, comparison.columns, visit)
+            message = Message(text=" ".join(filter(None, (visit.texts.compare_shared, varied_too))), view="compare")
             filled = self.fill.shown(requests[0], visit.texts, message)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(visit.texts)}
         return filled | self._varied(requests, comparison.columns, visit)
+
+    def _not_varied(self, requests: list[GenerationRequest], columns: int, visit: Visit) -> str:
+        """A sentence that names the settings that differ and that the bar cannot vary; "" if there are none."""
+        across, down = varied(requests[:columns] if columns else requests)[0], varied(requests[::columns])[0] if columns else ""
+        if across == "preset":  # each model has its own settings
+            return ""
+        names = [name for name, _ in differences(requests) if name not in (across, down)]
+        named = visit.texts.between.join(setting_label(name, visit.texts) for name in names)
+        return visit.texts.compare_not_varied.format(settings=named) if names else ""
 
     def _varied(self, requests: list[GenerationRequest], columns: int, visit: Visit) -> Updates:
         """The bar with the values that it had when these requests were queued."""
@@ -178,11 +190,11 @@ class CompareHandlers(Panel):
             return {self.panel.chosen: gr.skip()}
         return self._shown(self.desk.engine.shelf.compare(visit.owner, (job.id,)), visit)
 
-    def _shown(self, comparison: Comparison, visit: Visit) -> Updates:
+    def _shown(self, comparison: Comparison, visit: Visit, said: str = "") -> Updates:
         return {
             self.panel.view: compare_html(self._side(comparison, visit), visit.texts),
             self.panel.shown: comparison.id,
-            self.message: Message(view="compare").html(visit.texts),
+            self.message: Message(text=said, view="compare").html(visit.texts),
         }
 
     def _side(self, comparison: Comparison, visit: Visit) -> Side:

@@ -9,6 +9,10 @@ from backend.errors import RequestError
 from presets import Preset
 from wan_ui.compare.html import MOST, differences
 
+_SIZE = ("width", "height", "num_frames")
+SAME_FOR_MODELS = ("prompt", "seed", "image", "image_focus", *_SIZE)
+"""The settings that all models of a comparison share; the others are each model's own."""
+
 
 def variations(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
     """The requests to compare: the base with one setting varied. Raises: RequestError."""
@@ -90,8 +94,8 @@ def _finite(word: str) -> float:
 
 def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
     """The preset's own settings with the base's prompt, seed and pictures; also its size, if the preset allows it."""
-    same: dict[str, Any] = {name: getattr(base, name) for name in ("prompt", "seed", "image", "image_focus")}
-    size = {"width": base.width, "height": base.height, "num_frames": base.num_frames}
+    same: dict[str, Any] = {name: getattr(base, name) for name in SAME_FOR_MODELS if name not in _SIZE}
+    size = {name: getattr(base, name) for name in _SIZE}
     try:
         return GenerationRequest.from_preset(preset, **same, **size)
     except RequestError:

@@ -64,9 +64,11 @@ const edit = (() => {
     return {
       preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
       ...ways.asked(mask), width, height, steps: number('#edit-steps'), seed: number('#edit-seed'),
-      guidance: guidance.includes(null) ? null : guidance,
+      guidance: guidance.includes(null) ? null : guidance, kept: kept(),
     };
   };
+  // The settings of a loaded video that have no field here, unless they were taken away.
+  const kept = () => Object.assign({}, ...[...element.querySelectorAll('[data-kept]')].map(one => JSON.parse(one.dataset.kept)));
   const make = async () => {
     const button = find('#edit-make');
     if (!ways.isWhole()) return;
@@ -110,6 +112,10 @@ const edit = (() => {
   element.addEventListener('click', event => {
     if (event.target.id === 'edit-upscale' && clip.facts) makeLarger(event.target);
     if (event.target.id === 'edit-make') make();
+    const chip = event.target.closest('[data-kept]'), box = chip?.closest('.kept');
+    chip?.remove();
+    if (chip && !box.querySelector('[data-kept]')) box.remove();
+    if (chip) estimate();
     if (event.target.id === 'edit-stop') event.target.dataset.job = document.querySelector('.stage')?.dataset.job ?? '';
     if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
   });

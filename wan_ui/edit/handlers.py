@@ -26,13 +26,16 @@ from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.ways import not_shown, way_of, ways_of
+from wan_ui.edit.ways import kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.fill import proposed_size
+from wan_ui.form.left_out import left_out
 from wan_ui.form.loras import lora_lines
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import EACH, Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.stage.handlers import StageHandlers
+
+_CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,10 @@ class EditHandlers(Panel):
             return {self.message: gr.skip()}
         try:
             if act.what in takes_video:
-                fill = yield from self._as_clip(job, self._preset_for(job.request, visit), is_continued=act.what == "continue")
-                message = Message(text=takes_video[act.what], view="edit")
+                is_continued = act.what == "continue"
+                fill = yield from self._as_clip(job, self._preset_for(job.request, visit), is_continued)
+                lost = left_out(job.request, _CONTINUED | fill["kept"].keys(), visit.texts) if is_continued else ""
+                message = Message(text=" ".join(filter(None, (takes_video[act.what], lost))), view="edit")
                 return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
             fill = yield from self._filled(job)
             if act.what == "fits":
@@ -92,12 +97,12 @@ class EditHandlers(Panel):
             what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message.refusal(error).html(visit.texts)}
-        full = full_preset(job.request) if act.what == "full" else None
+        full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
         if full is not None:
-            fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance}
-        text, left_out = visit.texts.loaded.format(seed=job.request.seed), not_shown(job.request)
-        if left_out:
-            text = f"{text} {visit.texts.edit_left_out.format(names=', '.join(left_out))}"
+            loaded -= {"steps", "guidance", *fill["kept"]}
+            fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance, "kept": {}}
+        lost = left_out(job.request, loaded, visit.texts)
+        text = " ".join(filter(None, (visit.texts.loaded.format(seed=job.request.seed), lost)))
         message = Message(text=text, view="edit")
         return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
 
@@ -119,6 +124,7 @@ class EditHandlers(Panel):
         clip = None if original is None else (yield from _described(original))
         filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
+            "kept": kept_settings(request),
             "time": time.monotonic(),
         }  # new each time
         if request.drive:
@@ -137,7 +143,9 @@ class EditHandlers(Panel):
         request, clip = job.request, (yield from _described(Path(to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
-        own = {"preset": preset.name, "steps": preset.steps, "guidance": preset.guidance, "seed": ""}
+        goes_on_alike = is_continued and preset.name == request.preset
+        source, kept = (request, kept_settings(request)) if goes_on_alike else (preset, {})
+        own = {"preset": preset.name, "steps": source.steps, "guidance": source.guidance, "seed": "", "kept": kept}
         way = "extend" if is_continued and extends(preset) else ways_of(preset)[0]
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
@@ -173,7 +181,7 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
     own = (*way, "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
     given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
-    loras = {"loras": lora_lines(given)} if request.control else {}
+    loras = {"loras": lora_lines(given)} if "loras" in shown_settings(request) else {}
     return settings | loras | {"way": way_of(request)} | _part_of(request, seconds)
 
 

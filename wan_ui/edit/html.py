@@ -14,6 +14,7 @@ from wan_ui.door.uploads import LARGEST_BODY
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.ways import WAYS, scales_of, ways_of
 from wan_ui.edit.ways_html import below_clip, below_timeline, besides, canvas, drive_prompt, menu, references, scale
+from wan_ui.form.left_out import setting_words
 from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
@@ -36,12 +37,12 @@ def edit_html(
     what a clip can be made larger by."""
     if not presets:
         return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
-    data = {"words": _words(texts), "fill": fill}
+    data, kept = {"words": _words(texts), "fill": fill}, (fill or {}).get("kept", {})
     attributes = " ".join(f'data-{name}="{escape(json.dumps(value))}"' for name, value in data.items())
     return (
         f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
         f"{menu(presets, texts)}{_clip(texts)}{below_clip(texts)}{_timeline(texts, larger)}{below_timeline(texts)}"
-        f"{_asked(presets, texts)}"
+        f"{_asked(presets, texts, kept)}"
         f'<p class="note" role="alert" hidden></p>'
         f'<div class="edit-estimate"></div><div class="go">'
         f'<button type="button" class="primary" id="edit-make" disabled>{escape(texts.generate)}</button>'
@@ -90,13 +91,28 @@ def _larger(larger: Sequence[Offer], texts: Texts) -> str:
     )
 
 
-def _asked(presets: Sequence[Preset], texts: Texts) -> str:
+def _kept(kept: Mapping[str, Any], texts: Texts) -> str:
+    """The settings of a loaded video that have no field here; a press on one takes it away."""
+    chips = "".join(_chip(name, value, texts) for name, value in kept.items())
+    return f'<fieldset class="wide kept"><legend>{escape(texts.kept)}</legend>{chips}</fieldset>' if kept else ""
+
+
+def _chip(name: str, value: Any, texts: Texts) -> str:
+    words = setting_words(name, value, texts)
+    return (
+        f'<button type="button" data-kept="{escape(json.dumps({name: value}))}"'
+        f' title="{escape(texts.kept_remove.format(setting=words))}">{escape(words)}<i aria-hidden="true"> ×</i></button>'
+    )
+
+
+def _asked(presets: Sequence[Preset], texts: Texts, kept: Mapping[str, Any]) -> str:
     """The settings, filled for the first preset by the script."""
     options = "".join(_option(preset, texts) for preset in presets)
     return (
         f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
-        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{besides(texts)}{references(texts)}'
+        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{_kept(kept, texts)}'
+        f"{besides(texts)}{references(texts)}"
         f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
         f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale(texts)}'
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'

@@ -8,18 +8,36 @@ frames of a clip has that of going on. A model that a clip drives has the way of
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from pydantic import ValidationError
+
 from backend.contract.clip import trim_of
 from backend.contract.control import MAX_REFERENCES, extends, is_controlled, sees_beside
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import SETTINGS
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FIELDS, SETTINGS
 from backend.errors import RequestError, short
-from presets import Preset
+from presets import LoraChoice, Preset
 from wan_ui.door.uploads import checked_upload
+from wan_ui.form.left_out import changed_settings
 from wan_ui.form.loras import read_loras
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
 WAYS: tuple[Way, ...] = get_args(Way)
 WITH_CLIPS_SOUND: tuple[Way, ...] = ("anew", "paint", "widen", "animate")  # whose videos have the clip's sound, if they keep it
+_SHOWN_ALWAYS = frozenset(("prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "trim"))
+_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}  # a clip is measured at the model's own rate
+KEPT = frozenset(one.name for one in FIELDS if one.part == "core" and not one.personal) - _NOT_KEPT
+"""The settings that the view has no field for, and that are sent as they were in the loaded video."""
+
+_SHOWN_IN: Mapping[Way, frozenset[str]] = {
+    "anew": frozenset({"video", "strength"}),
+    "follow": frozenset({"control", "control_kind"}),
+    "paint": frozenset({"video", "mask", "keeps_pixels"}),
+    "widen": frozenset({"video", "margins", "keeps_pixels"}),
+    "extend": frozenset({"video", "extend", "overlap"}),
+    "keys": frozenset({"keyframes", "keyframe_at"}),
+    "sound": frozenset({"video", "make"}),
+    "animate": frozenset({"drive", "image", "face", "video", "mask", "drive_prompt"}),
+}
 _FAR = 1e6  # seconds, frames, pixels
 
 
@@ -54,21 +72,49 @@ def way_of(request: GenerationRequest) -> Way:
     return next((way for way, value in given if value), "keys")
 
 
-def not_shown(request: GenerationRequest) -> list[str]:
-    """What the request is made from that its way does not show, as a request of a program may have it."""
-    ways = {
-        "follow": {"control"},
-        "paint": {"video", "mask"},
-        "keys": {"keyframes"},
-        "animate": {"drive", "image", "face", "video", "mask"},
-    }
-    shown = ways.get(way_of(request), {"video"})
-    rest = [role for role in request.inputs() if role not in shown | {"references", "finished_video"}]
-    return [*rest, *(["margins"] if request.margins and way_of(request) != "widen" else [])]
+def shown_settings(request: GenerationRequest) -> frozenset[str]:
+    """Returns the names of the settings that the view shows of the request, in its way."""
+    way = way_of(request)
+    shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in WITH_CLIPS_SOUND else frozenset())
+    if way == "anew":
+        return shown
+    if sees_beside(find_preset(request.preset)) and way == "follow":
+        return shown | {"control_scale", "control_downscale", "loras"}
+    return shown | ({"references", "control_scale"} if is_controlled(find_preset(request.preset)) else frozenset())
+
+
+def kept_settings(request: GenerationRequest) -> dict[str, Any]:
+    """Returns the settings of the request that the view has no field for and sends with the next video, as JSON values."""
+    names = (KEPT - shown_settings(request)).intersection(one.name for one in changed_settings(request))
+    return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
 
 
 def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """The request's fields that say what it is made from. Raises: RequestError, ClipError, ImageError."""
+    """The request's fields that say what it is made from, and those kept from a loaded video. Raises: RequestError, ClipError,
+    ImageError."""
+    kept, fields = _kept(given.get("kept")), _fields_of_way(given, preset)
+    if "loras" in kept and "loras" in fields:
+        own = fields["loras"]
+        kept["loras"] = (*own, *(lora for lora in kept["loras"] if lora not in own))
+        return fields | kept
+    return kept | fields
+
+
+def _kept(given: Any) -> dict[str, Any]:
+    """Returns the kept settings that the page sent. Raises: RequestError for a setting that is not kept."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not given.keys() <= KEPT:
+        raise RequestError(f"kept={short(given)}", f"must have none but {', '.join(sorted(KEPT))}", "load the video again")
+    if "loras" not in given:
+        return dict(given)
+    try:
+        return given | {"loras": tuple(map(LoraChoice.model_validate, given["loras"]))}
+    except (TypeError, ValidationError):
+        raise RequestError(f"loras={short(given['loras'])}", "must be LoRAs of a video", "load the video again") from None
+
+
+def _fields_of_way(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     ways = ways_of(preset)
     way = given.get("way", ways[0])
     if way not in ways:

@@ -7,6 +7,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.form.form import Form, without_inputs
+from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.parts.buttons import Act, text_button
@@ -113,13 +115,23 @@ class FillHandlers:
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
-    def shown(self, request: GenerationRequest, texts: Texts, message: Message, is_seed_new: bool = False) -> Updates:
-        """Loads a request's settings and shows this message. Raises: StudioError for a model that is not here."""
+    def shown(
+        self,
+        request: GenerationRequest,
+        texts: Texts,
+        message: Message,
+        is_seed_new: bool = False,
+        *,
+        loaded: Collection[str] = SHOWN_BY_FORM,
+    ) -> Updates:
+        """Loads a request's settings and shows this message, which also names the settings that are not `loaded`.
+
+        Raises: StudioError for a model that is not here.
+        """
         self._check_here(request, texts)
-        if not request.is_from_pictures:
-            message = replace(message, text=f"{message.text} {texts.loaded_clip}")
-        if request.cues or request.action:
-            message = replace(message, text=f"{message.text} {texts.loaded_cues}")
+        is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
+        lost = (is_clip_lost and texts.loaded_clip, are_cues_lost and texts.loaded_cues, left_out(request, loaded, texts))
+        message = replace(message, text=" ".join(filter(None, (message.text, *lost))))
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
@@ -142,7 +154,7 @@ class FillHandlers:
         """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
         request = job.request.changed(**proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
-        return self.shown(request, texts, message) | self._pictures(request)
+        return self.shown(request, texts, message) | self._pictures(request) | self.form.prompt.shots.load(job, texts)
 
     def _full(self, job: Job, texts: Texts) -> Updates:
         """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
@@ -154,7 +166,8 @@ class FillHandlers:
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *heard)}
         shots = without_inputs({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
-        message = Message(text=texts.loaded_full.format(title=preset.words(texts.language).title), view="create")
+        said = texts.loaded_full.format(title=preset.words(texts.language).title), left_out(job.request, {*same, *shots}, texts)
+        message = Message(text=" ".join(filter(None, said)), view="create")
         return self.shown(request, texts, message) | self._pictures(request)
 
     def _continue(self, job: Job, visit: Visit) -> Steps[Updates]:
@@ -168,7 +181,8 @@ class FillHandlers:
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
-        message = Message(text=texts.loaded_continue, view="create")
+        lost = left_out(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
+        message = Message(text=" ".join(filter(None, (texts.loaded_continue, lost))), view="create")
         return self.shown(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _image_preset(self, request: GenerationRequest) -> Preset:
@@ -184,7 +198,7 @@ class FillHandlers:
         request, texts = GenerationRequest.from_stored(stored), visit.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
-        if request.task == "t2v" and request.sound is None:
+        if not request.inputs():
             return self.shown(request, texts, Message(text=text, button=again, view="create"))
         job = self._original(request, visit)
         if job is not None:
@@ -196,7 +210,8 @@ class FillHandlers:
         filled: Updates = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
             filled |= self.form.sound.load(request, None)
-        return self.shown(request, texts, Message(text=said, button=again, view="create")) | filled
+        loaded = SHOWN_BY_FORM - FILES_OF_SHOTS - {"last_image"}
+        return self.shown(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
 
     def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""

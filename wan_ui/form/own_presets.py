@@ -13,12 +13,13 @@ from typing import Any
 import gradio as gr
 
 from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS, FROM_INPUTS
+from backend.contract.settings import FIELDS, FROM_INPUTS, INPUTS
 from backend.errors import RequestError, StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
+from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
@@ -114,8 +115,10 @@ class OwnPresetHandlers:
             case "import":
                 return self._import(act.value, owner, texts)
             case "link":
-                code = settings_code(self.form.read(values).settings())
-                return {self.message: Message(text=texts.own_linked, copy=f"?settings={code}").html(texts)}
+                draft = self.form.read(values)
+                copy = f"?settings={settings_code(draft.settings())}"
+                text = " ".join(filter(None, (texts.own_linked, _files_left_out(draft.given, texts))))
+                return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 
     def _load(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
@@ -124,7 +127,8 @@ class OwnPresetHandlers:
         request = checked_settings(settings)
         if not self.desk.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
-        return self.form.show(request, texts, self.desk.can_run)
+        lost = left_out(request, SHOWN_BY_FORM, texts)
+        return self.form.show(request, texts, self.desk.can_run) | (self._said(lost, texts) if lost else {})
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Imports all presets of a file, or none."""
@@ -141,6 +145,17 @@ class OwnPresetHandlers:
 
     def _said(self, text: str, texts: Texts) -> Updates:
         return {self.message: Message(text=text).html(texts)}
+
+
+def _files_left_out(given: Mapping[str, Any], texts: Texts) -> str:
+    """Returns a sentence that names the kinds of files in the form, which no link holds; "" if there are none."""
+    rows, figures = given.get("shots") or (), given.get("figures") or ()
+    of_shots = {"shot_images": rows, "figure_images": figures}
+    names = [one.name for one in INPUTS if given.get(one.name)]
+    names += [name for name, parts in of_shots.items() if any(part.get("image") not in (None, "") for part in parts)]
+    names += ["shot_videos"] if any(row.get("job") for row in rows) else []
+    named = texts.between.join(texts.beginning("setting_")[name] for name in names)
+    return texts.own_linked_without.format(settings=named) if names else ""
 
 
 def settings_of_form(request: GenerationRequest) -> dict[str, Any]:

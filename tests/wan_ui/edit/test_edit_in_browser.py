@@ -1,5 +1,7 @@
 """A clip is dropped, trimmed, made anew and compared with what it was; in a real Chromium, on a desktop and on a phone."""
 
+import json
+
 import pytest
 
 from tests.clip_files import counting_clip, run_ffmpeg
@@ -169,6 +171,36 @@ def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):
     until(page, "job => document.querySelector('.stage').dataset.job !== job", job)
     page.locator('.stage[data-phase="finished"]').wait_for()
     assert "0.35" in page.locator(".stage .facts").inner_text()
+
+
+def test_settings_without_a_field_come_back_as_chips_that_can_be_taken_away(visit, clip, data_dir):
+    page = visit()
+    open_edit(page)
+    taken(page, clip)
+    page.evaluate("""() => {
+      const given = window.fetch;  // adds to the first video what a program or an earlier video may have asked for
+      window.fetch = (address, options) => {
+        if (!String(address).endsWith('studio/edit')) return given(address, options);
+        window.fetch = given;
+        const body = JSON.parse(options.body), kept = {solver: 'euler', flow_shift: 5.5, cfg_zero: true};
+        return given(address, {...options, body: JSON.stringify({...body, kept})});
+      };
+    }""")
+    first = make(page, "a square with settings of its own")
+    page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
+    page.locator(".edit [data-kept]").nth(2).wait_for()
+    assert {text.strip(" ×") for text in page.locator(".edit [data-kept]").all_inner_texts()} == {
+        *("sampler euler", "flow shift 5.5", "CFG-Zero* on")
+    }
+    assert "Not used here" not in page.locator("#message").inner_text()
+    page.locator(".edit [data-kept]", has_text="sampler").click()
+    job = make(page, "a square with two of them", steps=None)
+    stored = {name: json.loads((data_dir / "runs" / name / "request.json").read_text("utf-8")) for name in (first, job)}
+    assert (stored[first]["solver"], stored[job]["solver"]) == ("euler", "unipc")
+    assert stored[job]["flow_shift"] == 5.5 and stored[job]["cfg_zero"]
+    for name in ("flow shift", "CFG-Zero"):
+        page.locator(".edit [data-kept]", has_text=name).click()
+    assert not page.locator(".edit .kept").count()
 
 
 def test_a_video_made_from_words_becomes_the_clip(visit):

@@ -22,7 +22,8 @@ from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE
 from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.ways import WAYS, fields_of, not_shown, way_of, ways_of
+from wan_ui.edit.ways import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
+from wan_ui.form.left_out import left_out, setting_words
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 
@@ -70,6 +71,11 @@ def refused(client: TestClient, path: str, body: object) -> str:
     told = answer.json()["error"]
     assert told.endswith((".", "?")) and told.count(". ") <= 1 and "\n" not in told and "/" not in told
     return told
+
+
+def named(request: GenerationRequest) -> str:
+    """The sentence that names the settings that the view does not load."""
+    return left_out(request, shown_settings(request) | kept_settings(request).keys(), ENGLISH)
 
 
 def left(engine: Engine) -> list[str]:
@@ -341,7 +347,7 @@ def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
     fields = fields_of({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
     assert (request.make, request.video, request.strength, request.num_frames) == ("sound", str(clip), None, 49)
-    assert way_of(request) == "sound" and not not_shown(request) and request.trim == (0.5, 0.5 + 49 / 24)
+    assert way_of(request) == "sound" and not named(request) and request.trim == (0.5, 0.5 + 49 / 24)
 
 
 def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
@@ -355,16 +361,16 @@ def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
     fields = fields_of({"way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}, preset)
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
     assert (request.keyframe_at, request.num_frames, request.references) == ((7, 48), 49, ())
-    assert way_of(request) == "keys" and not not_shown(request) and settings_of(request)["way"] == "keys"
+    assert way_of(request) == "keys" and not named(request) and settings_of(request)["way"] == "keys"
 
 
 def test_what_one_way_does_not_show_is_named():
     preset = find_preset(VACE)
     part = {"trim": (0.0, 1.0625), "num_frames": 17, "prompt": "x"}
     both = GenerationRequest.from_preset(preset, video="/a.mp4", margins=(64, 0, 64, 0), mask="/m.png", control="/b.mp4", **part)
-    assert way_of(both) == "widen" and not_shown(both) == ["mask", "control"]
+    assert way_of(both) == "widen" and named(both) == "Not used here: mask m.png, control clip b.mp4."
     moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
-    assert not_shown(moved) == []
+    assert named(moved) == ""
 
 
 def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
@@ -377,7 +383,7 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
     request = GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given, preset))
     assert (request.control, request.control_kind, request.control_scale) == (str(clip), "edges", 0.8)
     assert (request.control_downscale, request.num_frames, request.loras[0].source) == (2, 49, "pose.safetensors")
-    assert way_of(request) == "follow" and not not_shown(request)
+    assert way_of(request) == "follow" and not named(request)
     filled = settings_of(request)
     assert (filled["control_downscale"], filled["loras"], filled["way"]) == (2, "pose.safetensors = 0.9", "follow")
     plain = GenerationRequest.from_preset(
@@ -387,3 +393,43 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
     for wrong in ({"loras": 5}, {"loras": "pose = x y z"}, {"control_downscale": "2"}, {"control_scale": 2.0}):
         with pytest.raises(RequestError):
             GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given | wrong, preset))
+
+
+def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch):
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(b"clip")
+    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    preset = find_preset("wan2.1-t2v-1.3b-480p")
+    style = {"source": "style.safetensors", "scale": 0.8, "expert": "both"}
+    kept = {
+        "solver": "euler",
+        "flow_shift": 5.5,
+        "loras": [style],
+        "mag_cache": 0.12,
+        "upscale": 2,
+        "guidance_interval": [0.0, 0.6],
+    }
+    given = {"way": "anew", "clip": str(clip), "start": 0.0, "num_frames": 17}
+    request = GenerationRequest.from_preset(preset, prompt="x", strength=0.5, **fields_of({**given, "kept": kept}, preset))
+    assert (request.solver, request.flow_shift, request.upscale, request.loras[0].scale) == ("euler", 5.5, 2, 0.8)
+    assert kept_settings(request) == kept and not named(request)
+    html = edit_html([preset], ENGLISH, settings_of(request) | {"kept": kept})
+    assert all(setting_words(name, value, ENGLISH) in html for name, value in kept.items())
+    assert "LoRA style.safetensors × 0.8" in html and "采样器 euler" in edit_html([preset], CHINESE, {"kept": kept})
+    slower = GenerationRequest.from_stored(request.to_json() | {"fps": 8})
+    assert named(slower) == "Not used here: frames per second 8."
+    assert "sampler euler" in left_out(request, shown_settings(request), ENGLISH), "without the chips it would be named"
+
+
+def test_what_the_page_keeps_is_checked(tmp_path, monkeypatch):
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(b"clip")
+    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    given = {"way": "follow", "clip": str(clip), "start": 0.0, "num_frames": 49, "loras": "pose.safetensors"}
+    preset, style = find_preset("ltx-2.3-704p"), {"source": "style.safetensors", "scale": 0.8}
+    both = fields_of({**given, "kept": {"loras": [style, *map(dict, preset.loras)]}}, preset)["loras"]
+    assert [lora.source for lora in both[len(preset.loras) :]] == ["pose.safetensors", "style.safetensors"]
+    wrong = (5, [], {"prompt": "x"}, {"image": "/etc/passwd"}, {"loras": 5}, {"loras": [{"source": "../x.safetensors"}]})
+    for kept in wrong:
+        with pytest.raises(RequestError):
+            fields_of({**given, "kept": kept}, preset)

@@ -110,7 +110,7 @@ def test_a_dropped_videos_own_sound_must_be_given_again(language):
 def test_what_would_fit_fills_the_form_and_nothing_else_does():
     loaded = []
     form = Mock(show=lambda request, *_: loaded.append(request) or {}, show_prompt=lambda *_, **__: {}, editing="editing")
-    form.sound.load.return_value = {}
+    form.sound.load.return_value = form.prompt.shots.load.return_value = {}
     handlers = FillHandlers(desk=Mock(), form=form, message="message")
     job = a_job(num_frames=33, width=128)
     said = handlers._fits(job, "96x96x17", ENGLISH)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import wan_ui
-from backend.contract.settings import Extend
+from backend.contract.settings import FIELDS, Extend
 from backend.contract.worker import WorkerState
 from backend.engine.job import JobState
 from presets import list_presets
@@ -26,7 +26,8 @@ def test_every_text_is_used():
     hints = {f"{name}_info" for name in controls}  # and so has what is said below it
     ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in WAYS}
     ends = {f"edit_goes_{end}" for end in get_args(Extend)}
-    assert set(unused) - controls - hints - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
+    settings = {f"setting_{one.name}" for one in FIELDS}
+    assert set(unused) - controls - hints - settings - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
 
 
 def _used_by_scripts() -> set[str]:

@@ -1,0 +1,140 @@
+"""Settings of a video that a view cannot show are named, with their values, in both languages; nothing is lost without a word."""
+
+from html import escape
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from backend.contract.cues import Cue
+from backend.contract.request import GenerationRequest
+from backend.contract.settings import FIELDS, Figure, Setting, Shot
+from presets import LoraChoice
+from tests.wan_ui.builders import a_job, a_request
+from wan_ui.compare.handlers import CompareHandlers
+from wan_ui.compare.variations import SAME_FOR_MODELS
+from wan_ui.edit.ways import kept_settings, shown_settings
+from wan_ui.form.fill import FillHandlers
+from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, left_out, setting_label
+from wan_ui.form.own_presets import OwnPresetHandlers
+from wan_ui.parts.message import Message
+from wan_ui.words.english import ENGLISH
+from wan_ui.words.languages import LANGUAGES
+
+FIXED = {"preset", "task", "mag_ratios", "is_open", "finished_video"}  # no choice of the visitor, or shown in another way
+OTHER = {
+    "guidance": (3.0,),
+    "guidance_interval": (0.0, 0.5),
+    "trim": (0.5, 1.5),
+    "margins": (8, 0, 8, 0),
+    "perturbed_guidance": (2.0, 1.0),
+    "modality_guidance": (3.0, 3.0),
+    "guidance_rescale": (0.7, 0.7),
+    "image_focus": (0.2, 0.8),
+    "loras": (LoraChoice(source="style.safetensors", scale=0.8),),
+    "cues": (Cue(block=1, prompt="a square"),),
+    "shots": (Shot(prompt="a"), Shot(prompt="b")),
+    "figures": (Figure(name="Mia"),),
+    "keyframe_at": (3,),
+    "solver": "euler",
+    "strength": 0.35,
+}
+
+
+def changed(setting: Setting) -> GenerationRequest:
+    """A stored request with another value of this setting."""
+    values, old = a_request().model_dump(), setting.of(a_request())
+    other = OTHER.get(setting.name)
+    if other is None and setting.media:
+        other = ("/data/a.png",) if setting.many else "/data/a.png"
+    elif other is None and setting.choices:
+        other = next(choice for choice in setting.choices if choice != old)
+    elif other is None:
+        number = old if isinstance(old, float | int) else 0
+        other = {bool: not old, int: number + 4, float: number + 0.25, str: "animevideov3"}[setting.type]
+    return GenerationRequest.from_stored(values | {setting.name: other})
+
+
+def fill_handlers(found: list | None = None) -> FillHandlers:
+    form = Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
+    form.sound.load.return_value = form.prompt.shots.load.return_value = {}
+    handlers = FillHandlers(desk=Mock(), form=form, message="message")
+    handlers.desk.engine.jobs.return_value = found or []
+    return handlers
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("setting", [one for one in FIELDS if one.name not in FIXED], ids=lambda one: one.name)
+def test_every_setting_is_shown_kept_or_named(setting, language):
+    request, texts = changed(setting), LANGUAGES[language]
+    label = setting_label(setting.name, texts)
+    assert setting.name in {one.name for one in changed_settings(request)}
+    for taken in (SHOWN_BY_FORM, shown_settings(request) | kept_settings(request).keys(), SAME_FOR_MODELS):
+        assert setting.name in taken or label in left_out(request, taken, texts)
+    assert label in left_out(request, (), texts), "with nothing shown, all of it is named"
+    for other in LANGUAGES:
+        assert other == language or label != setting_label(setting.name, LANGUAGES[other])
+
+
+def test_values_are_written_as_people_write_them():
+    values = {"solver": "euler", "flow_shift": 5.0, "loras": OTHER["loras"], "cfg_zero": True, "upscale": 2}
+    request = GenerationRequest.from_stored(a_request(flow_shift=3.5).model_dump() | values)
+    said = left_out(request, {"prompt", "seed"}, ENGLISH)
+    assert said == "Not used here: flow shift 5, sampler euler, LoRA style.safetensors × 0.8, CFG-Zero* on, upscaling factor 2."
+    assert left_out(a_request(), {"prompt", "seed"}, ENGLISH) == ""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_create_names_what_it_cannot_show(language):
+    texts, request = LANGUAGES[language], changed(next(one for one in FIELDS if one.name == "perturbed_guidance"))
+    said = fill_handlers().shown(request, texts, Message(text="loaded"))["message"]
+    assert escape(f"loaded {left_out(request, SHOWN_BY_FORM, texts)}") in said
+    assert f"{texts.setting_perturbed_guidance} 2{texts.between}1" in said
+
+
+def test_a_dropped_storyboard_names_the_files_that_it_does_not_hold():
+    shots = {"shots": (Shot(prompt="a", image=0),), "shot_images": ("/data/hat.png",), "track": "/data/song.mp3"}
+    request = GenerationRequest.from_stored(a_request().model_dump() | shots)
+    opening = fill_handlers()._video(Path("dropped.mp4"), Mock(texts=ENGLISH))
+    next(opening)
+    with pytest.raises(StopIteration) as done:
+        opening.send(request.for_sharing())
+    assert escape("Not used here: images of shots hat.png, soundtrack song.mp3.") in done.value.value["message"]
+    assert {"shot_images", "track"} <= FILES_OF_SHOTS
+
+
+def test_a_next_video_of_another_model_names_the_settings_that_stay_behind():
+    handlers, job = fill_handlers(), a_job(solver="euler", negative_prompt="text", num_frames=17)
+    handlers.desk.can_run = lambda preset: preset.name == "wan2.2-i2v-a14b-480p"
+    going = handlers._continue(job, Mock(texts=ENGLISH))
+    Path(next(going).arguments[-1]).write_bytes(b"a frame")
+    with pytest.raises(StopIteration) as done:
+        going.send(None)
+    said = done.value.value["message"]
+    assert escape(ENGLISH.loaded_continue) in said and "sampler euler" in said and "negative prompt text" in said
+
+
+def test_an_own_preset_that_says_more_than_the_form_shows():
+    settings = changed(next(one for one in FIELDS if one.name == "guidance_rescale")).for_sharing()
+    handlers = OwnPresetHandlers(desk=Mock(), form=Mock(show=lambda *_: {}), fill=Mock(), message="message")
+    assert "guidance rescale 0.7, 0.7" in handlers._load(settings, ENGLISH)["message"]
+    assert "message" not in handlers._load(a_request().for_sharing(), ENGLISH)
+
+
+def test_a_link_names_the_files_that_it_does_not_hold():
+    handlers = OwnPresetHandlers(desk=Mock(), form=Mock(), fill=Mock(), message="message")
+    draft = handlers.form.read.return_value
+    draft.settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
+    link = Mock(what="link")
+    said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
+    assert escape(ENGLISH.own_linked_without.format(settings="first frame")) in said
+    draft.given = {"shots": ({"prompt": "a", "job": "job-1"}, {"prompt": "b", "image": "/x.png"}), "figures": ({"name": "Mia"},)}
+    said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
+    assert "images of shots, finished shots." in said and "characters" not in said
+
+
+def test_a_shared_comparison_names_differences_that_the_bar_cannot_vary():
+    handlers, visit = CompareHandlers(desk=Mock(), form=Mock(), panel=Mock(), message="message"), Mock(texts=ENGLISH)
+    one, other = a_request(steps=4), a_request(steps=8)
+    assert handlers._not_varied([one, other], 0, visit) == ""
+    assert "sampler" in handlers._not_varied([one, other.changed(solver="euler")], 0, visit)

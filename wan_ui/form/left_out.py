@@ -1,0 +1,77 @@
+"""Names, in words, the settings of a video that a view cannot load. Pure."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.settings import FIELDS, SETTINGS, Setting
+from presets import LoraChoice
+from wan_ui.form.settings import PLAIN
+from wan_ui.words.english import Texts
+
+LONGEST = 60  # characters of a value
+FILES_OF_SHOTS = frozenset({"shot_images", "shot_videos", "shot_drives", "figure_images", "track"})
+SHOWN_BY_FORM = frozenset(one.name for one in PLAIN) | {
+    *("prompt", "seed", "width", "height", "num_frames", "guidance", "guidance_interval", "context_windows", "loras"),
+    *("image", "last_image", "image_focus", "sound", "sound_start"),
+    *("shots", "figures", "shot_images", "shot_videos", "figure_images"),
+    *("track", "track_start", "track_fade", "track_volume"),
+}
+"""The settings that the form of the Create view shows."""
+
+_NOT_CHOSEN = frozenset({"preset", "task", "mag_ratios", "is_open", "finished_video"})
+"""Fields of a request that are no choice of the visitor, or that a view shows in another way."""
+
+
+def changed_settings(request: GenerationRequest) -> list[Setting]:
+    """Returns the settings whose values differ from the preset's own, in the table's order. Raises: RequestError for an unknown
+    preset."""
+    preset = find_preset(request.preset)
+    return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.of(request) != one.of(preset)]
+
+
+def left_out(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
+    """Returns a sentence with the label and value of each changed setting that is not `shown`; "" if there are none.
+
+    Raises: RequestError for an unknown preset.
+    """
+    named = [setting_words(one.name, one.of(request), texts) for one in changed_settings(request) if one.name not in shown]
+    return texts.not_used.format(settings=texts.between.join(named)) if named else ""
+
+
+def setting_words(name: str, value: Any, texts: Texts) -> str:
+    """Returns a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
+
+    `value` is that of a request, or the same as JSON.
+    """
+    return f"{setting_label(name, texts)} {_value_words(name, value, texts)}"
+
+
+def setting_label(name: str, texts: Texts) -> str:
+    """Returns a setting's short label: its own word, else that of its field in the form, else its name."""
+    return texts.beginning("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
+
+
+def _value_words(name: str, value: Any, texts: Texts) -> str:
+    value = tuple(value) if isinstance(value, list) else value
+    if value is None or value is False or value == "" or value == ():
+        return texts.setting_off
+    if value is True:
+        return texts.setting_on
+    if SETTINGS[name].media:
+        return texts.between.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
+    match name:
+        case "loras":
+            return texts.between.join(f"{one.source} × {one.scale:g}" for one in map(LoraChoice.model_validate, value))
+        case "figures":
+            return texts.between.join(one.name for one in value)
+        case "shots" | "cues":
+            return str(len(value))
+    if isinstance(value, tuple):
+        return texts.between.join(f"{one:g}" for one in value)
+    return f"{value:g}" if isinstance(value, float) else _shortened(str(value))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
