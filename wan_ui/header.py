@@ -16,6 +16,7 @@ from wan_ui.parts.events import script_for
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.values import pairs_html
+from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 
 Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
@@ -68,7 +69,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
     """The worker's state as a dot, a word and its own sentence; of several workers the best state, and how many have it."""
     status = summary(workers)
     word = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else escape(without_paths(status.detail))
+    detail = "" if status.state in ("ready", "busy") else escape(detail_words(without_paths(status.detail), texts))
     if not workers:
         detail = escape(texts.worker_none)
     if len(workers) > 1:

@@ -7,6 +7,7 @@ from typing import Literal
 from backend.contract import events
 from backend.contract.events import DOWNLOAD, Event, Proposal, VideoResult
 from wan_ui.parts.notes import without_paths
+from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 
 Phase = Literal[
@@ -167,13 +168,13 @@ def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
             why = (place_words(view.interrupted_at, texts), without_paths(view.cause))
             return texts.interrupted, " · ".join(filter(None, why)), ""
         case "starting":
-            return texts.starting, view.what, ""
+            return texts.starting, detail_words(view.what, texts), ""
         case "loading" if view.what == DOWNLOAD:
             return texts.downloading, "", _megabytes(view, texts)
         case "loading":
-            return texts.loading, view.what, _megabytes(view, texts)
+            return texts.loading, detail_words(view.what, texts), _megabytes(view, texts)
         case "compiling":
-            return texts.compiling.format(what=view.what), "", _programs(view, texts)
+            return texts.compiling.format(what=detail_words(view.what, texts)), "", _programs(view, texts)
         case "encoding":
             return texts.encoding, "", ""
         case "denoising":

@@ -12,6 +12,7 @@ from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds
+from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 
 
@@ -119,7 +120,8 @@ def _state(entry: Entry, texts: Texts) -> str:
                 return texts.denoising_step.format(index=view.index, total=view.total) + left
             words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding, "live": texts.live_on}
             words["upscaling"] = texts.upscaling
-            return texts.compiling.format(what=view.what) if view.phase == "compiling" else words.get(view.phase, texts.starting)
+            words["compiling"] = texts.compiling.format(what=detail_words(view.what, texts))
+            return words.get(view.phase, texts.starting)
         case "finished":
             return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))) if view.result else ""
         case "cancelled":

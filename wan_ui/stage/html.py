@@ -28,6 +28,7 @@ from wan_ui.parts.naming import name_of
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
 from wan_ui.parts.values import NO_PICTURE, pairs_html
+from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 
 _GLYPH = (
@@ -98,9 +99,9 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
         case "cancelled" if not view.result and not view.preview:
             return texts.cancelled, texts.cancelled_nothing
         case "starting":
-            return texts.starting, view.what
+            return texts.starting, detail_words(view.what, texts)
         case "compiling" if not view.preview:
-            return texts.compiling.format(what=view.what), texts.compiling_detail
+            return texts.compiling.format(what=detail_words(view.what, texts)), texts.compiling_detail
     return "", ""
 
 

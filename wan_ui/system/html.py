@@ -23,6 +23,7 @@ from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.values import pairs_html, rate_words, size_words
 from wan_ui.system.charts import DAY, charts_html
+from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 
 MOST_ERRORS = 8
@@ -144,7 +145,7 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else f": {without_paths(status.detail)}"
+    detail = "" if status.state in ("ready", "busy") else f": {detail_words(without_paths(status.detail), texts)}"
     without = ((texts.system_refused, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
     names = dict(texts.stage_names)
     rates = "; ".join(f"{names[stage]} {rate_words(rate, texts)}" for stage, rate in facts.rates.items())

@@ -3,6 +3,71 @@
 
 from dataclasses import dataclass, fields
 
+DETAILS = (
+    "The worker has not been started",
+    "Starting the worker",
+    "Starting the runtime",
+    "Waiting for a machine of the cluster",
+    "Waiting for the other hosts: number {which} of {count} (`app.py member` there; this one is 0)",
+    "Bringing back a model",
+    "Looking for what would fit",
+    "Making a video",
+    "Ready",
+    "Ready, with no model loaded",
+    "Compiling ahead of the first video",
+    "Compiling {what}",
+    "Loaded {what} precompiled",
+    "Loading {what} ({done} of {total} MB, {speed} MB/s, {left} s left)",
+    "Loading {what} ({done} of {total} MB)",
+    "Loading {what}",
+    "what would fit: {size}, {frames} frames",
+    "the download",
+    "the LoRAs",
+    "the upscaler",
+    "text encoder",
+    "text encoder 2",
+    "image encoder",
+    "transformer",
+    "transformer 2",
+    "vae",
+    "audio vae",
+    "connectors",
+    "vocoder",
+    "latent upsampler",
+    "the text encoder",
+    "the image encoder",
+    "the encoder of quoted text",
+    "the encoder of sound",
+    "the encoder",
+    "the encoder's first frame",
+    "the encoder's next frames",
+    "the prompt's keys",
+    "the prompt's tokens",
+    "the expert's copies",
+    "the driving clip's keys",
+    "the face's motion",
+    "the face's keys",
+    "the denoising step",
+    "the denoising step of CFG-Zero*",
+    "the denoising step that others reuse",
+    "the denoising step with its cache",
+    "the step at half the size",
+    "the refining step",
+    "a step that is left out",
+    "a step that reuses another",
+    "a window of the latents",
+    "the blend of windows",
+    "a finished block's keys",
+    "the last frame",
+    "the decoder's first frame",
+    "the decoder",
+    "the decoder of previews",
+    "the sound's spectrum",
+    "the vocoder",
+    "the latent upsampler",
+)
+"""What workers report: sentences, and the names of programs and networks in them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
@@ -787,6 +852,7 @@ class Texts:
     task_waits: str = "waiting for others"
     keep_seed: str = "Use this seed"
 
+    details: tuple[tuple[str, str], ...] = tuple((text, text) for text in DETAILS)
     worker_starting: str = "Starting…"
     worker_loading: str = "Model is loading…"
     worker_warming: str = "Warming up…"

@@ -1,0 +1,130 @@
+"""Every text that workers report about their work is known in all languages; the code that reports it is read for that."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import backend
+from backend.contract.events import DOWNLOAD
+from presets import list_presets
+from tests.wan_ui.builders import a_job
+from wan_ui.parts.progress import StageView, progress_words
+from wan_ui.stage.html import stage_html
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.details import detail_words
+from wan_ui.words.english import DETAILS, ENGLISH
+from wan_ui.words.languages import LANGUAGES
+
+EXPERTS = {"transformer 2"}  # the second network of models with two experts has no configuration of its own
+CALLED = {"status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
+"""Which argument of these calls is such a text."""
+ELSEWHERE = {
+    ("model.py", "detail"),  # `Compiling` and `Loaded` of `_warm_up`, below
+    ("loop.py", "self._trouble"),  # an error, which says what to do in English everywhere
+    ("supervisor.py", "detail"),
+    ("link.py", "detail"),  # `_waiting_for`, below
+    ("read.py", "what.replace('_', ' ')"),  # parts of checkpoints, below
+    ("warm_up.py", "name"),  # programs, below
+    ("would_fit.py", "what"),
+    ("model_files.py", "DOWNLOAD"),
+    ("reports.py", "detail"),  # passes on what it is given
+}
+FILLED = (
+    "Compiling the denoising step",
+    "Loaded the decoder precompiled",
+    "Loading transformer 2 (12 of 3000 MB, 250.0 MB/s, 12 s left)",
+    "Waiting for the other hosts: number 1, 2 of 3 (`app.py member` there; this one is 0)",
+    "what would fit: 832x480, 81 frames",
+)
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    for path in sorted(Path(backend.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                yield path.name, node
+
+
+def text_of(node: ast.expr) -> str | None:
+    """The text of a constant, or of an f-string with its values in braces; None if it is neither."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{what}" for part in node.values)
+    return None
+
+
+def reported() -> tuple[set[str], set[tuple[str, str]]]:
+    """The texts of all calls that report one, and the arguments that are no plain text."""
+    texts, others = set(), set()
+    for file, call in calls():
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        place = CALLED.get(name)
+        is_report = name != "status" or ast.unparse(call.func).endswith("_reports.status")
+        if place is None or not is_report:
+            continue
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        given = named.get("detail") if place == "detail" else dict(enumerate(call.args)).get(place)
+        if given is not None:
+            text = text_of(given)
+            texts.add(text) if text is not None else others.add((file, ast.unparse(given)))
+    return texts, others
+
+
+def program_names() -> set[str]:
+    """The names of compiled programs: what is called with a name and a `key`; and the two that one step has."""
+    keyed = [
+        text_of(call.args[0])
+        for _, call in calls()
+        if call.args and any(one.arg == "key" and isinstance(one.value, ast.Constant) for one in call.keywords)
+    ]
+    return {name for name in keyed if name and re.fullmatch(r"(the|a) .*", name)} | {"the refining step", "the denoising step"}
+
+
+def parts() -> set[str]:
+    """The parts of checkpoints, as they are said while they are read."""
+    return {part.replace("_", " ") for preset in list_presets() for part in preset.network_configs()} | EXPERTS
+
+
+def is_known(text: str) -> bool:
+    return text in DETAILS or re.sub(r"\{what\}.*", "{what}", text) in DETAILS
+
+
+def test_every_reported_text_is_listed():
+    texts, others = reported()
+    assert len(texts) >= 12 and len(program_names()) >= 30
+    unknown = sorted(text for text in texts | program_names() | parts() | {DOWNLOAD} if not is_known(text))
+    assert not unknown, f"add these to DETAILS in wan_ui/words/english.py, and to the other languages: {unknown}"
+    assert others == ELSEWHERE, f"say which texts these are: {others ^ ELSEWHERE}"
+
+
+def test_nothing_is_listed_that_nobody_reports():
+    said = reported()[0] | program_names() | parts() | {DOWNLOAD}
+    assert {text for text in DETAILS if "{" not in text} <= said | {"Starting the worker", "The worker has not been started"}
+
+
+@pytest.mark.parametrize("text", [*(text for text in DETAILS if "{" not in text), *FILLED])
+def test_each_is_said_in_every_language(text):
+    assert detail_words(text, ENGLISH) == text
+    for texts in LANGUAGES.values():
+        said = detail_words(text, texts)
+        assert texts is ENGLISH or (said != text and "{" not in said), text
+    chinese = re.sub(r"`app\.py member`|CFG-Zero\*|LoRA|\d+x\d+|MB(/s)?|transformer", "", detail_words(text, CHINESE))
+    assert not re.search("[A-Za-z]", chinese), chinese
+
+
+def test_an_unknown_text_stays_english_and_a_model_has_its_own_title():
+    assert detail_words("Polishing the lens", CHINESE) == "Polishing the lens"
+    assert detail_words("Compiling the lens", CHINESE) == "正在编译the lens"
+    titled = next(preset for preset in list_presets() if preset.zh)
+    assert detail_words(f"Loading {titled.title}", CHINESE) == f"正在载入{titled.words('zh').title}"
+
+
+def test_the_page_says_it_in_its_language():
+    view = StageView(phase="compiling", what="the prompt's keys")
+    assert progress_words(view, CHINESE)[0] == "正在编译提示词的键"
+    assert progress_words(StageView(phase="loading", what="text encoder"), CHINESE)[1] == "文本编码器"
+    assert "提示词的键" in stage_html(view, a_job(), CHINESE)

@@ -1,0 +1,33 @@
+"""Says what a worker does in the visitor's language.
+
+Workers report English texts. The languages' `details` list every text, with places for values, so the texts serve as codes.
+A text that is not listed stays English.
+"""
+
+import functools
+import re
+
+from presets import list_presets
+from wan_ui.words.english import Texts
+
+
+def detail_words(text: str, texts: Texts) -> str:
+    """Translate a worker's text, and the known names in it."""
+    known = dict(texts.details)
+    if text in known:
+        return known[text]
+    for pattern, words in texts.details:
+        if "{" in pattern and (found := _as_pattern(pattern).fullmatch(text)):
+            return words.format(**{name: detail_words(value, texts) for name, value in found.groupdict().items()})
+    return _preset_titles(texts.language).get(text, text)
+
+
+@functools.cache
+def _as_pattern(text: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", text)
+    return re.compile("".join(f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts)))
+
+
+@functools.cache
+def _preset_titles(language: str) -> dict[str, str]:
+    return {preset.title: preset.words(language).title for preset in list_presets()}
