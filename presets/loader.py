@@ -36,6 +36,7 @@ Expert = Literal["both", "high", "low"]
 Need = Literal["may", "must"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+_LANGUAGE = re.compile(r"[a-z]{2}")
 _LOCAL_LORA = re.compile(r"[^./\\:\0][^/\\:\0]*\.safetensors")
 _HUB_LORA = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pt)")
 
@@ -57,7 +58,9 @@ class ImageExample(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str = Field(pattern=r"^[a-z0-9-]+\.(png|jpg|webp)$")
+    """The file's name."""
     prompt: str
+    """The prompt that belongs to the image."""
 
     @property
     def path(self) -> Path:
@@ -74,9 +77,13 @@ class PresetWords(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
+    """The preset's title."""
     description: str
+    """The preset's description."""
     examples: tuple[str, ...]
+    """One caption for each of the preset's `examples`."""
     image_examples: tuple[str, ...] = ()
+    """One caption for each of the preset's `image_examples`."""
 
 
 class LoraChoice(BaseModel):
@@ -89,8 +96,11 @@ class LoraChoice(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str
+    """A file in the data folder's `loras` folder, or `owner/repository:file.safetensors` on the Hugging Face Hub."""
     scale: float = Field(default=1.0, ge=-10, le=10, allow_inf_nan=False)
+    """Its strength."""
     expert: Expert = "both"
+    """For models of two experts the one that the LoRA changes."""
 
     @field_validator("source")
     @classmethod
@@ -110,100 +120,168 @@ class LoraChoice(BaseModel):
 class Preset(BaseModel):
     """One way of making videos: a model, its defaults, and the limits within which it works.
 
-    Sizes are pixels as (width, height); frame counts are pixel frames; `guidance` has one value per expert, the high-noise one
-    first; `boundary` is the share of the noise (0..1) at and above which the first of two experts works; `guidance_interval`
-    are the shares of the steps between which guidance runs; `first_guidance` is what guidance is worth trying on the first
-    steps of a model that needs none, None if that is not offered; `nag` how strongly the negative prompt acts without guidance,
-    0 for not at all, in a model that `takes_nag`; `step_cache` is the step cache's threshold, 0 for off. `latent_spectrum` is A
-    and b of its latents' power, A * w ** -b at w cycles a picture, where noise has 1. `draft_of` is the preset that finishes
-    what this one shows quickly. `series` are models that belong together, such as all of one version. `licence` is said before
-    the model is downloaded. `architecture` names, by the checkpoint's part, which of the configurations in
-    `presets/architectures` its networks have, for work without the checkpoint; they are what diffusers and transformers write
-    as config.json (source: huggingface/diffusers, scripts/convert_wan_to_diffusers.py). Videos have `frame_step` * n +
-    `first_frames` pixel frames, n >= 0. A video of more frames than `trained_frames`, of which the model was trained on the
-    most, may be denoised in context windows of so many, and one of more than `windows_above` is; None for a model without
-    windows. Those of a `live` preset grow by blocks of `frame_step` frames, the first one shorter: where a block begins the
-    prompt may change, and which of the `actions` is done, or which together if it `combines_actions`. A model that does not
-    read the prompt (`reads_prompt`) needs none: it only names the video; one that `needs_prompt` not makes videos without, too.
-    Driven videos are made in segments of `segment_frames` frames, each of which begins with the last frame of the one before;
-    `drive_prompt` is what the driving clip is said to be, `face_side` how many pixels wide and high faces are seen by models
-    that see them apart."""
+    `docs/presets.md` lists the fields. `python -m presets.reference` writes it from the texts below.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """The file's name without `.toml`."""
     title: str
+    """The name in lists, in English."""
     description: str
+    """One sentence for lists: what the model is for, and its size."""
     series: str
-    model: str  # Hugging Face id, folder, "embedded:NAME", or "owner/base+owner/repository:file.pt": a transformer's own file
-    licence: str = ""  # what must be known before the model is downloaded, a sentence; "" if there is nothing
+    """Groups models of one version; `SERIES` lists them in the order of the lists."""
+    model: str
+    """The checkpoint: a Hugging Face id, a folder, `embedded:NAME`, or `owner/base+owner/repository:file.pt` for a
+    transformer of its own file."""
+    licence: str = ""
+    """A sentence that the user must read before a download."""
     tasks: tuple[Task, ...] = Field(min_length=1)
+    """What its videos start from: `t2v` a prompt, `i2v` a first image."""
     dtype: Literal["float32", "bfloat16"]
-    architecture: dict[str, str] | None = None  # None: the embedded checkpoint has it
+    """The type of the weights on the devices."""
+    architecture: dict[str, str] | None = None
+    """For each part of the checkpoint the name of its configuration in `presets/architectures`, such as `transformer`. They
+    are the config.json files that diffusers and transformers write. Leave it out for an embedded checkpoint."""
 
     width: PositiveInt
+    """Default width in pixels."""
     height: PositiveInt
+    """Default height in pixels."""
     num_frames: PositiveInt
+    """Default length in pixel frames."""
     fps: PositiveInt
+    """Default frames per second."""
     steps: PositiveInt
+    """Default number of denoising steps."""
     guidance: tuple[float, ...] = Field(min_length=1)
+    """Classifier-free guidance, one value per expert, the high-noise expert first; 1 or less is off."""
     sound_guidance: float | None = Field(default=None, ge=0)
+    """Guidance of the audio; without it the value of `guidance` counts."""
     perturbed_guidance: tuple[float, float] = (0.0, 0.0)
+    """Guidance away from a step without one layer's self-attention, of image and audio; 0 is off."""
     modality_guidance: tuple[float, float] = (1.0, 1.0)
+    """Guidance away from image and audio that do not see each other; 1 is off."""
     guidance_rescale: tuple[Share, Share] = (0.0, 0.0)
+    """How much of the spread that guidance adds is taken back, of image and audio; 0 is off."""
     flow_shift: float = Field(gt=0)
+    """Larger values spend more steps at high noise."""
     solver: Solver
-    solvers: tuple[Solver, ...] = ANY_MODEL  # offered for choice
+    """The default sampler."""
+    solvers: tuple[Solver, ...] = ANY_MODEL
+    """The samplers that the user can choose."""
     negative_prompt: str
+    """The default negative prompt."""
     boundary: Share | None = None
+    """The share of the noise at and above which the first of two experts works. Required for two experts only."""
     guidance_interval: tuple[Share, Share] = (0.0, 1.0)
+    """The shares of the steps between which guidance runs."""
     first_guidance: float | None = Field(default=None, gt=1)
+    """The guidance to offer for the first steps of a model that needs none; without it that is not offered."""
     nag: float = Field(default=0.0, ge=0)
+    """Default strength of the negative prompt in steps without guidance (NAG); 0 is off."""
     takes_nag: bool = False
+    """Whether the model supports NAG."""
     step_cache: Share = 0.0
+    """Default threshold of the step cache; 0 is off."""
     loras: tuple[LoraChoice, ...] = ()
+    """LoRAs that always belong to the preset: `source`, `scale` and, for two experts, `expert`."""
     draft_of: str | None = None
+    """The preset that finishes what this one shows quickly."""
     takes_last_image: bool = False
+    """Whether a last image may be given."""
     needs_last_image: bool = False
-    takes: dict[str, Need] = {}  # further inputs by role, such as "video"
-    max_references: int = Field(default=8, ge=1, le=8)  # reference pictures in a video
-    continues: bool = False  # its videos can begin with several frames of a clip, and go on from there
+    """Whether a last image must be given."""
+    takes: dict[str, Need] = {}
+    """Further inputs by role, each `may` or `must`, such as `{ video = "may" }`."""
+    max_references: int = Field(default=8, ge=1, le=8)
+    """The largest number of reference images."""
+    continues: bool = False
+    """Whether its videos can begin with several frames of a clip."""
     live: bool = False
+    """Whether its videos grow by blocks of `frame_step` frames and can be steered meanwhile."""
     actions: tuple[str, ...] = ()
-    combines_actions: bool = False  # "forward+left" is one action too
+    """The actions that steer a live video."""
+    combines_actions: bool = False
+    """Whether actions can be combined, such as `forward+left`."""
     reads_prompt: bool = True
+    """Whether the model reads the prompt; otherwise the prompt only names the video."""
     needs_prompt: bool = True
+    """Whether the prompt must not be empty."""
     segment_frames: PositiveInt | None = None
+    """The frames of one segment of a driven video; each segment starts with the last frame of the previous one."""
     face_side: PositiveInt | None = None
+    """Width and height in pixels of the face clip of models that take one."""
     drive_prompt: str = ""
-    makes_sound: bool = False  # its videos have a sound of their own
-    latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None  # of its latents, for progressive resolution
-    refines: bool = False  # its videos are made at half their size, and enlarged and refined by the last steps
-    image_crf: int = Field(default=0, ge=0, le=51)  # of H.264, by which first pictures are compressed before it sees them
+    """The default prompt that describes the driving clip."""
+    makes_sound: bool = False
+    """Whether its videos have audio."""
+    latent_spectrum: tuple[PositiveFloat, PositiveFloat] | None = None
+    """A and b of the power A * w ** -b of its latents at w cycles an image, where noise has 1. Required for the first steps
+    at half the size."""
+    refines: bool = False
+    """Whether its videos are made at half the size, and enlarged and refined by the last steps."""
+    image_crf: int = Field(default=0, ge=0, le=51)
+    """The H.264 compression of first images before the model sees them; 0 is off."""
 
     size_multiple: PositiveInt
+    """Width and height must be multiples of this number of pixels."""
     vae_scale_spatial: PositiveInt
+    """Pixels per latent on each side."""
     vae_scale_temporal: PositiveInt
+    """Pixel frames per latent frame."""
     frame_step: PositiveInt = 4
+    """A video has `frame_step` * n + `first_frames` pixel frames, n >= 0."""
     first_frames: PositiveInt = 1
-    sizes: tuple[tuple[int, int], ...] = Field(min_length=1)  # offered for choice
-    frame_counts: tuple[int, ...] = Field(min_length=1)  # offered for choice
+    """See `frame_step`."""
+    sizes: tuple[tuple[int, int], ...] = Field(min_length=1)
+    """The sizes that the user can choose, as [width, height]."""
+    frame_counts: tuple[int, ...] = Field(min_length=1)
+    """The lengths that the user can choose, in pixel frames."""
 
     min_width: PositiveInt
+    """The smallest width in pixels."""
     max_width: PositiveInt
+    """The largest width in pixels."""
     min_height: PositiveInt
+    """The smallest height in pixels."""
     max_height: PositiveInt
+    """The largest height in pixels."""
     min_frames: PositiveInt
+    """The smallest length in pixel frames."""
     max_frames: PositiveInt
+    """The largest length in pixel frames."""
     trained_frames: PositiveInt | None = None
+    """The longest length that the model was trained on; longer videos can be denoised in context windows of this length."""
     windows_above: PositiveInt | None = None
+    """Videos longer than this use context windows by default."""
     max_steps: PositiveInt
+    """The largest number of steps."""
     max_guidance: float = Field(default=30.0, ge=1)
+    """The largest guidance."""
     max_fps: PositiveInt
+    """The largest number of frames per second."""
     max_prompt_tokens: PositiveInt
+    """The largest number of tokens of a prompt."""
     examples: tuple[str, ...] = Field(min_length=1)
+    """Example prompts; the first one is also used for warming up."""
     image_examples: tuple[ImageExample, ...] = ()
-    zh: PresetWords | None = None  # the same words in Chinese; `words` gives them
+    """Example images in `presets/examples`, each with `file` and `prompt`."""
+    translations: dict[str, PresetWords] = {}
+    """Title, description and captions in other languages: one table for each, named by the language's code, such as `[zh]`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_translations(cls, values: Any) -> Any:
+        """Move the tables that are named by a language's code into `translations`."""
+        if not isinstance(values, dict):
+            return values
+        tables = {name: table for name, table in values.items() if _LANGUAGE.fullmatch(name)}
+        given = {**values.get("translations", {}), **tables}
+        others = {name: value for name, value in values.items() if name not in tables}
+        return others | {"translations": {code: words for code, words in given.items() if words is not None}}
 
     @model_validator(mode="after")
     def _offers_only_what_it_allows(self) -> Self:
@@ -250,8 +328,9 @@ class Preset(BaseModel):
     @model_validator(mode="after")
     def _captions_all_its_examples(self) -> Self:
         counts = (len(self.examples), len(self.image_examples))
-        if self.zh and (len(self.zh.examples), len(self.zh.image_examples)) != counts:
-            raise ValueError(f"[zh] must caption all {counts[0]} examples and all {counts[1]} image_examples")
+        for code, words in self.translations.items():
+            if (len(words.examples), len(words.image_examples)) != counts:
+                raise ValueError(f"[{code}] must caption all {counts[0]} examples and all {counts[1]} image_examples")
         return self
 
     def _check_size(self, width: int, height: int) -> None:
@@ -310,9 +389,9 @@ class Preset(BaseModel):
         return self.model
 
     def words(self, language: str) -> PresetWords:
-        """The preset's words in this language ("en", "zh"), or in English if it has none in that language."""
-        if language == "zh" and self.zh:
-            return self.zh
+        """The preset's words in the language of this code, or in English if it has none in that language."""
+        if language in self.translations:
+            return self.translations[language]
         prompts = tuple(example.prompt for example in self.image_examples)
         return PresetWords(title=self.title, description=self.description, examples=self.examples, image_examples=prompts)
 

@@ -18,6 +18,7 @@ diffusers' `LTXEulerAncestralRFScheduler` with eta 1: a model that takes it adds
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +136,7 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
         chosen = np.rint(np.linspace(0, len(LTX_DISTILLED) - 1, steps)).astype(int) if steps > 1 else [0]
         sigmas = np.append(np.array(LTX_DISTILLED)[chosen], 0.0)[first:]
         return _ancestral_schedule(sigmas) if solver == "ltx-ancestral" else _euler_schedule(sigmas)
-    raise ValueError(f"solver={solver!r} must be unipc, euler, euler-distilled, lcm, ltx, ltx-distilled or ltx-ancestral")
+    raise ValueError(f"solver={solver!r} must be one of {', '.join(get_args(Solver))}")
 
 
 def schedule_of(request: GenerationRequest) -> Schedule:

@@ -11,7 +11,7 @@ from backend.engine.estimate import predicted_seconds
 from backend.families import of_preset
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
-from presets import Preset, UnknownPreset, list_presets, load_preset
+from presets import Preset, UnknownPreset, list_presets, load_preset, reference
 from presets.loader import PRESET_FOLDER
 
 FULL = ["wan2.1-flf2v-14b-720p", "wan2.1-i2v-14b-480p", "wan2.1-i2v-14b-720p", "wan2.1-t2v-1.3b-480p", "wan2.1-t2v-14b-480p",
@@ -197,6 +197,19 @@ def test_no_two_presets_share_a_title():
 def test_a_preset_without_chinese_speaks_english():
     preset = Preset(**load_preset("wan-tiny").model_dump() | {"zh": None})
     assert preset.words("zh") == preset.words("en") == preset.words("fr")
+
+
+def test_a_table_named_by_a_languages_code_is_its_translation():
+    chinese = load_preset("wan-tiny").words("zh")
+    preset = Preset(**load_preset("wan-tiny").model_dump() | {"fr": chinese.model_dump() | {"title": "Démonstration"}})
+    assert preset.words("fr").title == "Démonstration" and preset.words("zh") == chinese
+    with pytest.raises(ValidationError, match=r"\[fr\] must caption all"):
+        Preset(**load_preset("wan-tiny").model_dump() | {"fr": chinese.model_dump() | {"examples": ()}})
+
+
+def test_the_reference_page_describes_every_field():
+    assert reference.PAGE.read_text("utf-8") == reference.page(), "run `python -m presets.reference`"
+    assert all(f"\n| `{name}` |" in reference.page() for name in Preset.model_fields)
 
 
 @pytest.mark.parametrize("name", WAN)

@@ -246,6 +246,6 @@ def test_the_engine_makes_the_videos_that_are_scored(preset, plan, tmp_path):
 
 def test_the_presets_words_fit_the_world():
     preset = load_preset("hunyuan-tiny")
-    assert preset.zh and all(example.path.is_file() for example in preset.image_examples)
+    assert preset.translations["zh"] and all(example.path.is_file() for example in preset.image_examples)
     quoted = {word for prompt in preset.examples for word in re.findall(r'"(.*?)"', prompt)}
     assert quoted == {"FAST", "SLOW"}

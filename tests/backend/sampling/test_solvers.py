@@ -95,7 +95,7 @@ def test_only_the_ancestral_solver_asks_for_noise_and_its_last_step_for_none():
 
 
 def test_an_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="must be unipc, euler, euler-distilled, lcm, ltx, ltx-distilled or ltx-ancestral"):
+    with pytest.raises(ValueError, match="must be one of unipc, euler, euler-distilled, lcm, ltx, ltx-distilled, ltx-ancestral"):
         make_schedule("heun", 4, 3.0)
 
 
