@@ -27,9 +27,11 @@ const chosen = () => find('#live-preset').selectedOptions[0].dataset;
 // The first prompt is the model's example: in its own words where they are the page's language, else as a caption in the empty field,
 // in whose place the example comes once it is sent.
 const offer = () => {
-  const {example, caption} = chosen();
-  Object.assign(find('#live-prompt'), {value: caption === example ? example : '', placeholder: caption});
+  const {example, caption} = chosen(), field = find('#live-prompt');
+  if (!field.dataset.typed) field.value = caption === example ? example : '';  // what a person has typed stays
+  field.placeholder = caption;
 };
+element.addEventListener('input', ({target}) => { if (target.id === 'live-prompt') target.dataset.typed = target.value.trim(); });
 
 const begin = job => {
   Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: []});

@@ -53,6 +53,20 @@ def running(page):
         until(page, "!document.querySelector('#live-start').hidden")
 
 
+def test_a_typed_prompt_stays_when_another_model_is_chosen(page):
+    page.locator('#views [data-view="live"]').click()
+    field, chosen = page.locator("#live-prompt"), "picker => picker.dispatchEvent(new Event('change', {bubbles: true}))"
+    field.fill("")
+    page.locator("#live-preset").evaluate(chosen)
+    example = field.input_value()
+    field.fill("a fox in the snow")
+    page.locator("#live-preset").evaluate(chosen)
+    assert example and field.input_value() == "a fox in the snow"
+    field.fill("")
+    page.locator("#live-preset").evaluate(chosen)
+    assert field.input_value() == example
+
+
 def test_the_arrow_keys_steer_and_letting_go_ends_it(running):
     start = square(running)["place"]
     running.locator("#live-canvas").click()
