@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen:
+def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
     """Start `python -m MODULE WORD...` as a process that ends with this one. `options` are those of `subprocess.Popen`.
 
     If it has a session of its own, the processes that it starts end too.

@@ -51,7 +51,8 @@ def _heading(title: str) -> str:
 
 def _rows(model: type) -> Iterator[tuple[str, str]]:
     """Yield each field's name and row. Raises: ValueError for a field without a text below it."""
-    body = ast.parse(inspect.getsource(model)).body[0].body
+    definition = ast.parse(inspect.getsource(model)).body[0]
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
     for field, below in zip(body, [*body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign):
             continue
@@ -59,7 +60,7 @@ def _rows(model: type) -> Iterator[tuple[str, str]]:
         if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
             raise ValueError(f"{model.__name__}.{name} has no text that says what it means; write it below the field")
         default, bounds = _default_and_bounds(field.value)
-        meaning = " ".join([inspect.cleandoc(below.value.value).replace("\n", " "), *bounds])
+        meaning = " ".join([inspect.cleandoc(str(below.value.value)).replace("\n", " "), *bounds])
         kind = re.sub(r"\w+", lambda word: _TYPES.get(word[0], word[0]), ast.unparse(field.annotation)).replace("|", "or")
         yield name, f"| `{name}` | {kind} | {default} | {meaning} |\n"
 

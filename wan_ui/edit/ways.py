@@ -85,7 +85,7 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:
     """Returns the settings of the request that the view has no field for and sends with the next video, as JSON values."""
-    names = (KEPT - shown_settings(request)).intersection(one.name for one in changed_settings(request))
+    names = {one.name for one in changed_settings(request)} & (KEPT - shown_settings(request))
     return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
 
 

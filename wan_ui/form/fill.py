@@ -130,7 +130,8 @@ class FillHandlers:
         """
         self._check_here(request, texts)
         is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
-        lost = (is_clip_lost and texts.loaded_clip, are_cues_lost and texts.loaded_cues, left_out(request, loaded, texts))
+        sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
+        lost = (*sentences, left_out(request, loaded, texts))
         message = replace(message, text=" ".join(filter(None, (message.text, *lost))))
         shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
