@@ -3,6 +3,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+import backend
 import wan_ui
 from backend.contract.settings import FIELDS, Extend
 from backend.contract.worker import WorkerState
@@ -26,8 +27,13 @@ def test_every_text_is_used():
     hints = {f"{name}_info" for name in controls}  # and so has what is said below it
     ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in WAYS}
     ends = {f"edit_goes_{end}" for end in get_args(Extend)}
+    engine = "".join(path.read_text() for path in (Path(backend.__file__).parent / "engine").glob("*.py"))
+    tasks = {f"task_{kind}" for kind in re.findall(r'task="(\w+)"', code + engine)}
     settings = {f"setting_{one.name}" for one in FIELDS}
-    assert set(unused) - controls - hints - settings - _used_by_scripts() == states | {view.title for view in VIEWS} | ways | ends
+    assert (
+        set(unused) - controls - hints - settings - tasks - _used_by_scripts()
+        == states | {view.title for view in VIEWS} | ways | ends
+    )
 
 
 def _used_by_scripts() -> set[str]:
