@@ -106,7 +106,7 @@ def exports(stranger: Stranger, job_id: str) -> list[Callable[[], Any]]:
 
 def heavy_project(video: bytes) -> bytes:
     """30 videos with 20,000 cues each."""
-    cues = [{"block": number, "action": "left"} for number in range(1, 20_001)]
+    cues = [{"block": 1}] * 20_000  # as many as fit in 300,000 characters, which an import may have
     return project(video, [REQUEST | {"cues": cues}] * 30)
 
 
