@@ -4,7 +4,7 @@ The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no
 misbehave: "explode" raises, "memory" raises as if memory were short (see `would_fit`), "die" ends the process, "fall" kills it in the third step,
 each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
 lot, "refuse" needs a kernel that is refused until the model is loaded again, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
-all threads before the third step, the first time, and "hang" only this one. Of several hosts "alone" fails the last one only.
+all threads before the third step, the first time, and "hang" only this one, and "stuck" waits a minute while it encodes, or looks for what would fit. Of several hosts "alone" fails the last one only.
 With "hums" in its prompt a video has a sound (see `hum`).
 """
 
@@ -53,6 +53,7 @@ from backend.media.video import read_frames, write_video
 from presets import Preset
 
 STEP_SECONDS = 0.02
+STUCK_SECONDS = 60.0
 REFUSED = "The square's kernel cannot be compiled here"
 _loads, _refused = [], []
 MISSING_PRESET, LARGE_PRESET, ENDLESS_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p", "wan2.2-ti2v-5b-720p"
@@ -124,6 +125,9 @@ def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
 
 def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
     """Five frames, and the preset's first size; nothing for "no remedy", and an error for "broken remedy"."""
+    if "stuck" in request.prompt.split():
+        tell(Compiling("what would fit"))
+        time.sleep(STUCK_SECONDS)
     for _ in range(30 if "slow" in request.prompt else 1):
         tell(Compiling("what would fit"))
         time.sleep(STEP_SECONDS if "slow" not in request.prompt else 0.1)
@@ -153,6 +157,8 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
         _refused[:] = [REFUSED]
         raise KernelRefused("the square needs a kernel", "which cannot be compiled here")
     yield Encoding()
+    if "stuck" in request.prompt.split():
+        time.sleep(STUCK_SECONDS)
     background = _background(request)
     seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS
     (folder / "previews").mkdir(exist_ok=True)

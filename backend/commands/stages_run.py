@@ -27,7 +27,7 @@ from backend.contract.guided_steps import first_steps
 from backend.contract.request import GenerationRequest, find_preset
 from backend.contract.settings import FIELDS
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
-from backend.errors import KernelRefused, RequestError, StudioError
+from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline.chunks import chunks_of
@@ -150,7 +150,8 @@ def _is_there(stage: str, folder: Path, request: GenerationRequest) -> bool:
 def _encode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("encode",))
     if not run.is_cancelled():
-        yield from encode_conditions(run)
+        with contextlib.suppress(Stopped):
+            yield from encode_conditions(run)
     return _stop_message("encode", run) if run.is_cancelled() else None
 
 

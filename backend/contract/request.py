@@ -171,6 +171,21 @@ def check(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
 
 
+def check_current_limits(request: GenerationRequest) -> None:
+    """Check a request of any origin against the limits that a new request has today.
+
+    A request that was read by `from_stored`, such as an imported one, may hold values that its preset refuses. If the request
+    only upscales a finished video, its other settings describe that video and are not run again.
+
+    Raises: RequestError for the first value that is refused, or if there is no such preset any more.
+    """
+    _check_bounds(request)
+    if request.finished_video:
+        check_upscale(request)
+    else:
+        check(request, find_preset(request.preset))
+
+
 def _check_limits(request: GenerationRequest, preset: Preset) -> None:
     for setting in FIELDS:
         smallest, largest = setting.limits or (-math.inf, math.inf)

@@ -21,13 +21,18 @@ _TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' 
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """The disk has `free` bytes and the next job needs `needed`."""
+    """The disk has `free` bytes and a job needs `needed`."""
 
     free: int
     needed: int
 
     def __str__(self) -> str:
         return f"{gigabytes(self.free)} free, {gigabytes(self.needed)} needed"
+
+    @property
+    def in_all(self) -> str:
+        """In words, where `free` is the size of the whole disk."""
+        return f"{gigabytes(self.needed)} needed, {gigabytes(self.free)} in all"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
@@ -53,6 +58,16 @@ def shortage(folder: Path, needed: int) -> Shortage | None:
         return None
     needed += RESERVE_BYTES
     return Shortage(free=free, needed=needed) if free < needed else None
+
+
+def capacity_lack(folder: Path, needed: int) -> Shortage | None:
+    """What is missing for so many bytes even on the empty disk; None if they would fit, or the disk does not report its size."""
+    try:
+        total = shutil.disk_usage(folder).total
+    except OSError:
+        return None
+    needed += RESERVE_BYTES
+    return Shortage(free=total, needed=needed) if total < needed else None
 
 
 def gigabytes(count: int) -> str:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
-from backend.contract.request import GenerationRequest
+from backend.contract.request import GenerationRequest, check_current_limits
 from backend.contract.shape import Shape
-from backend.engine.disk import Shortage, needed_bytes, shortage
+from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.job import Job
 from backend.engine.journal import Journal
 from backend.engine.lock import EngineLock
@@ -44,6 +44,21 @@ def needed_preset(request: GenerationRequest) -> str:
     return "" if request.finished_video else request.preset
 
 
+def waiting_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> Waiting:
+    """The job's entry in the queue; `shape` is what is compiled for it."""
+    return Waiting(
+        job_id=job.id,
+        owner=job.owner,
+        shape=shape,
+        place=job.place,
+        preset=needed_preset(job.request),
+        address=address,
+        has_begun=job.has_begun,
+        is_held=is_held,
+        needed=needed_bytes(job.request),
+    )
+
+
 class Dispatcher:
     """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
 
@@ -71,7 +86,6 @@ class Dispatcher:
         self._announced: dict[str, int] = {}  # the place that was last reported, by job id
         self._expected: tuple[str, ...] = ()  # the models that waiting jobs need, as the workers were told
         self._next_report = 0.0  # of all places
-        self._needed: dict[str, int] = {}  # bytes of the disk, by id of a running job
         self._running: dict[str, Waiting] = {}  # in the order in which they began
         self._last: Waiting | None = None  # the job that began last
         self._last_fault = time.monotonic()  # held jobs go on when this is long ago
@@ -80,7 +94,7 @@ class Dispatcher:
         self._lately: list[tuple[GenerationRequest, Shape]] = []  # what was made before the start, and may be wanted again
         self._ahead: tuple[Shape, float] | None = None  # what a worker was asked to make ready last, and when
         self._foreseen = 0  # wishes that were followed since the last job
-        self.shortage: Shortage | None = None  # what the disk lacks for the next job, for which the queue waits
+        self._shortages: dict[str, Shortage] = {}  # what the disk lacks, by id of a job that waits for it; "" is every job
         self.fleet = Fleet(plans, self._record, self._serve_next)
 
     def start(self, *, resume: bool, lately: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
@@ -117,9 +131,15 @@ class Dispatcher:
         with self._journal.changed:
             self._wish = (request, shape, time.monotonic() + _WISH_SECONDS)
 
-    def reshape(self, job_id: str, shape: Shape, preset: str) -> None:
-        """A waiting job's request has been changed to one of this shape and preset."""
-        self._change(job_id, shape=shape, preset=preset)
+    def shortage(self, owner: str | None = None) -> Shortage | None:
+        """What the disk lacks for the first job of this owner, or of all, that waits for room on it; None if none does."""
+        with self._journal.changed:
+            waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
+            return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
+
+    def reshape(self, job_id: str, request: GenerationRequest, shape: Shape) -> None:
+        """A waiting job has got another request, of this shape."""
+        self._change(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
@@ -207,7 +227,6 @@ class Dispatcher:
 
     def _forget(self, job_id: str) -> Waiting:
         """The job runs no longer."""
-        self._needed.pop(job_id, None)
         return self._running.pop(job_id)
 
     def _end(self, job_id: str, event: Failed | Cancelled) -> None:
@@ -283,14 +302,18 @@ class Dispatcher:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Gives the next jobs to the workers that have none."""
+        """Gives the next jobs to the workers that have none. A job for which the disk lacks room waits, and others pass it."""
         if not self._waiting:
-            self.shortage = None
-        while len(self._running) < len(self.fleet) and self.fleet.has_room() and (entry := self._next_to_give()):
+            self._shortages = {}
+        before, is_free = self._shortages, False
+        while len(self._running) < len(self.fleet) and self.fleet.has_room():
+            if not is_free:
+                is_free, self._shortages = True, self._find_shortages()
+            entry = self._next_to_give()
+            if entry is None:
+                break
             try:
                 job = self._store.job(entry.job_id)
-                if not self._has_disk(job):
-                    return
                 is_waiting = self._store.start(job.id)
             except sqlite3.Error:
                 logger.exception("A job could not be started; it waits")
@@ -300,15 +323,18 @@ class Dispatcher:
             if not is_waiting:
                 continue
             self._running[entry.job_id] = self._last = entry
-            self._foreseen = 0
-            self._needed[entry.job_id] = needed_bytes(job.request)
+            self._foreseen, is_free = 0, False
             self._replan()
             if not self._give(entry, job):
                 return
+        if before != self._shortages:
+            self._journal.touch()
 
     def _next_to_give(self) -> Waiting | None:
-        """The first job in line that gains nothing by waiting for a worker which keeps its model."""
-        ready = (entry for entry in self._waiting if not entry.is_held)
+        """The first job in line that has room on the disk and gains nothing by waiting for a worker which keeps its model."""
+        if "" in self._shortages:
+            return None
+        ready = (entry for entry in self._waiting if not entry.is_held and entry.job_id not in self._shortages)
         return next((entry for entry in ready if not self._had_better_wait(entry)), None)
 
     def _had_better_wait(self, entry: Waiting) -> bool:
@@ -317,16 +343,22 @@ class Dispatcher:
         seconds = self._load_seconds(entry.shape.model)
         return seconds is not None and self.fleet.is_worth_waiting(entry.shape.model, seconds)
 
-    def _has_disk(self, job: Job) -> bool:
-        """Whether the disk has room for this job beside those that run, and the store takes changes. Else the queue pauses."""
-        before, self.shortage = self.shortage, None
+    def _find_shortages(self) -> dict[str, Shortage]:
+        """What the disk lacks, beside the running jobs, by id of a waiting job. Ends a job that the empty disk could not hold.
+        While the store takes no changes, every job waits."""
         if self._journal.is_stuck:
-            self.shortage = before or Shortage(free=0, needed=0)
-            return False
-        self.shortage = shortage(self._runs, needed_bytes(job.request) + sum(self._needed.values()))
-        if before != self.shortage:
-            self._journal.touch()
-        return self.shortage is None
+            return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
+        running = sum(entry.needed for entry in self._running.values())
+        found: dict[str, Shortage] = {}
+        for entry in self._waiting.copy():
+            if (lacking := shortage(self._runs, entry.needed + running)) is None:
+                continue
+            if (never := capacity_lack(self._runs, entry.needed)) is not None:
+                self._waiting.remove(entry)
+                self._end(entry.job_id, Failed(f"The disk cannot hold this video ({never.in_all})", "Make it smaller or shorter"))
+            else:
+                found[entry.job_id] = lacking
+        return found
 
     def _give(self, entry: Waiting, job: Job) -> bool:
         """Gives the job to a worker; False, and it waits again, if the last one that was idle has just gone."""
@@ -398,29 +430,27 @@ class Dispatcher:
             before = len(self._waiting)
             for engine in set(self._store.engines_at_work()) - {self._lock.name}:
                 with self._lock.of_dead_engine(engine) as is_dead:
-                    for job in self._store.unfinished(engine) if is_dead else []:
-                        self._adopt(job)
+                    for job_id in self._store.unfinished(engine) if is_dead else []:
+                        self._adopt(job_id)
             if len(self._waiting) != before:
                 self._replan()
                 self._dispatch()
 
-    def _adopt(self, job: Job) -> None:
-        is_held = job.is_held
+    def _adopt(self, job_id: str) -> None:
+        """Queue a dead engine's job again; a job that the presets refuse today ends as failed."""
+        self._store.hand_over(job_id, self._lock.name)
+        try:
+            job = self._store.job(job_id)
+            check_current_limits(job.request)
+            entry = waiting_entry(job, self._shape_of(job), is_held=job.is_held)
+        except StudioError as error:
+            self._journal.append(job_id, Failed(f"It is no longer accepted: {error.cause}", error.fix))
+            return
         if job.state == "running":
             verdict = self._judge(job.id, _DIED)
             if not isinstance(verdict, GoOn):
                 self._end(job.id, verdict)
                 return
-            is_held = verdict.waits
-            self._store.put_back(job.id, is_held)
-        self._store.hand_over(job.id, self._lock.name)
-        entry = Waiting(
-            job_id=job.id,
-            owner=job.owner,
-            shape=self._shape_of(job),
-            place=job.place,
-            preset=needed_preset(job.request),
-            has_begun=job.has_begun,
-            is_held=is_held,
-        )
+            entry = replace(entry, is_held=verdict.waits)
+            self._store.put_back(job.id, verdict.waits)
         self._waiting.append(entry)

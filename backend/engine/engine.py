@@ -13,14 +13,14 @@ from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, n
 from backend.cluster.machines import Cluster
 from backend.contract.cues import Cue, check_said
 from backend.contract.events import Event, Finished, Interrupted
-from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.request import GenerationRequest, check_current_limits, find_preset
 from backend.contract.shape import UPSCALING, Shape
 from backend.contract.shots import is_made
 from backend.contract.upscaling import upscaler_of
 from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
-from backend.engine.disk import Shortage, needed_bytes, shortage
-from backend.engine.dispatcher import Dispatcher, needed_preset
+from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
+from backend.engine.dispatcher import Dispatcher, waiting_entry
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
 from backend.engine.history import History
@@ -32,7 +32,7 @@ from backend.engine.lock import EngineLock
 from backend.engine.moving_projects import exporting, importing
 from backend.engine.notices import Notices
 from backend.engine.options import EngineOptions
-from backend.engine.order import Room, Waiting, new_place
+from backend.engine.order import Room, new_place
 from backend.engine.projects import Project, Projects
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
@@ -117,9 +117,10 @@ class Engine:
         no worker. `may_download` is for the operator. `again` names a storyboard's job, and the number (from 1) of the first of
         its shots that is made anew, by this request.
 
-        Raises: RequestError if it needs a download that it may not begin, ImageError if an image cannot be used, Busy if too many
-        images are being opened, QueueFull if there is no `room` in line (None: any number may wait), DataFolderError if nothing
-        can be written, JobNotFound. After an error nothing is left on the disk.
+        Raises: RequestError if the preset refuses a value today, if it needs a download that it may not begin, or if the disk
+        could never hold it; ImageError if an image cannot be used, Busy if too many images are being opened, QueueFull if there
+        is no `room` in line (None: any number may wait), DataFolderError if nothing can be written, JobNotFound. After an error
+        nothing is left on the disk.
         """
         steps = self.submitting(request, owner, room, may_download=may_download, again=again)
         return self.cage.follow(steps, For(owner=owner, address=room.address if room else ""))
@@ -152,9 +153,10 @@ class Engine:
         """The ids of the waiting jobs in the order in which they will run."""
         return [entry.job_id for entry in self._dispatcher.waiting()]
 
-    def shortage(self) -> Shortage | None:
-        """What the disk lacks for the next job, for which the queue waits; None while the queue goes on."""
-        return self._dispatcher.shortage
+    def shortage(self, owner: str | None = None) -> Shortage | None:
+        """What the disk lacks for the first job that waits for room on it: of this owner's jobs, or of all. None if no job waits
+        for the disk."""
+        return self._dispatcher.shortage(owner)
 
     def changes(self) -> int:
         """A number that grows with each change: while it stays the same, there is nothing new to show."""
@@ -213,7 +215,7 @@ class Engine:
 
     def foresee(self, request: GenerationRequest) -> None:
         """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
-        if _is_usual(request) and self._is_here(request.preset):
+        if self._may_prepare(request):
             self._dispatcher.foresee(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
@@ -315,7 +317,7 @@ class Engine:
         again: tuple[str, int] | None = None,
     ) -> Steps[Job]:
         """The steps of `submit`, for callers who wait in an event loop while files are opened."""
-        self._check_here(request, may_download)
+        self._check(request, may_download)
         keep = None
         if again is not None:
             story, first = self._store.job(again[0]), again[1]
@@ -347,7 +349,7 @@ class Engine:
 
     def revising(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
-        self._check_here(request, may_download)
+        self._check(request, may_download)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
             new = yield from written(request, Path(name))
@@ -358,7 +360,7 @@ class Engine:
                     )
                 request = moved_into(new, Path(name), job.folder)
                 self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, self.shape(request), needed_preset(request))
+                self._dispatcher.reshape(job.id, request, self.shape(request))
                 return self._store.job(job.id)
 
     def _add_film(self, job_id: str, owner: str, film: Finished) -> Job:
@@ -389,16 +391,14 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            entry = Waiting(job_id=job_id, owner=owner, shape=shape, place=place, preset=needed_preset(request), address=address)
-            self._dispatcher.add(entry)
+            self._dispatcher.add(waiting_entry(job, shape, address))
             return self._store.job(job_id)
 
     def _made_lately(self) -> list[tuple[GenerationRequest, Shape]]:
         """A request of each of the last shapes that were made here and need no download, the newest first."""
         made: dict[Shape, GenerationRequest] = {}
-        for job in self._store.ended(most=_LOOKED_BACK):
-            request = job.request
-            if job.state == "finished" and _is_usual(request) and self._is_here(request.preset):
+        for request in self._store.generated_requests(_LOOKED_BACK):
+            if self._may_prepare(request):
                 made.setdefault(self.shape(request), request)
         return [(request, shape) for shape, request in made.items()][:_MADE_READY]
 
@@ -409,7 +409,21 @@ class Engine:
         except RequestError:
             return False
 
-    def _check_here(self, request: GenerationRequest, may_download: bool) -> None:
+    def _may_prepare(self, request: GenerationRequest) -> bool:
+        """Whether a worker may load and compile ahead for this request."""
+        try:
+            check_current_limits(request)
+        except RequestError:
+            return False
+        return _is_usual(request) and self._is_here(request.preset)
+
+    def _check(self, request: GenerationRequest, may_download: bool) -> None:
+        """Check a request before it is queued, whatever its source. Raises: RequestError."""
+        check_current_limits(request)
+        lacking = capacity_lack(self._runs, needed_bytes(request))
+        if lacking is not None:
+            what = "this video may need more than the whole disk"
+            raise RequestError(what, f"({lacking.in_all})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
             check_upscaler_here(upscaler_of(request), self.settings.upscalers_dir, may_download)
             self._check_room_for(request)

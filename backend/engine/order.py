@@ -18,7 +18,8 @@ from backend.errors import QueueFull
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
     """A job in line, of this `preset`. `place` orders an owner's jobs, smaller first; `address` is where the request came from,
-    if that counts; `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on."""
+    if that counts; `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on; `needed`: bytes of
+    the disk."""
 
     job_id: str
     owner: str
@@ -28,6 +29,7 @@ class Waiting:
     address: str = ""
     has_begun: bool = False
     is_held: bool = False
+    needed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,5 +103,5 @@ def checked_name(name: str) -> str:
     """The name with single spaces and none around it. Raises: RequestError."""
     name = " ".join(str(name or "").split())
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} characters", "type a short name")
+        raise RequestError(f"name={name[:80]!r}", f"must have 1 to {LONGEST_NAME} visible characters", "type a short name")
     return name

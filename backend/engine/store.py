@@ -165,6 +165,12 @@ class Store(Database):
         )
         return [_job(row) for row in self._rows(sql, (owner, owner, most))]
 
+    def generated_requests(self, most: int) -> list[GenerationRequest]:
+        """The requests of the videos that workers of this studio finished last, newest first; imported ones are left out."""
+        where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
+        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
+        return [_job(row).request for row in self._rows(sql, (most,))]
+
     def videos(self, selection: Selection) -> list[Job]:
         """The jobs with a video that fit the selection, in its order."""
         where, values = condition(selection)
@@ -347,10 +353,10 @@ class Store(Database):
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
         return [row["engine"] for row in self._rows(sql)]
 
-    def unfinished(self, engine: str) -> list[Job]:
-        """The jobs of one engine that have not ended, in their order."""
-        sql = "SELECT * FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
-        return [_job(row) for row in self._rows(sql, (engine,))]
+    def unfinished(self, engine: str) -> list[str]:
+        """The ids of one engine's jobs that have not ended, in their order."""
+        sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
+        return [row["id"] for row in self._rows(sql, (engine,))]
 
     def engine_of(self, job_id: str) -> str | None:
         """The engine that has the job; None if there is no such job."""

@@ -87,9 +87,10 @@ class Supervisor:
             link.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
-        """Asks the worker to stop this job; its final event follows."""
+        """Asks the worker to stop this job; its final event follows. A worker that does not stop in time is ended."""
         with self._lock:
             if self._link is not None and self._job_id == job_id:
+                self._patience.take_stop(time.monotonic())
                 self._link.send(Cancel(job_id=job_id))
 
     def say(self, job_id: str, cue: Cue) -> None:

@@ -91,7 +91,11 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
     """Encodes and denoises, or does what is left of it; None if it was cancelled, after the final event."""
     begun = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
-        conditions = yield from encode_conditions(run)
+        try:
+            conditions = yield from encode_conditions(run)
+        except Stopped:
+            yield Cancelled(None)
+            return None
     if begun is not None:
         run.notes.append(f"It was interrupted, and went on after step {begun.steps_done}")
     denoised = yield from denoise(run, conditions, begun)
@@ -147,13 +151,18 @@ def _merge_loras(run: Run) -> Generator[Event]:
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
-    """Encodes text and pictures for the denoiser, and writes the result to the run's folder too."""
+    """Encodes text and pictures for the denoiser, and writes the result to the run's folder too.
+
+    Several hosts encode to the end, because they would stop at different programs.
+
+    Raises: Stopped if the run is cancelled before all programs have run.
+    """
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
-        conditions = do(
-            cue_conditions.encode(run.model, run.loaded.weights, run.request, open_inputs(run.request, run.kept_pixels))
-        )
+        inputs = open_inputs(run.request, run.kept_pixels)
+        work = cue_conditions.encode(run.model, run.loaded.weights, run.request, inputs)
+        conditions = do(work, run.is_cancelled) if HERE.is_alone else do(work)
         write_conditions(run, conditions)
     return conditions
 

@@ -22,7 +22,7 @@ from backend.contract.cues import Cue, check_said, merge_cues
 from backend.contract.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.contract.request import GenerationRequest, find_preset
-from backend.errors import VideoFileError
+from backend.errors import Stopped, VideoFileError
 from backend.families.model import VIDEO, Carry
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
@@ -68,7 +68,11 @@ def live(
         yield Cancelled(None)
         return
     with _Screen(run) as screen:
-        cues = yield from _make_blocks(run, screen, hear, _Pace(request.fps, lead))
+        try:
+            cues = yield from _make_blocks(run, screen, hear, _Pace(request.fps, lead))
+        except Stopped:  # before the first block
+            yield Cancelled(None)
+            return
         if not screen.num_frames:
             yield Cancelled(None)
             return

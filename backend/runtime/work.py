@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.errors import Stopped
 from backend.runtime.hosts import put
 from backend.runtime.mesh import placed
 from backend.runtime.program import Program
@@ -68,9 +69,16 @@ Effect = Call | OnHost | Put | Zeros | Make | Wait
 Work = Generator[Effect, Any, Any]
 
 
-def run(work: Work) -> Any:
-    """Does the work and returns its result."""
-    return _drive(work, _run_effect)
+def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
+    """Does the work and returns its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
+
+    def answer(effect: Effect) -> Any:
+        if is_stopped():
+            work.close()
+            raise Stopped
+        return _run_effect(effect)
+
+    return _drive(work, answer)
 
 
 def describe(work: Work) -> Any:

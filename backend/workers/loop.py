@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from backend.contract.cues import Cue
-from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, VideoResult
+from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
 from backend.contract.request import example_request, find_preset
 from backend.errors import KernelRefused, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
@@ -30,6 +30,7 @@ from presets import Preset
 
 logger = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.2
 KEEP_SECONDS = 5.0  # a job that is being made may take to keep what was done, when the engine is gone
 
 
@@ -61,6 +62,7 @@ class Worker:
         self._model = WorkerModel(import_pipeline, model, self._reports, self._consensus, self._tasks)
         self._wishes: queue.SimpleQueue[Expect | Foresee | Keep] = queue.SimpleQueue()  # for kept models
         self._trouble = ""  # what went wrong last
+        self._searching: threading.Thread | None = None  # for what would fit
         self._is_stopping = threading.Event()
         self._is_idle = threading.Event()  # no job is being made
         self._is_idle.set()
@@ -253,19 +255,29 @@ class Worker:
         the weights alone found no room, a shorter video would find none either."""
         if self._model.loaded is None:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")
+        if self._searching is not None and self._searching.is_alive():  # it was left behind by a video that was stopped
+            return failed
         self._reports.status("busy", "Looking for what would fit")
-        proposals = ()
-        try:
-            tell = until(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
-            proposals = self._model.started.would_fit(task.request, tell)
-        except Stopped:
-            pass
-        except Exception:
-            logger.exception("What would fit could not be found")
+        found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
+        self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
+        self._searching.start()
+        while self._searching.is_alive() and not task.is_cancelled.is_set():  # one compilation may take minutes
+            self._searching.join(_LOOK_SECONDS)
+        proposals = () if found.empty() else found.get()
         if not proposals:
             return failed
         fix = f"It would fit at {', or at '.join(map(str, proposals))}"
         return Failed(failed.cause, fix, proposals)
+
+    def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
+        """Puts what would fit into `found`; ends at the next compilation after the video was stopped."""
+        try:
+            tell = until(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
+            found.put(self._model.started.would_fit(task.request, tell))
+        except Stopped:
+            pass
+        except Exception:
+            logger.exception("What would fit could not be found")
 
     def _begin(self, task: Task) -> bool:
         if self._consensus.decide("begin", not self._tasks.begin(task)):

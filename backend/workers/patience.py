@@ -7,11 +7,12 @@ progress of its work. Each stage has its own limit for the second; a step's and 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from backend.contract.events import Block, Decoding, Event, Step, Upscaling
+from backend.contract.events import Block, Decoding, Encoding, Event, Step, Upscaling
 from backend.contract.worker import WorkerState
 
 HEARTBEAT_SECONDS = 1.0  # between two signs of life
 SILENCE_SECONDS = 20.0  # without a sign of life; a library may hold Python's lock for some seconds
+STOP_SECONDS = 30.0  # without progress before the first step of a stopped video; a large text encoder's program runs some seconds
 
 
 @dataclass(kw_only=True)
@@ -34,6 +35,7 @@ class Patience:
     state: WorkerState = "starting"
     event: Event | None = None
     longest: float = 0.0
+    stopped: float | None = None
 
     def hear(self, now: float) -> None:
         """Counts a sign of life."""
@@ -43,6 +45,8 @@ class Patience:
         """Counts a new state of the worker."""
         if state != self.state:
             self.event, self.longest = None, 0.0
+        if state not in ("loading", "busy"):
+            self.stopped = None
         self.alive, self.progress, self.state = now, now, state
 
     def take_event(self, event: Event, now: float) -> None:
@@ -53,18 +57,30 @@ class Patience:
             self.longest = 0.0
         self.alive, self.progress, self.event = now, now, event
 
+    def take_stop(self, now: float) -> None:
+        """Counts that the worker was asked to stop its video."""
+        self.stopped = now if self.stopped is None else self.stopped
+
     def excuse(self, now: float) -> None:
         """Starts all times anew: this process stood still itself."""
         self.alive = self.progress = now
+        self.stopped = None if self.stopped is None else now
 
     def complaint(self, now: float) -> str:
         """Why the worker counts as hung, as the cause of its end; "" if it does not."""
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"
+        if self.stopped is not None and self._must_stop_soon() and min(pause, now - self.stopped) > STOP_SECONDS:
+            return f"The worker did not stop its video within {STOP_SECONDS:.0f} s and was ended"
         if pause > self.allowed():
             return f"The worker reported nothing for {pause:.0f} s, at most {self.allowed():.0f} s were expected, and was ended"
         return ""
+
+    def _must_stop_soon(self) -> bool:
+        """Whether the stopped video has nothing to keep yet. A program that is being compiled is of use to later videos, and
+        after the first step the unfinished video is decoded."""
+        return self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
 
     def allowed(self) -> float:
         """Seconds until the next report is due."""

@@ -62,7 +62,7 @@ class Engine:
     def workers(self):
         return self._workers
 
-    def shortage(self):
+    def shortage(self, owner=None):
         return None
 
     def changes(self):

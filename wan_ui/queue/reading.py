@@ -65,7 +65,7 @@ def queue_of(desk: Desk, visit: Visit) -> Queue:
         waiting=waiting,
         recent=tuple(_entry(desk, job) for job in ended),
         others=len(line.waiting) - len(waiting),
-        shortage=engine.shortage() if line.waiting else None,
+        shortage=engine.shortage(visit.scope) if waiting else None,
     )
 
 

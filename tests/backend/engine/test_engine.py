@@ -26,6 +26,7 @@ from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 from tests.clock import is_within
+from tests.fake_pipeline import STUCK_SECONDS
 
 
 def test_a_request_becomes_a_video(engine):
@@ -209,6 +210,15 @@ def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
     assert Compiling("what would fit") in before  # what the worker does meanwhile is told
     assert engine.library.failures(1)[0][1] == final  # as the system view shows it
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
+
+
+def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
+    job, following = engine.submit(request("stuck memory")), engine.submit(request())
+    wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
+    engine.cancel(job.id)
+    assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert engine.job(following.id).ended - engine.job(job.id).started < STUCK_SECONDS, "the compilation goes on beside it"
 
 
 @pytest.mark.bench

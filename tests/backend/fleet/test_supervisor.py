@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Compiling, Finished, Interrupted, Loading, Step
+from backend.contract.events import Cancelled, Compiling, Encoding, Finished, Interrupted, Loading, Step
 from backend.fleet import supervisor as supervisor_module
 from backend.fleet.supervisor import Supervisor
 from backend.settings import PROJECT_FOLDER, from_environment
@@ -102,6 +102,18 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
     assert stop.cause.startswith(cause) and stop.cause.endswith("and was ended") and stop.place == "step 3 of 4"
     logs = "".join(log.read_text() for log in (tmp_path / "data" / "logs").iterdir())
     assert ("_stumble" in logs) == (prompt == "hang")  # a process that stands still cannot write
+
+
+def test_stop_frees_a_worker_that_hangs_while_it_encodes(make_engine, monkeypatch):
+    engine = make_engine()
+    wait_for(lambda: engine.worker_status().state == "ready")
+    monkeypatch.setattr(patience, "STOP_SECONDS", 2.0)
+    job, following = engine.submit(request("stuck")), engine.submit(request())
+    wait_for(lambda: isinstance(engine.last_event(job.id), Encoding))
+    engine.cancel(job.id)
+    assert all_events(engine, job.id)[-1] == Cancelled(None)
+    assert isinstance(all_events(engine, following.id)[-1], Finished)
+    assert is_within(engine.job(following.id).ended - engine.job(job.id).started, 30), "not the minute that it hangs"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ def test_events_come_in_order_and_the_second_run_compiles_nothing(loaded, tmp_pa
     assert not any(isinstance(event, Compiling) for event in run(make_request(seed=2), loaded, tmp_path))
 
 
+def test_a_stop_while_it_encodes_ends_before_the_next_program(loaded, tmp_path):
+    seen = []
+    for event in pipeline.generate(make_request(), loaded, tmp_path, lambda: Encoding() in seen):
+        seen.append(event)
+    assert seen[-2:] == [Encoding(), Cancelled(None)] and not (tmp_path / "stage1_embeddings.safetensors").exists()
+
+
 def test_the_video_is_what_was_asked_for_and_carries_its_request(loaded, tmp_path):
     request = make_request()
     result = run(request, loaded, tmp_path)[-1].result

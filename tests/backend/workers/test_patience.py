@@ -3,7 +3,7 @@
 import pytest
 
 from backend.contract.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
-from backend.workers.patience import SILENCE_SECONDS, Patience
+from backend.workers.patience import SILENCE_SECONDS, STOP_SECONDS, Patience
 
 
 def patience(state="busy", *events, every=1.0) -> tuple[Patience, float]:
@@ -40,6 +40,30 @@ def test_each_stage_has_its_limit(state, events, limit):
     one, now = patience(state, *events)
     assert complaint_after(limit - 1, one, now) == ""
     assert f"at most {limit} s were expected" in complaint_after(limit + 1, one, now)
+
+
+@pytest.mark.parametrize("events", [[], [Encoding()]])
+def test_a_stopped_video_that_has_nothing_to_keep_is_given_little_time(events):
+    one, now = patience("busy", *events)
+    one.take_stop(now + 100)
+    one.take_stop(now + 110)  # somebody presses again
+    assert complaint_after(100 + STOP_SECONDS - 1, one, now) == ""
+    assert "did not stop its video" in complaint_after(100 + STOP_SECONDS + 1, one, now)
+
+
+@pytest.mark.parametrize("event", [Compiling("the decoder"), Step(1, 9, 1.0, 8.0)])
+def test_a_stopped_video_may_end_its_program_and_decode_what_was_done(event):
+    one, now = patience("busy", event)
+    one.take_stop(now)
+    assert complaint_after(STOP_SECONDS + 1, one, now) == ""
+
+
+def test_the_next_video_is_not_stopped():
+    one, now = patience("busy", Encoding())
+    one.take_stop(now)
+    one.take_state("ready", now)
+    one.take_state("busy", now)
+    assert complaint_after(STOP_SECONDS + 1, one, now) == ""
 
 
 def test_slow_steps_are_given_more_time():
