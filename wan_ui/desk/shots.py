@@ -17,6 +17,7 @@ from wan_ui.door.uploads import Sent, checked_upload
 
 VIDEO = "video.mp4"
 _NAMED = re.compile(r"([\w\-]{1,120})(?:/([1-9]\d?))?")  # a job's id; after it the number of a video that it was given
+_PICTURE = re.compile(r"/studio/media/([\w\-]{1,120})/([\w\-.]{1,60})")  # a job's id and a file's name
 _ERRORS = {"image": ImageError, "sound": SoundError, "clip": ClipError}
 
 
@@ -77,7 +78,7 @@ class Files:
         try:
             return str(checked_upload(path, what))
         except _ERRORS[what]:
-            found = self._of_a_job(path)
+            found = self._of_a_job(path) or self._picture_at(path)
             if found is None:
                 raise
             return str(found)
@@ -93,12 +94,24 @@ class Files:
             return None
         return found if self._job(found.relative_to(runs).parts[0]) is not None else None
 
+    def _picture_at(self, path: str) -> Path | None:
+        """The character's picture at an address of `address_of_picture`, if the visitor may see its job."""
+        named = _PICTURE.fullmatch(path)
+        job = self._job(named[1]) if named else None
+        pictures = map(Path, job.request.figure_images) if job is not None else ()
+        return next((one for one in pictures if one.name == named[2] and one.is_file()), None)
+
     def _job(self, job_id: str) -> Job | None:
         try:
             job = self._engine.job(job_id)
         except JobNotFound:
             return None
         return job if self._visit.may_see(job.owner) else None
+
+
+def address_of_picture(path: str) -> str:
+    """The address of a job's picture. It names no folder of the server."""
+    return f"/studio/media/{Path(path).parent.name}/{Path(path).name}"
 
 
 def _number(path: str) -> str | None:

@@ -36,7 +36,7 @@ const uploaded = async file => {
   }
   return null;
 };
-const addressOf = path => `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
+const addressOf = path => (path.startsWith('/studio/media/') ? path.slice(1) : `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`);
 // A pointer that is pressed on this belongs to it until it is released, wherever it goes.
 const capture = (target, event) => {
   try { target.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }

@@ -8,6 +8,7 @@ Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
 """
 
 import asyncio
+import functools
 import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -20,6 +21,7 @@ from starlette.routing import Route
 from backend.contract.worker import WorkerView
 from wan_ui.desk.changes import changes
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.shared_work import SharedWork
 from wan_ui.desk.visit import Visit
 from wan_ui.header import status_html
 from wan_ui.parts.events import at_moment, moment
@@ -31,17 +33,23 @@ SHORTEST_SECONDS = 0.2  # between two events
 SILENCE_SECONDS = 15.0  # "still" is sent after that, so that proxies keep the connection and pages know that it is there
 _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 
+Looks = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple]]
+"""All streams of one visitor in one language share one look."""
+
 
 def changes_route(desk: Desk) -> Route:
     """The endpoint."""
 
+    looks: Looks = SharedWork()
+
     async def answer(request: Request) -> Response:
-        return StreamingResponse(_events(desk, desk.visit(gr.Request(request))), media_type="text/event-stream", headers=_AT_ONCE)
+        events = _events(desk, desk.visit(gr.Request(request)), looks)
+        return StreamingResponse(events, media_type="text/event-stream", headers=_AT_ONCE)
 
     return Route(PATH, answer, methods=["GET"])
 
 
-async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
+async def _events(desk: Desk, visit: Visit, looks: Looks) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
     seen, last = None, 0
     yield "retry: 2000\n\n"
@@ -50,7 +58,8 @@ async def _events(desk: Desk, visit: Visit) -> AsyncIterator[str]:
             yield "event: still\ndata: {}\n\n"
             continue
         count, now = desk.engine.changes(), moment()
-        parts, jobs = await asyncio.to_thread(_look, desk, visit)
+        whose = visit.owner, visit.is_operator, id(visit.texts)
+        parts, jobs = await looks.result(whose, functools.partial(_look, desk, visit))
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
             last = last if jobs == seen else count

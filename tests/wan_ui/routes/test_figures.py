@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import time
 
 import httpx
@@ -60,9 +61,12 @@ def test_a_project_offers_the_figures_of_its_storyboards_to_its_owner_alone(url,
     figures = [{"name": name, "image": ann.upload(picture)}, {"name": "../../dog", "image": ann.upload(picture)}]
     submitted(ann, film("a street", f"{name} walks", figures=figures))
     found = until_offered(url, ANN, [name, "../../dog"])
-    assert all(str(data_dir) not in one["path"] and "runs" not in one["path"] for one in found) and offered(url, BOB) == []
-    served = httpx.get(f"{url}gradio_api/file={found[0]['path']}", headers={"cookie": ANN})
-    assert served.status_code == 200 and served.content.startswith(b"\x89PNG")
+    assert all(re.fullmatch(r"/studio/media/[\w-]+/figure_images-\d\.\w+", one["path"]) for one in found)
+    assert offered(url, BOB) == []
+    served, others = (httpx.get(f"{url}{found[0]['path'][1:]}", headers={"cookie": cookie}) for cookie in (ANN, BOB))
+    assert served.status_code == 200 and served.content.startswith(b"\x89PNG") and others.status_code == 404
+    stolen = film("Anna runs", figures=[{"name": "Anna", "image": found[0]["path"]}])
+    assert "must be an uploaded file" in submitted(Visitor(url, BOB), stolen)
     act(ann, "leave")
     assert offered(url, ANN) == [], "what is in a project is offered there"
     shown = [json.loads(path.read_text()).get("references") for path in sorted((data_dir / "runs").glob("*-shot-*/request.json"))]
