@@ -1,18 +1,17 @@
 """A request with its inputs in a folder: how the engine keeps jobs, and the stage commands keep runs. Imports no jax."""
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from PIL.Image import Image
-
 from backend.contract.clip import Part
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import INPUTS, SETTINGS, Setting
 from backend.contract.sound import SoundPart
-from backend.errors import RequestError
+from backend.errors import ImageError, RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.media.clips import check_part, read_clip_facts
@@ -20,10 +19,11 @@ from backend.media.film import check_shot_clips
 from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
+from backend.media.plain_pictures import plain_picture
 
 REQUEST = "request.json"
-Inputs = Mapping[str, tuple[Image | Path, ...]]
-"""A request's inputs by role: pictures opened and checked, clips and sounds as files that have the wanted part."""
+Inputs = Mapping[str, tuple[Path, ...]]
+"""A request's inputs by role: pictures that can be opened, clips and sounds that have the wanted part."""
 
 
 def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
@@ -68,9 +68,10 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     return opened
 
 
-def _open(one: Setting, path: str, request: GenerationRequest) -> Image | Path:
+def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
     if one.media == "picture" or one.media == "either" and is_picture(path):
-        return load_checked_image(path)
+        load_checked_image(path)
+        return Path(path)
     if one.media == "sound":
         check_sound_part(path, SoundPart.of(request)) if one.part == "sound" else read_sound_facts(path)
         return Path(path)
@@ -105,15 +106,31 @@ def _stem(role: str, place: int) -> str:
     return f"{name}-{place + 1}" if SETTINGS[role].many else name
 
 
-def _keep(one: Image | Path, stem: Path, role: str) -> Path:
-    facts_of = read_sound_facts if SETTINGS[role].media == "sound" else read_clip_facts
-    path = stem.with_suffix(facts_of(one).suffix if isinstance(one, Path) else ".png")
-    if isinstance(one, Path):
+def _keep(one: Path, stem: Path, role: str) -> Path:
+    media = SETTINGS[role].media
+    if media == "picture" or media == "either" and is_picture(one):
+        path = _keep_picture(one, stem)
+    else:
+        path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
         if one != path:  # a waiting request that is changed may keep its clip
             put_in(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
-    else:
-        one.save(path, compress_level=1)
     sync(path)
+    return path
+
+
+def _keep_picture(source: Path, stem: Path) -> Path:
+    """Write a picture without its metadata: a JPEG, PNG or WebP as it is, so that it does not grow; others as PNG."""
+    picture = load_checked_image(source)
+    plain = plain_picture(source)
+    if plain is not None:
+        path = stem.with_suffix(plain[1])
+        path.write_bytes(plain[0])
+        with contextlib.suppress(ImageError):  # what this program takes for the picture may not be what the decoder does
+            if load_checked_image(path).size == picture.size:
+                return path
+        path.unlink()
+    path = stem.with_suffix(".png")
+    picture.save(path, compress_level=1)
     return path
 
 
