@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
 _KEPT = {"cache-control": "public, max-age=3600"}
+ERROR_CHARACTERS = 300
 QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
 
 
@@ -44,6 +45,25 @@ def import_gradio() -> None:
         import gradio  # noqa: F401
     finally:
         inspect.getfile = getfile
+
+
+@functools.cache
+def shorten_errors() -> None:
+    """Cut the texts of errors, from now on, for all apps of this process (6.31, `Dropdown.preprocess`, `Radio.preprocess`).
+
+    A value that is not among a component's choices is refused with a sentence that holds the whole value, which may have the
+    size of the largest request. It is sent back, and written to the log.
+    """
+    from gradio.exceptions import Error
+
+    begin = Error.__init__
+
+    @functools.wraps(begin)
+    def begin_short(self: Error, message: str = "Error raised.", *arguments: Any, **options: Any) -> None:
+        text = str(message)
+        begin(self, text if len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}...", *arguments, **options)
+
+    Error.__init__ = begin_short  # ty: ignore[invalid-assignment]
 
 
 @functools.cache

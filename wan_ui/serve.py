@@ -34,7 +34,7 @@ from wan_ui.door.hosts import Hosts
 from wan_ui.door.log_guard import guard_output
 from wan_ui.door.logins import Logins
 from wan_ui.door.uploads import upload_route
-from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, styles_route
+from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, shorten_errors, styles_route
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
@@ -143,6 +143,7 @@ def serve(
 ) -> str:
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     keep_component_ids()
+    shorten_errors()
     head = f"<script>(() => {{{first_script()}}})();</script><style>{styles()}</style>"
     begin_pages_with(head, lambda headers: texts_for(headers).language)
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])

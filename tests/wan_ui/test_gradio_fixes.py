@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from backend.settings import PROJECT_FOLDER
 from wan_ui.door.logins import LoginForm, LoginLimit, Logins
-from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often, styles_route
+from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often, shorten_errors, styles_route
 
 GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"
 COUNT_STUBS = """
@@ -61,6 +61,19 @@ def test_a_component_that_is_updated_again_and_again_is_kept_once(monkeypatch):
     assert state.blocks_config.blocks.keys() == blocks.blocks.keys()
     assert state.config_values.keys() <= blocks.blocks.keys()
     assert state[choice._id].choices == [("one", "one"), ("5", "5")]
+
+
+def test_a_refused_choice_is_not_sent_back_whole(monkeypatch):
+    def refusal(value: str) -> str:
+        with pytest.raises(gr.Error) as caught:
+            gr.Dropdown(["one"]).preprocess(value)
+        return str(caught.value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gr.Error, "__init__", inspect.unwrap(gr.Error.__init__))
+        assert len(refusal("x" * 100_000)) > 100_000, GONE
+    shorten_errors()
+    assert len(refusal("x" * 100_000)) < 400 and "is not in the list of choices: ['one']" in refusal("two")
 
 
 async def _updated_again_and_again() -> tuple[gr.Blocks, SessionState, gr.Dropdown]:

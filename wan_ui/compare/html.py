@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
+from backend.contract.settings import SETTINGS
 from backend.engine.job import Job
 from wan_ui.desk.media import BEFORE, media_url
 from wan_ui.parts.buttons import icon_button, play_button, sound_button
@@ -160,7 +161,9 @@ def _made_with(request: GenerationRequest, texts: Texts) -> list[tuple[str, list
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:
     """The fields that are not the same in all requests, with their values."""
     shared = [request.for_sharing() for request in requests]
-    return [(name, [data[name] for data in shared]) for name in shared[0] if len({str(data[name]) for data in shared}) > 1]
+    names = dict.fromkeys(name for data in shared for name in data)
+    rows = {name: [data.get(name, SETTINGS[name].default) for data in shared] for name in names}
+    return [(name, values) for name, values in rows.items() if len(set(map(str, values))) > 1]
 
 
 def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:

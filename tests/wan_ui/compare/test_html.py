@@ -14,6 +14,16 @@ def test_the_table_has_what_differs_and_nothing_else():
     assert [name for name, _ in differences(requests)] == ["steps"]
 
 
+def test_a_setting_that_only_some_videos_have_is_compared_with_its_default():
+    requests = [a_request(cfg_zero=True), a_request(), a_request(upscale=2)]
+    for some in (requests, requests[::-1]):
+        assert {name: sorted(map(str, values)) for name, values in differences(some)} == {
+            "cfg_zero": ["False", "False", "True"],
+            "upscale": ["0", "0", "2"],
+        }
+        assert len(labels_of(some, ENGLISH)) == 3
+
+
 def test_a_video_is_named_by_what_is_its_own():
     tiny = a_request()
     large = type(tiny).from_preset(load_preset("wan2.1-t2v-1.3b-480p"), prompt=tiny.prompt, seed=tiny.seed)
