@@ -1,5 +1,6 @@
 """One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
 
+import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from backend.contract.numbers import (
     check_whole,
 )
 from backend.contract.progressive import check_progressive
-from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, SETTINGS, VideoSettings, by_role, find_preset
+from backend.contract.settings import FIELDS, GUIDED_STEPS, INPUTS, MOST_PROMPT, SETTINGS, VideoSettings, by_role, find_preset
 from backend.contract.shots import check_files, check_shots, read_shots
 from backend.contract.sound import check_sound
 from backend.contract.texts import MAX_CHARACTERS, check_text
@@ -41,6 +42,7 @@ from presets.magnitude_files import MOST_STEPS
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
 MAX_CUES = 100_000
+MOST_STORED_CHARACTERS = 210_000  # of JSON; a storyboard of 24 shots with the longest prompts has about 200,000
 _STORED = {"is_stored": True}
 
 
@@ -184,6 +186,25 @@ def check_current_limits(request: GenerationRequest) -> None:
         check_upscale(request)
     else:
         check(request, find_preset(request.preset))
+
+
+def check_foreign_size(request: GenerationRequest) -> None:
+    """Check that a request from elsewhere is no larger than one that can be queued here: every list of videos reads it.
+
+    Raises: RequestError, also for text that is none (half a character).
+    """
+    prompts = [(f"the prompt of {kind}", one.prompt or "") for kind in ("cues", "shots") for one in getattr(request, kind)]
+    prompts += [("the action of cues", cue.action or "") for cue in request.cues]
+    sizes = [(one.name, len(one.of(request) or ()), one.most) for one in FIELDS if one.most is not None]
+    for name, size, most in (*sizes, *((name, len(text), MOST_PROMPT) for name, text in prompts)):
+        if size > most:
+            raise RequestError(f"{name} of an imported video has {size:,} entries or characters and", f"may have {most:,}")
+    text = json.dumps(request.to_json(), ensure_ascii=False)
+    if len(text) > MOST_STORED_CHARACTERS:
+        what = f"the settings of an imported video have {len(text):,} characters and"
+        raise RequestError(what, f"may have {MOST_STORED_CHARACTERS:,}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise RequestError("the settings of an imported video", "must be plain text, without halves of characters")
 
 
 def _check_limits(request: GenerationRequest, preset: Preset) -> None:

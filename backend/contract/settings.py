@@ -24,6 +24,10 @@ Subject = Literal["core", "picture", "clip", "control", "sound", "drive", "live"
 Media = Literal["picture", "video", "either", "sound"]
 
 
+MOST_PROMPT = 8192
+"""Characters of a prompt that the preset with the most tokens reads."""
+
+
 class Cue(BaseModel):
     """From where block `block` begins, counted from 0, the video follows this `prompt` and this `action`; None leaves it as it
     is."""
@@ -82,7 +86,8 @@ class Setting:
 
     `part` says what it is about, `media` that it is an input: absolute paths of pictures, clips, sounds. A number must lie within
     `limits` in a new request, where not the preset has its own, and within `far` in one from a link or a video: far beyond every
-    preset's limits, now and earlier; `usual` is what an error proposes. One that `is_stored` is so even where it is the default.
+    preset's limits, now and earlier; `usual` is what an error proposes. `most` are the entries of a list, or the characters of a
+    text, in a request from elsewhere: as many as any preset allows. One that `is_stored` is so even where it is the default.
 
     The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
     the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
@@ -95,6 +100,7 @@ class Setting:
     media: Media | None = None
     far: tuple[float, float] = (-1000, 1000)
     limits: tuple[float, float] | None = None
+    most: int | None = None
     usual: str = ""
     is_stored: bool = False
     stage: Literal["encode", "denoise"] = "denoise"
@@ -182,15 +188,15 @@ class VideoSettings(BaseModel):
     # fmt: off
     preset: str = _row(stage="encode", metavar="NAME", help="one of `app.py presets list`", for_programs=False)
     task: Task = _row(for_programs=False)
-    prompt: str = _row(stage="encode", help="what the video shows", for_programs=False, personal=True)
+    prompt: str = _row(most=MOST_PROMPT, stage="encode", help="what the video shows", for_programs=False, personal=True)
     negative_prompt: str = _row(
-        "", is_stored=True, stage="encode", label="negative_prompt", help="what the video should not show")
+        "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt", help="what the video should not show")
     width: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
     height: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
     num_frames: int = _row(far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
     fps: int = _row(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
     steps: int = _row(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
-    guidance: tuple[float, ...] = _row(metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    guidance: tuple[float, ...] = _row(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
     sound_guidance: float | None = _row(
         None, limits=(0, 30), usual="leave it out to have that of the picture",
         help="guidance of the sound, of models that make one (the preset's own)")
@@ -308,19 +314,19 @@ class VideoSettings(BaseModel):
         None, part="drive", media="video", stage="encode", for_programs=False,
         help="a clip of that figure's face alone, cut out square; of presets that take poses as --drive")
     drive_prompt: str = _row(
-        "", part="drive", stage="encode", help="what that clip shows (the preset's own words)")
-    action: str | None = _row(None, part="live", for_programs=False)
-    cues: tuple[Cue, ...] = _row((), part="live")
+        "", most=MOST_PROMPT, part="drive", stage="encode", help="what that clip shows (the preset's own words)")
+    action: str | None = _row(None, most=200, part="live", for_programs=False)
+    cues: tuple[Cue, ...] = _row((), most=2500, part="live")
     is_open: bool = _row(False, part="live", for_programs=False)
     context_windows: bool | None = _row(
         None, flag="--windows",
         help="denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows "
         "above the lengths that the preset could make without)")
-    shots: tuple[Shot, ...] = _row((), part="story")
+    shots: tuple[Shot, ...] = _row((), most=24, part="story")
     shot_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     shot_videos: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
     shot_drives: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
-    figures: tuple[Figure, ...] = _row((), part="story", for_programs=False)
+    figures: tuple[Figure, ...] = _row((), most=8, part="story", for_programs=False)
     figure_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
     track: str | None = _row(None, part="story", media="sound", for_programs=False)
     track_start: float = _row(0.0, part="story", far=(0, 1_000_000))

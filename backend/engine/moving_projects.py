@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.contract.events import Finished, VideoResult
-from backend.contract.request import GenerationRequest, find_preset
+from backend.contract.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
 from backend.contract.settings import INPUTS, by_role
 from backend.contract.shots import check_shots
 from backend.engine.disk import shortage
@@ -23,7 +23,6 @@ from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, wr
 
 VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
-_LONGEST_REQUEST = 300_000  # characters of JSON; one of 24 shots with long prompts has about 200,000
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
@@ -129,12 +128,13 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
     said = one["said"].get("request")
     if not isinstance(said, dict):
         raise RequestError("the project", "does not say how each video was made", "export it anew")
-    if len(json.dumps(said)) > _LONGEST_REQUEST:  # each list of videos reads it
+    if len(json.dumps(said, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
         raise RequestError(
-            "the project", f"says more than {_LONGEST_REQUEST:,} characters of how a video was made", "export it anew"
+            "the project", f"says more than {MOST_STORED_CHARACTERS:,} characters of how a video was made", "export it again"
         )
     own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | by_role(one["inputs"]))
+    check_foreign_size(request)
     if request.shots:
         check_shots(request, find_preset(request.preset))  # others could not be shown: the preset says how long they are
     return request

@@ -4,6 +4,7 @@ A zip that comes from a stranger is opened in the cage. Nothing in it is trusted
 was compressed or lies in the zip twice (so that little cannot become much), and each video is read.
 """
 
+import errno
 import json
 import re
 import shutil
@@ -66,7 +67,11 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
             manifest = _manifest(archive)
             listed = reporting(manifest["videos"], len(manifest["videos"]))
             videos = [_unpacked(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError):
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
+        raise _no_project("it is no zip file, or a damaged one") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place before the file's beginning, where the front of it is missing
+            raise
         raise _no_project("it is no zip file, or a damaged one") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
 

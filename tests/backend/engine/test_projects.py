@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
+from backend.contract.figures import MAX_FIGURES
+from backend.contract.request import MOST_STORED_CHARACTERS, GenerationRequest
+from backend.contract.settings import SETTINGS
+from backend.contract.shots import MAX_SHOTS
+from backend.contract.texts import CHARACTERS_PER_TOKEN
 from backend.engine.engine import Engine
 from backend.engine.job import Selection
 from backend.engine.projects import MOST_TAGS, Project
-from backend.errors import RequestError, StudioError
+from backend.errors import RequestError
 from backend.media.project_archive import FORMAT, MANIFEST
-from presets import load_preset
+from presets import list_presets, load_preset
 from tests.backend.conftest import all_events, request
 from tests.clip_files import counting_clip, run_ffmpeg
 
@@ -210,6 +214,14 @@ def hostile(archive: Path, name: str) -> None:
         one["request"] |= {"shots": [{"prompt": "x"}] * 50_000}
     elif name == "a long story":
         one["request"] |= {"cues": [{"frame": 0, "prompt": "x" * 40_000}] * 10}
+    elif name == "many cues":
+        one["request"] |= {"cues": [{"block": place} for place in range(3000)]}
+    elif name == "many guidances":
+        one["request"] |= {"guidance": [1.0] * 8}
+    elif name == "a long prompt":
+        one["request"] |= {"prompt": "x" * 9000}
+    elif name == "half a character":
+        one["request"] |= {"action": "\ud800"}
     elif name == "deep":
         one["tags"] = json.loads("[" * 900 + "]" * 900)
     elif name == "another format":
@@ -222,11 +234,14 @@ def hostile(archive: Path, name: str) -> None:
         archive.write_bytes(b"PK\x03\x04 no zip at all")
     elif name == "cut":
         archive.write_bytes(archive.read_bytes()[:-100])
+    elif name == "front cut":
+        archive.write_bytes(archive.read_bytes()[100:])
 
 
 NAMES = (
     *("no video", "compressed", "climbs out", "a file of the server", "an input of the server", "no list", "empty"),
-    *("deep", "a long story", "a wrong storyboard", "too many shots"),
+    *("deep", "a long story", "a wrong storyboard", "too many shots", "many cues", "many guidances", "a long prompt"),
+    *("half a character", "front cut"),
     *("no request", "a wrong request", "another format", "no zip", "cut", "a video twice", "a file twice"),
 )
 
@@ -242,13 +257,38 @@ def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
         archive = tmp_path / "bad.zip"
         archive.write_bytes(good.read_bytes())
         hostile(archive, name)
-        with pytest.raises(StudioError) as caught:
+        with pytest.raises(RequestError) as caught:
             imported(engine, archive, tmp_path)
         assert "\n" not in str(caught.value) and str(tmp_path) not in str(caught.value) and "passwd" not in str(caught.value), (
             name
         )
     assert [project.name for project in engine.projects.of("ann")] == ["film"]
     assert sorted(path.name for path in engine.settings.runs_dir.iterdir()) == before
+
+
+def test_no_preset_allows_more_than_a_request_from_elsewhere_may_have():
+    presets, most = list_presets(), {name: setting.most for name, setting in SETTINGS.items()}
+    assert max(preset.max_prompt_tokens for preset in presets) * CHARACTERS_PER_TOKEN <= most["prompt"]
+    blocks = [1 + (one.max_frames - one.first_frames) // one.frame_step for one in presets if one.live]
+    assert max(blocks) <= most["cues"] < 2 * max(blocks)
+    assert max(preset.num_experts for preset in presets) == most["guidance"]
+    assert (MAX_SHOTS, MAX_FIGURES) == (most["shots"], most["figures"])
+    assert MAX_SHOTS * most["prompt"] <= MOST_STORED_CHARACTERS
+
+
+def test_a_name_is_visible_text(engine):
+    for name in ("a\x00b", "a\x1b[31mb", "a\u202eb", "a\ud800b", "a\x85\x00"):
+        with pytest.raises(RequestError, match="visible characters"):
+            engine.projects.create("ann", name)
+
+
+def test_lists_read_a_request_once(engine, monkeypatch):
+    made(engine)
+    prompts(engine)
+    parsed = []
+    read = GenerationRequest.from_stored
+    monkeypatch.setattr(GenerationRequest, "from_stored", lambda data: parsed.append(data) or read(data))
+    assert prompts(engine) == prompts(engine) == ["a red square"] and not parsed
 
 
 def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
