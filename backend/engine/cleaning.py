@@ -7,7 +7,6 @@ touched.
 import contextlib
 import logging
 import os
-import re
 import shutil
 import sqlite3
 import threading
@@ -18,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from backend.contract.shots import FOLDER, FRAMES
+from backend.engine.disk import gigabytes
 from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
 from backend.engine.shelf import Shelf
+from backend.engine.sizes import PREVIEWS, Size, files_below, is_intermediate, size_of
 from backend.engine.store import Store
-from backend.errors import DataFolderError, JobNotFound
+from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 
 Part = Literal["videos", "intermediate", "bin", "uploads", "comparisons", "logs", "compiled", "store"]
@@ -34,14 +34,14 @@ _DAY = 24 * _HOUR
 RECENT_SECONDS = _HOUR  # somebody may still look at what ended within this time
 BIN_SECONDS = 7 * _DAY  # a deleted video can be restored this long
 EXPORT_SECONDS = 30 * _DAY  # a comparison as one video; it is made again when it is asked for
+KEPT_BYTES = 20_000_000_000  # of one visitor's videos with their inputs, deleted ones included
+BIN_BYTES_OF_OWNER, BIN_BYTES = 2_000_000_000, 10_000_000_000  # of deleted videos that can be restored, of one owner and in all
 MOST_UPLOADED = 5_000_000_000  # bytes; as much as all visitors may send within an hour
 MOST_COMPILED = 20_000_000_000
 MOST_LOG = 20_000_000  # of one worker's start; a longer one keeps its last half
 _EVERY_SECONDS = _HOUR
 _USAGE_SECONDS = 30.0  # after this the folders are counted again
 _CLOSE_SECONDS = 10.0
-_PREVIEWS = "previews"
-_SHOT = re.compile(rf"^{FOLDER}/\d+/")  # a storyboard's shots have the files of a job, each in a folder of its own
 
 logger = logging.getLogger(__name__)
 
@@ -56,19 +56,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """The bytes of a job's folder: files that only work in progress needs, and the rest."""
-
-    intermediate: int = 0
-    rest: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.intermediate + self.rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +169,7 @@ class Cleaner:
         self._settings, self._store, self._shelf, self._lock, self._on_removal = settings, store, shelf, lock, on_removal
         self._clock = Clock()
         self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
+        self._trimming = threading.Lock()
         self._usage: tuple[float, dict[Part, int]] | None = None
         self._thread: threading.Thread | None = None
 
@@ -214,6 +202,35 @@ class Cleaner:
             logger.warning("Cleaning freed %.1f MB: %s", sum(found.values()) / 1e6, parts)
         return found
 
+    def trim_bin(self, owner: str, more: int = 0) -> None:
+        """Remove for good what was deleted first while the bin holds too much, or while the owner's videos and so many `more`
+        bytes are too many."""
+        with self._trimming:
+            while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
+                pass
+            while self._store.kept_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
+                pass
+
+    def check_kept(self, owner: str, more: int = 0) -> None:
+        """Raises: RequestError if the owner's videos with so many more bytes take more than a visitor may keep."""
+        self.trim_bin(owner, more)
+        kept = self._store.kept_bytes(owner)
+        if kept + more > KEPT_BYTES:
+            what = f"your videos and what they are made from take {gigabytes(kept)} on the server and"
+            raise RequestError(what, f"may take {gigabytes(KEPT_BYTES)}", "delete some of them")
+
+    def _is_bin_too_full(self, owner: str, more: int) -> bool:
+        in_bin = self._store.kept_bytes(owner, is_deleted=True)
+        return in_bin > BIN_BYTES_OF_OWNER or self._store.kept_bytes(owner) + more > KEPT_BYTES
+
+    def _remove_oldest_deleted(self, owner: str | None) -> bool:
+        """Removes it with its files; whether there was any."""
+        job_id = self._store.oldest_deleted(owner)
+        if job_id is not None:
+            self._remove_files(self._settings.runs_dir / job_id)
+            self._store.forget(job_id)
+        return job_id is not None
+
     def usage(self) -> dict[Part, int]:
         """The bytes that each part takes, at most half a minute old."""
         with self._counting:
@@ -232,6 +249,8 @@ class Cleaner:
 
     def _clean_all(self) -> Counter[Part]:
         settings, freed = self._settings, self._clean_jobs()
+        for job_id in self._store.unmeasured():
+            self._store.measure(job_id)
         freed["intermediate"] += self._remove_half_made()
         freed["comparisons"] += self._clean_comparisons()
         freed["logs"] += sum(_cut(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
@@ -292,11 +311,12 @@ class Cleaner:
     def _remove_intermediates(self, job: EndedJob) -> int:
         """Removes them and the events that nobody needs; a job without a video keeps its last preview, which the page shows."""
         kept = None if job.has_video else self._store.last_preview(job.id)
-        names = [name for name, _ in _files(job.folder) if _is_intermediate(name) and name != kept]
+        names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
         freed = sum(_unlinked(job.folder / name) for name in names) if self._is_ours(job.folder) else 0
         with contextlib.suppress(OSError):  # not empty, or not there
-            (job.folder / _PREVIEWS).rmdir()
+            (job.folder / PREVIEWS).rmdir()
         self._store.clean(job.id)
+        self._store.measure(job.id)
         return freed
 
     def _remove_files(self, folder: Path) -> int:
@@ -340,18 +360,11 @@ def _size_for_plan(job: EndedJob) -> Size:
     return Size(rest=size.total) if job.is_cleaned else size
 
 
-def size_of(folder: Path) -> Size:
-    """The bytes of a job's folder, or of any other; nothing if there is none."""
-    found = [(_is_intermediate(name), status.st_size) for name, status in _files(folder)]
-    intermediate = sum(size for is_intermediate, size in found if is_intermediate)
-    return Size(intermediate=intermediate, rest=sum(size for _, size in found) - intermediate)
-
-
 def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     """Removes files, those first that were used longest ago, until all take at most so many bytes; returns the bytes that are
     free now. Files younger than `spare_seconds` stay. A disk that does not note when files are read counts when they were
     written."""
-    found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in _files(folder)))
+    found = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
     left, freed = sum(size for _, _, size in found), 0
     for used, name, size in found:
         if left <= most_bytes or time.time() - used < spare_seconds:
@@ -376,31 +389,6 @@ def _cut(path: Path, most_bytes: int) -> int:
         return size - len(end)
     except OSError:
         return 0
-
-
-def _is_intermediate(name: str) -> bool:
-    """Whether this file of a job's folder, by its name there, is of no use once the job has ended."""
-    name = _SHOT.sub("", name)
-    is_stage = (name.startswith("stage") and name.endswith((".safetensors", ".wav", ".mp4", ".json"))) or name == FRAMES
-    return is_stage or name.startswith(f"{_PREVIEWS}/") or name == ".lock" or (name.startswith(".") and name.endswith(".part"))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The files below a folder, by their names there; those that go meanwhile are left out."""
-    waiting = [""]
-    while waiting:
-        inner = waiting.pop()
-        try:
-            with os.scandir(folder / inner) as scan:
-                entries = list(scan)
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(f"{inner}{entry.name}/")
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                yield f"{inner}{entry.name}", entry.stat(follow_symlinks=False)
 
 
 def _paths(folder: Path, pattern: str) -> list[Path]:

@@ -72,9 +72,9 @@ class Engine:
             self._store.follow_runs(self._runs)
         self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
-        self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note))
+        self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note, self._measure))
         self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
-        self.library = Library(self._store)
+        self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
         self.projects = Projects(settings.data_dir / "jobs.sqlite3")
         self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)
@@ -246,9 +246,14 @@ class Engine:
         """Writes a project as one file, as steps; how many videos it has. Raises: RequestError, Busy, OSError."""
         return exporting(self._store, project, path)
 
-    def importing_project(self, archive: Path, folder: Path, owner: str) -> Steps[tuple[Project, int]]:
-        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.importing`."""
+    def importing_project(
+        self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
+    ) -> Steps[tuple[Project, int]]:
+        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.importing`. If
+        `is_limited` it must fit into what a visitor may keep. Raises: as that, RequestError."""
         self._check_open()
+        if is_limited:
+            self.cleaner.check_kept(owner, archive.stat().st_size)
         project = yield from importing(self._store, self.projects, self._runs, self._lock.name, owner, archive, folder)
         self.touch()
         return project
@@ -324,6 +329,8 @@ class Engine:
             request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
         self._check_open()
         self.check_room(owner, room)
+        if room is not None:
+            self.cleaner.check_kept(owner)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
@@ -436,6 +443,10 @@ class Engine:
         if lacking is not None:
             what = f"this video made {request.upscale} times larger"
             raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
+
+    def _measure(self, job_id: str, event: Event) -> None:
+        if event.is_final:
+            self._store.measure(job_id)
 
     def _check_open(self) -> None:
         if self._journal.is_closed:

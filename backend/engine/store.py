@@ -2,7 +2,9 @@
 
 import json
 import sqlite3
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,6 +19,7 @@ from backend.engine.database import Database
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, Selection
 from backend.engine.selecting import condition, order
+from backend.engine.sizes import size_of
 from backend.engine.stored_paths import absolute, relative
 from backend.errors import JobNotFound
 
@@ -48,6 +51,7 @@ _LATER_COLUMNS = {
         "tags": "TEXT NOT NULL DEFAULT '[]'",
         "seconds": "REAL",  # of the video; NULL: it has none, or is not known yet
         "told": "INTEGER NOT NULL DEFAULT 0",  # its end is told to the operator
+        "bytes": "INTEGER",  # of its folder when it was measured last; NULL: never
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
@@ -77,6 +81,7 @@ SELECT id FROM jobs JOIN events ON job_id = id WHERE id IN (SELECT value FROM js
 """
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
+_MOST_READ_CHARACTERS = 2_000_000  # of JSON: some thousand usual requests, which take 30 times as many bytes
 MOST_TIMINGS = 500  # the newest that estimates look at
 
 
@@ -118,11 +123,12 @@ class Store(Database):
             job.place or job.created,
             job.project,
             json.dumps(job.tags, ensure_ascii=False),
+            size_of(job.folder).total,
         )
         with self._transaction(is_durable=True) as database:
             database.execute(
-                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, project, tags, has_video)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, project, tags, bytes, has_video)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 row,
             )
 
@@ -236,6 +242,27 @@ class Store(Database):
         with self._transaction() as database:
             database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
             database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def measure(self, job_id: str) -> None:
+        """Notes how many bytes the job's folder takes now."""
+        for row in self._rows("SELECT folder FROM jobs WHERE id = ?", (job_id,)):
+            self._change("UPDATE jobs SET bytes = ? WHERE id = ?", (size_of(Path(row["folder"])).total, job_id))
+
+    def unmeasured(self) -> list[str]:
+        """The ids of the ended jobs whose folders were never measured, as by an older studio."""
+        return [row["id"] for row in self._rows("SELECT id FROM jobs WHERE bytes IS NULL AND ended IS NOT NULL")]
+
+    def kept_bytes(self, owner: str | None, *, is_deleted: bool = False) -> int:
+        """The bytes of all jobs of one owner or of all, as they were measured last; or only of those in the bin."""
+        where = " AND deleted IS NOT NULL" if is_deleted else ""
+        sql = f"SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE (? IS NULL OR owner = ?){where}"
+        return self._rows(sql, (owner, owner))[0][0]
+
+    def oldest_deleted(self, owner: str | None) -> str | None:
+        """The id of the job, of one owner or of all, that has been in the bin longest; None if the bin is empty."""
+        where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
+        rows = self._rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
+        return rows[0]["id"] if rows else None
 
     def put(self, job_id: str, place: float) -> None:
         """Gives a job another place in line."""
@@ -421,11 +448,39 @@ def _event(row: sqlite3.Row) -> Event:
     return events.from_json(absolute(json.loads(row["event"]), row["folder"], row["job_id"]))
 
 
+class _Requests:
+    """Keeps requests that were read last, so that each list of jobs does not read them again. Safe from several threads."""
+
+    def __init__(self, most_characters: int) -> None:
+        self._most, self._size = most_characters, 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str, str], GenerationRequest] = OrderedDict()  # the one that was used last is last
+
+    def read(self, text: str, folder: str, job_id: str) -> GenerationRequest:
+        """The request that this JSON of a job's row holds. Raises: RequestError."""
+        key = text, folder, job_id
+        with self._lock:
+            if (found := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return found
+        request = GenerationRequest.from_stored(absolute(json.loads(text), folder, job_id))
+        with self._lock:
+            self._size += len(text) if key not in self._kept else 0
+            self._kept[key] = request
+            while self._size > self._most:
+                (old, _, _), _ = self._kept.popitem(last=False)
+                self._size -= len(old)
+        return request
+
+
+_read_request = _Requests(_MOST_READ_CHARACTERS).read
+
+
 def _job(row: sqlite3.Row) -> Job:
     return Job(
         id=row["id"],
         owner=row["owner"],
-        request=GenerationRequest.from_stored(absolute(json.loads(row["request"]), row["folder"], row["id"])),
+        request=_read_request(row["request"], row["folder"], row["id"]),
         state=row["state"],
         created=row["created"],
         started=row["started"],

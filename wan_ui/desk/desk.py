@@ -128,7 +128,8 @@ class Desk:
         if not has_room(self.engine.settings.data_dir):
             raise _no_room()
         try:
-            return (yield from self.engine.importing_project(archive, Path(folder), visit.owner))
+            limited = visit.room is not None
+            return (yield from self.engine.importing_project(archive, Path(folder), visit.owner, is_limited=limited))
         except OSError as error:
             raise DataFolderError(
                 f"the project could not be written ({error.strerror}):", "the disk must have room", "make room"

@@ -5,6 +5,7 @@ numbers: the rooms that hold to them take them from here, and docs/security.md h
 import sys
 from dataclasses import dataclass
 
+from backend.engine import cleaning
 from backend.media import cage
 
 UNLIMITED = sys.maxsize
@@ -34,6 +35,10 @@ FILES_WAITING = Limit(
 )
 UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
+)
+KEPT_BYTES = Limit(what="bytes of videos and their inputs, deleted ones included", of_visitor=cleaning.KEPT_BYTES)
+BIN_BYTES = Limit(
+    what="bytes of deleted videos that can be restored", of_visitor=cleaning.BIN_BYTES_OF_OWNER, in_all=cleaning.BIN_BYTES
 )
 PROMPTS_WRITTEN = Limit(what="prompts being written, at once", of_visitor=1, of_address=2, in_all=4)
 PROMPTS_HOURLY = Limit(what="prompts being written within an hour", of_visitor=60, of_address=120, in_all=600)

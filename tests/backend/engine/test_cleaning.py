@@ -14,10 +14,12 @@ import pytest
 
 from backend.contract.events import Failed, Finished, Interrupted, Queued, Step
 from backend.engine import cleaning
-from backend.engine.cleaning import Clock, Limits, Size, plan, size_of, trim
-from backend.engine.job import EndedJob
+from backend.engine.cleaning import Clock, Limits, plan, trim
+from backend.engine.job import EndedJob, Selection
+from backend.engine.order import Room
+from backend.engine.sizes import Size, size_of
 from backend.engine.store import Store
-from backend.errors import JobNotFound
+from backend.errors import JobNotFound, RequestError
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
@@ -414,3 +416,52 @@ def test_cleaning_brings_no_jax():
     code = "import sys, json, backend.engine.cleaning; print(json.dumps(sorted({'jax', 'torch'} & set(sys.modules))))"
     told = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_FOLDER, capture_output=True, text=True, check=True)
     assert json.loads(told.stdout) == []
+
+
+def room() -> Room:
+    """A visitor's place in line."""
+    return Room(of_owner=20, of_address=40, in_all=100)
+
+
+def kept_bytes(engine) -> int:
+    return sum(size_of(folder).total for folder in engine.settings.runs_dir.iterdir())
+
+
+def finished_job(engine, owner: str) -> str:
+    job = engine.submit(request(), owner, room())
+    all_events(engine, job.id)
+    return job.id
+
+
+def test_deleted_videos_beyond_the_budget_go_at_once_the_oldest_first(engine, monkeypatch):
+    jobs, others = [finished_job(engine, "ann") for _ in range(4)], finished_job(engine, "bob")
+    one = engine._store.kept_bytes("bob")
+    assert engine._store.kept_bytes("ann") == 4 * one > 0 and engine._store.kept_bytes(None) == kept_bytes(engine)
+    monkeypatch.setattr(cleaning, "BIN_BYTES_OF_OWNER", 2 * one + one // 2)
+    for job_id in (*jobs[:3], others):
+        engine.library.delete(job_id)
+    left = {folder.name for folder in engine.settings.runs_dir.iterdir()}
+    assert left == {*jobs[1:], others}, "the job that was deleted first is gone for good, with its files"
+    engine.library.restore(jobs[1])
+    assert engine.library.count(Selection(owner="ann")) == 2
+    monkeypatch.setattr(cleaning, "BIN_BYTES", one + one // 2)
+    engine.library.delete(jobs[3])
+    assert {folder.name for folder in engine.settings.runs_dir.iterdir()} == {jobs[1], jobs[3]}, "all bins together are bounded"
+
+
+def test_a_visitor_who_keeps_too_much_loses_deleted_videos_and_is_then_refused(engine, monkeypatch):
+    jobs = [finished_job(engine, "ann") for _ in range(3)]
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.kept_bytes("ann") - 1)
+    engine.library.delete(jobs[0])
+    assert not (engine.settings.runs_dir / jobs[0]).exists(), "deletion frees room at once where the budget needs it"
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.kept_bytes("ann") - 1)
+    with pytest.raises(RequestError, match="delete some of them"):
+        engine.submit(request(), "ann", room())
+    with pytest.raises(RequestError, match="delete some of them"):
+        archive = engine.settings.data_dir / "project.zip"
+        archive.write_bytes(b"x")
+        engine.cage.follow(engine.importing_project(archive, engine.settings.data_dir, "ann", is_limited=True))
+    finished_job(engine, "bob")
+    all_events(engine, engine.submit(request(), "ann").id)  # without a visitor's limits
+    engine.library.delete(jobs[1])
+    engine.library.delete(jobs[2])
