@@ -26,7 +26,6 @@ from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 from tests.clock import is_within
-from tests.fake_pipeline import STUCK_SECONDS
 
 
 def test_a_request_becomes_a_video(engine):
@@ -218,7 +217,7 @@ def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
     engine.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert engine.job(following.id).ended - engine.job(job.id).started < STUCK_SECONDS, "the compilation goes on beside it"
+    assert engine.job(following.id).ended - engine.job(job.id).started < 60, "not the minute that the compilation takes"
 
 
 @pytest.mark.bench
