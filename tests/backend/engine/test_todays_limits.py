@@ -27,7 +27,7 @@ REFUSED = {
     "size": ({"width": 32768, "height": 32768, "num_frames": 100_000}, "width=32768 must be"),
     "open": ({"is_open": True, "num_frames": 100_000}, "must be|a live video was asked for"),
     "scale": ({"upscale": 100}, "upscale=100 must be 0, 2 or 4"),
-    "guidance": ({"guidance": [1] * 8}, "guidance has 8 values and must have 1"),
+    "guidance": ({"guidance": [1] * 2}, "guidance has 2 values and must have 1"),
     "cues": ({"cues": [{"block": 1, "prompt": "x"}]}, "a live video was asked for"),
 }
 
@@ -39,7 +39,7 @@ def forged_project(engine: Engine, folder: Path, **changes: object) -> Path:
     all_events(engine, engine.submit(request(), "ann").id)
     engine.projects.use("ann", "")
     path = folder / "project.zip"
-    engine.export_project(engine.projects.find(project.id, "ann"), path)
+    engine.cage.follow(engine.exporting_project(engine.projects.find(project.id, "ann"), path))
     with zipfile.ZipFile(path) as archive:
         manifest, video = json.loads(archive.read(MANIFEST)), archive.read("videos/0001.mp4")
     manifest["videos"][0]["request"] |= changes
