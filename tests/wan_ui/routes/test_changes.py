@@ -12,6 +12,7 @@ from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, wait_for
 from tests.backend.conftest import request as a_request
 from wan_ui.desk.desk import Desk
+from wan_ui.desk.shared_work import SharedWork
 from wan_ui.door.access import Access
 from wan_ui.door.visitors import COOKIE, owner_of
 from wan_ui.routes import changes
@@ -33,7 +34,7 @@ def told(desk: Desk, token: str, *untils: Until, act: Callable[[], object] = lam
     request = SimpleNamespace(cookies={COOKIE: token}, session_hash="x", headers={"accept-language": language}, client=None)
 
     async def listen() -> list[dict]:
-        stream, found, has_acted = changes._events(desk, desk.visit(request)), [], False
+        stream, found, has_acted = changes._events(desk, desk.visit(request), SharedWork()), [], False
         async for text in stream:
             if not text.startswith("data: "):
                 continue
@@ -122,7 +123,7 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeyp
 
     async def first_lines() -> list[str]:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        stream, lines = changes._events(desk, desk.visit(request)), []
+        stream, lines = changes._events(desk, desk.visit(request), SharedWork()), []
         async for text in stream:
             lines.append(text)
             if len(lines) == 5:
@@ -136,7 +137,7 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeyp
 def test_the_stream_ends_when_the_engine_does(desk):
     async def listen() -> None:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        async for text in changes._events(desk, desk.visit(request)):
+        async for text in changes._events(desk, desk.visit(request), SharedWork()):
             if text.startswith("data"):
                 await asyncio.to_thread(desk.engine.close)
 
