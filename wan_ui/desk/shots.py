@@ -98,8 +98,9 @@ class Files:
         """The character's picture at an address of `address_of_picture`, if the visitor may see its job."""
         named = _PICTURE.fullmatch(path)
         job = self._job(named[1]) if named else None
-        pictures = map(Path, job.request.figure_images) if job is not None else ()
-        return next((one for one in pictures if one.name == named[2] and one.is_file()), None)
+        if named is None or job is None:
+            return None
+        return next((one for one in map(Path, job.request.figure_images) if one.name == named[2] and one.is_file()), None)
 
     def _job(self, job_id: str) -> Job | None:
         try:

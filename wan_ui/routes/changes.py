@@ -33,7 +33,7 @@ SHORTEST_SECONDS = 0.2  # between two events
 SILENCE_SECONDS = 15.0  # "still" is sent after that, so that proxies keep the connection and pages know that it is there
 _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
 
-Looks = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple]]
+Looks = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ...]]]
 """All streams of one visitor in one language share one look."""
 
 
