@@ -65,7 +65,7 @@ def test_a_new_key_of_an_old_name_is_another_owner(some):
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 61, "a\0b", "a\x1b[31m"])
 def test_a_name_is_short_and_can_be_read(some, name):
-    with pytest.raises(RequestError, match="must have 1 to 60 characters"):
+    with pytest.raises(RequestError, match="must have 1 to 60 visible characters"):
         some.create(name)
 
 

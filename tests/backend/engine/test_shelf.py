@@ -35,7 +35,7 @@ def test_renaming_never_takes_anothers_name(shelf):
 
 @pytest.mark.parametrize("name", ["", "  ", None, "x" * 61, "a\x00b"])
 def test_a_name_must_be_one(shelf, name):
-    with pytest.raises(RequestError, match="must have 1 to 60 characters"):
+    with pytest.raises(RequestError, match="must have 1 to 60 visible characters"):
         shelf.save_preset("ann", name, {})
 
 
@@ -46,7 +46,7 @@ def test_comparisons_are_found_by_their_id(shelf):
 
 
 def test_several_presets_are_kept_all_or_none(shelf):
-    with pytest.raises(RequestError, match="must have 1 to 60 characters"):
+    with pytest.raises(RequestError, match="must have 1 to 60 visible characters"):
         shelf.save_presets("ann", {"good": {}, "x" * 61: {}, "other": {}})
     with pytest.raises(RequestError, match="there may be 200"):
         shelf.save_presets("ann", {f"preset {number}": {} for number in range(201)})
