@@ -8,13 +8,13 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import kept, lazy_imports
+from tests import gates, kept, lazy_imports
 from tests.many_devices import QUICK, kept_programs
 
 gc.disable()  # until everything is imported
@@ -108,3 +108,18 @@ def programs_are_compiled_once(tmp_path_factory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_CACHE_DIR", str(shared / "programs"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def gates_are_shared(tmp_path_factory) -> Iterator[None]:
+    """The processes that the tests start find the gates that the tests close."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(gates.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("gates")))
+        yield
+
+
+@pytest.fixture
+def close_gate() -> Iterator[Callable[..., gates.Gate]]:
+    """`close_gate(prompt, place)` makes the stand-in pipeline wait there (`tests/gates.py`), until the test's end at the latest."""
+    with gates.gates() as close:
+        yield close

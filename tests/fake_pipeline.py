@@ -1,11 +1,13 @@
 """A pipeline without a model, for tests only: a moving square, with steps, previews and decoding like the real one.
 
-The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. Words in a prompt make it
-misbehave: "explode" raises, "memory" raises as if memory were short (see `would_fit`), "die" ends the process, "fall" kills it in the third step,
-each time, "trip" only the first time, "lost" loses the device in the second step, "full" fills the disk there, "noise" prints a
-lot, "refuse" needs a kernel that is refused until the model is loaded again, "slow" makes each step take a second, "compile" compiles for two seconds, "vanish" ends without a result, "freeze" stops
-all threads before the third step, the first time, and "hang" only this one, and "stuck" waits a minute while it encodes, or looks for what would fit. Of several hosts "alone" fails the last one only.
-With "hums" in its prompt a video has a sound (see `hum`).
+The engine reaches it by `Engine(..., pipeline="tests.fake_pipeline")` and in no other way. A test that needs a video or a model to
+take long makes it wait at a gate (`tests/gates.py`).
+
+Words in a prompt make the pipeline misbehave: "explode" raises, "memory" raises as if memory were short (see `would_fit`), "die"
+ends the process, "fall" kills it in the third step, each time, "trip" only the first time, "lost" loses the device in the second
+step, "full" fills the disk there, "noise" prints a lot, "refuse" needs a kernel that is refused until the model is loaded again,
+"vanish" ends without a result, "stuck" waits a minute while it encodes or looks for what would fit. Of several hosts "alone" fails
+the last one only. With "hums" in its prompt a video has a sound (see `hum`).
 """
 
 import errno
@@ -51,12 +53,13 @@ from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original
 from backend.media.video import read_frames, write_video
 from presets import Preset
+from tests.gates import has_gate, pass_gate
 
-STEP_SECONDS = 0.02
+STEP_SECONDS = float(os.environ.get("STUDIO_TEST_STEP_SECONDS", 0.02))
 STUCK_SECONDS = 60.0
 REFUSED = "The square's kernel cannot be compiled here"
 _loads, _refused = [], []
-MISSING_PRESET, LARGE_PRESET, ENDLESS_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p", "wan2.2-ti2v-5b-720p"
+MISSING_PRESET, LARGE_PRESET = "wan2.1-t2v-14b-720p", "wan2.1-t2v-14b-480p"
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,16 @@ def load(
     files: None = None,
     request: GenerationRequest | None = None,
 ) -> FakeModel:
-    """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, "slow" takes 2 s, `LARGE_PRESET` lacks memory, and
-    `ENDLESS_PRESET` takes a minute."""
+    """Pretends to read a checkpoint of 4 MB; "deadly" ends the process, and `LARGE_PRESET` lacks memory."""
     source = model or preset.model_source
     if source == "deadly":
         os._exit(7)
     if preset.name == LARGE_PRESET:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
-    parts = 120 if preset.name == ENDLESS_PRESET else 4
-    for part in range(parts + 1):
-        on_event(Loading(part * 4_000_000 // parts, 4_000_000, "the square"))
-        time.sleep(0.5 if parts > 4 else 0.4 if source == "slow" else STEP_SECONDS)
+    for part in range(5):
+        pass_gate(source, f"load {part}")
+        on_event(Loading(part * 1_000_000, 4_000_000, "the square"))
+        time.sleep(STEP_SECONDS)
     _loads.append(source)
     return FakeModel(source)
 
@@ -125,12 +127,10 @@ def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
 
 def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
     """Five frames, and the preset's first size; nothing for "no remedy", and an error for "broken remedy"."""
+    tell(Compiling("what would fit"))
     if "stuck" in request.prompt.split():
-        tell(Compiling("what would fit"))
         time.sleep(STUCK_SECONDS)
-    for _ in range(30 if "slow" in request.prompt else 1):
-        tell(Compiling("what would fit"))
-        time.sleep(STEP_SECONDS if "slow" not in request.prompt else 0.1)
+    pass_gate(request.prompt, "would fit", lambda: tell(Compiling("what would fit")))
     if "broken" in request.prompt:
         raise ValueError("the square does not know")
     if "no remedy" in request.prompt:
@@ -150,9 +150,10 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
         yield from _shots(request, loaded, folder, is_cancelled)
         return
     _misbehave(request.prompt)
-    for _ in range(10 if "compile" in request.prompt else 0):
+    if has_gate(request.prompt, "compile"):
         yield Compiling("the square")
-        time.sleep(0.2)
+        pass_gate(request.prompt, "compile", is_cancelled)
+        yield Compiling("the square's shadow")
     if "refuse" in request.prompt and (not _refused or len(_loads) < 2):
         _refused[:] = [REFUSED]
         raise KernelRefused("the square needs a kernel", "which cannot be compiled here")
@@ -160,22 +161,22 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
     if "stuck" in request.prompt.split():
         time.sleep(STUCK_SECONDS)
     background = _background(request)
-    seconds = 1.0 if "slow" in request.prompt else STEP_SECONDS
     (folder / "previews").mkdir(exist_ok=True)
     kept, done = folder / ("steps_done" if _place()[1] == 1 else "stage2_steps.safetensors"), 0
     if kept.exists():
         done = int(kept.read_text())
-        yield Step(done, request.num_steps, seconds, seconds * (request.num_steps - done))
+        yield Step(done, request.num_steps, STEP_SECONDS, STEP_SECONDS * (request.num_steps - done))
     for index in range(done + 1, request.num_steps + 1):
         _stumble(request.prompt, index, folder)
+        pass_gate(request.prompt, f"step {index}", is_cancelled)
         if is_cancelled():
             yield Cancelled(_result(request, folder, background) if index > 1 else None)
             return
-        time.sleep(seconds)
+        time.sleep(STEP_SECONDS)
         preview = f"previews/step-{index:03d}.png"
         Image.fromarray(_frame(background, index / request.num_steps)).save(folder / preview, compress_level=1)
         kept.write_text(str(index))
-        yield Step(index, request.num_steps, seconds, seconds * (request.num_steps - index), preview)
+        yield Step(index, request.num_steps, STEP_SECONDS, STEP_SECONDS * (request.num_steps - index), preview)
     if "vanish" in request.prompt:
         return
     for done in range(4, request.num_frames + 1, 4):
@@ -184,7 +185,7 @@ def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_can
 
 
 def _larger(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
-    """The video, or one that is finished, with each pixel as a square of pixels; of a slow one each frame takes a while."""
+    """The video, or one that is finished, with each pixel as a square of pixels."""
     source = request.finished_video
     if source is None:
         for event in generate(without_upscaling(request), loaded, folder, is_cancelled):
@@ -196,10 +197,10 @@ def _larger(request: GenerationRequest, loaded: FakeModel, folder: Path, is_canc
         source = folder / "video.mp4"
     frames = []
     for frame in read_frames(Path(source)):
+        pass_gate(request.prompt, f"frame {len(frames) + 1}", is_cancelled)
         if is_cancelled():
             yield Cancelled(None)
             return
-        time.sleep(0.5 if "slow" in request.prompt else 0)
         frames.append(frame.repeat(request.upscale, 0).repeat(request.upscale, 1))
         yield Upscaling(len(frames), request.total_frames, 1.0)
     has_sound = read_clip_facts(source).has_sound
@@ -315,12 +316,6 @@ def _stumble(prompt: str, index: int, folder: Path) -> None:
     if "fall" in words or ("trip" in words and is_first):
         (folder / "stumbled").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if "freeze" in words and is_first:
-        (folder / "stumbled").touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if "hang" in words and is_first:
-        (folder / "stumbled").touch()
-        time.sleep(60)
 
 
 def _background(request: GenerationRequest) -> numpy.ndarray:

@@ -58,3 +58,11 @@ def wait_for(is_true: Callable[[], object], seconds: float = 120.0) -> None:
     while not is_true():
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.01)
+
+
+def wait_for_calls(owner: object, method: str, count: int = 2) -> None:
+    """Wait until a method of this object has been called so often: with two calls the first one has ended, if one thread calls."""
+    calls, original = [], getattr(owner, method)
+    setattr(owner, method, lambda *given: (calls.append(given), original(*given))[1])
+    wait_for(lambda: len(calls) >= count)
+    delattr(owner, method)

@@ -166,9 +166,9 @@ def test_an_hour_after_the_end_only_the_video_and_its_request_are_left(engine, a
     assert engine.cleaner.clean() == {}
 
 
-def test_a_job_that_waits_or_runs_loses_nothing(make_engine, tmp_path):
-    engine = make_engine(limits=Limits(days=0, gigabytes=0))
-    running, waiting = (engine.submit(request("a slow square", steps=3)) for _ in range(2))
+def test_a_job_that_waits_or_runs_loses_nothing(make_engine, close_gate):
+    engine, gate = make_engine(limits=Limits(days=0, gigabytes=0)), close_gate("a held square")
+    running, waiting = (engine.submit(request("a held square")) for _ in range(2))
     wait_for(lambda: isinstance(engine.last_event(running.id), Step))
     for job in (running, waiting):
         (job.folder / "stage1_embeddings.safetensors").write_bytes(bytes(1000))
@@ -177,6 +177,7 @@ def test_a_job_that_waits_or_runs_loses_nothing(make_engine, tmp_path):
     assert engine.cleaner.clean() == {}
     assert names(running.folder) >= before and "stage1_embeddings.safetensors" in names(waiting.folder)
     assert len(engine._store.events(running.id)) >= events
+    gate.open()
     for job in (running, waiting):
         assert isinstance(all_events(engine, job.id)[-1], Finished)
 

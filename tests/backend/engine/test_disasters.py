@@ -18,8 +18,9 @@ from backend.engine import dispatcher
 from backend.engine.store import Store
 from backend.errors import DataFolderError, StudioError
 from backend.settings import PROJECT_FOLDER
-from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.conftest import all_events, request, wait_for, wait_for_calls
 from tests.backend.engine.test_store import add
+from tests.gates import Gate
 
 PAGE = 4096
 
@@ -107,29 +108,37 @@ from pathlib import Path
 from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, request
 engine = Engine(Path(sys.argv[1]), pipeline=FAKE)
-for steps in (12, 3):  # the first outlasts what the tests do meanwhile, on a busy machine too
-    print(engine.submit(request("a slow square", steps=steps)).id, flush=True)
+for _ in range(2):
+    print(engine.submit(request("a held square")).id, flush=True)
 time.sleep(600)
 """
 
 
 @pytest.fixture
-def other_server(tmp_path) -> Iterator[subprocess.Popen]:
-    """A server of its own on the same data folder, with two slow jobs; it prints their ids."""
+def gate(close_gate) -> Gate:
+    """At the second step of "a held square"."""
+    return close_gate("a held square")
+
+
+@pytest.fixture
+def other_server(tmp_path, gate) -> Iterator[subprocess.Popen]:
+    """A server of its own on the same data folder, with two jobs that wait at the gate; it prints their ids."""
     command = [sys.executable, "-c", SERVER, str(tmp_path / "data")]
     with subprocess.Popen(command, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
 
 
-def test_a_dead_servers_jobs_come_over_to_one_that_runs(make_engine, other_server, monkeypatch):
-    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.3)
+def test_a_dead_servers_jobs_come_over_to_one_that_runs(make_engine, other_server, gate, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     running, waiting = (other_server.stdout.readline().strip() for _ in range(2))
     wait_for(lambda: isinstance(engine.last_event(running), Step))
-    time.sleep(2)
+    wait_for_calls(engine._dispatcher, "_take_over")
     assert engine.line() == [] and engine.job(waiting).state == "queued"
     os.kill(other_server.pid, signal.SIGKILL)
+    gate.open()
     for job_id in (running, waiting):
         assert isinstance(all_events(engine, job_id)[-1], Finished)
     assert [event.by for event in engine.interruptions(running)] == ["server"] and engine.interruptions(waiting) == []
@@ -144,41 +153,44 @@ def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
     assert engine.job(waiting).state == "queued"
 
 
-def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, tmp_path, monkeypatch):
+def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, gate, tmp_path, monkeypatch):
     monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
-    running, waiting = (engine.submit(request("a slow square", steps=30)) for _ in range(2))
+    running, waiting = (engine.submit(request("a held square")) for _ in range(2))
     shutil.rmtree(tmp_path / "data" / "engines")
     (tmp_path / "data" / "engines").mkdir()
-    time.sleep(2.5)
+    wait_for_calls(engine._dispatcher, "_take_over", 3)
     assert engine.line() == [waiting.id] and engine.interruptions(running.id) == []
     engine.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
 
 
-def test_a_deleted_run_folder_is_made_again(engine, tmp_path):
-    engine.submit(request("a slow square", steps=5))
+def test_a_deleted_run_folder_is_made_again(engine, gate, tmp_path):
+    engine.submit(request("a held square"))
     waiting = engine.submit(request())
     shutil.rmtree(waiting.folder)
+    gate.open()
     assert isinstance(all_events(engine, waiting.id)[-1], Finished)
     shutil.rmtree(tmp_path / "data" / "runs")
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
-def test_a_deleted_run_folder_under_a_running_job_ends_in_words(engine, tmp_path):
-    job = engine.submit(request("a slow square", steps=3))
-    wait_for(lambda: isinstance(engine.last_event(job.id), Step))
+def test_a_deleted_run_folder_under_a_running_job_ends_in_words(engine, gate):
+    job = engine.submit(request("a held square"))
+    gate.wait()
     shutil.rmtree(job.folder)
+    gate.open()
     final = all_events(engine, job.id)[-1]
     assert isinstance(final, Finished | Failed)
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 20 * 365 * 24 * 3600.0])
-def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, monkeypatch, jump):
+def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, gate, monkeypatch, jump):
     real, offset = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + offset[0])
-    engine.submit(request("a slow square", steps=6))
+    engine.submit(request("a held square"))
     first = engine.submit(request("first"))
     offset[0] = jump
     second = engine.submit(request("second"))
@@ -186,6 +198,7 @@ def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, monkeypatch
     offset[0] = 0.0
     third = engine.submit(request("third"))
     assert engine.line() == [first.id, second.id, third.id]
+    gate.open()
     for job in (first, second, third):
         assert isinstance(all_events(engine, job.id)[-1], Finished)
 

@@ -120,8 +120,9 @@ def test_an_unknown_job_is_an_error_at_once(engine):
 
 
 @pytest.mark.bench
-def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
-    job = engine.submit(request("a slow square", steps=50))
+def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine, close_gate):
+    close_gate("a held square")
+    job = engine.submit(request("a held square"))
     for _, event in engine.events(job.id):
         if isinstance(event, Step):
             break
@@ -132,16 +133,19 @@ def test_a_running_job_stops_between_two_steps_and_keeps_what_there_is(engine):
     assert is_within(time.monotonic() - began, 2) and engine.job(job.id).state == "cancelled"
 
 
-def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine):
-    running, waiting, last = (engine.submit(request("a slow square", steps=5)) for _ in range(3))
+def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine, close_gate):
+    gate = close_gate("a held square")
+    _, waiting, last = (engine.submit(request("a held square")) for _ in range(3))
     engine.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
     assert engine.position(last.id) == 0
+    gate.open()
     assert isinstance(all_events(engine, last.id)[-1], Finished)
 
 
-def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine):
-    _, waiting = (engine.submit(request("a slow square", steps=30)) for _ in range(2))
+def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine, close_gate):
+    close_gate("a held square")
+    _, waiting = (engine.submit(request("a held square")) for _ in range(2))
     half = waiting.folder / "previews" / ".step-003.png.1.part"  # as a worker leaves it that is killed while it writes
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(b"half")
@@ -150,27 +154,27 @@ def test_a_waiting_job_that_is_stopped_leaves_nothing_half_written(engine):
 
 
 @pytest.mark.bench
-def test_a_job_that_waits_for_the_model_stops_at_once(make_engine):
-    engine = make_engine(model="slow")
+def test_a_job_that_waits_for_the_model_stops_at_once(make_engine, close_gate):
+    gate = close_gate("a held model", "load 2")
+    engine = make_engine(model="a held model")
+    gate.wait()
     job = engine.submit(request())
-    for _, event in engine.events(job.id):
-        if isinstance(event, Loading):
-            break
+    wait_for(lambda: engine.job(job.id).state == "running")
     began = time.monotonic()
     engine.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
     assert is_within(time.monotonic() - began, 0.5)
+    gate.open()
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
-def test_a_job_that_compiles_stops_before_the_next_program(engine):
-    job = engine.submit(request("compile a square"))
-    for _, event in engine.events(job.id):
-        if isinstance(event, Compiling):
-            break
+def test_a_job_that_compiles_stops_before_the_next_program(engine, close_gate):
+    close_gate("a held square", "compile")
+    job = engine.submit(request("a held square"))
+    next(event for _, event in engine.events(job.id) if isinstance(event, Compiling))
     engine.cancel(job.id)
     events = all_events(engine, job.id)
-    assert events[-1] == Cancelled(None) and sum(isinstance(event, Compiling) for event in events) < 4
+    assert events[-1] == Cancelled(None)
     assert not any(isinstance(event, Encoding) for event in events)
 
 
@@ -221,8 +225,9 @@ def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
 
 
 @pytest.mark.bench
-def test_stop_ends_the_search_for_what_would_fit(engine):
-    job = engine.submit(request("slow memory"))
+def test_stop_ends_the_search_for_what_would_fit(engine, close_gate):
+    close_gate("memory", "would fit")
+    job = engine.submit(request("memory"))
     wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
     began = time.monotonic()
     engine.cancel(job.id)
@@ -248,11 +253,12 @@ def test_a_data_folder_that_cannot_be_made_is_explained(tmp_path):
         Engine(tmp_path / "file" / "data", pipeline=FAKE)
 
 
-def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
-    engine = make_engine()
-    running, waiting = engine.submit(request("a slow square")), engine.submit(request())
+def test_closing_ends_readers_and_refuses_more(make_engine, close_gate, tmp_path):
+    engine, gate = make_engine(), close_gate("a held square")
+    running, waiting = engine.submit(request("a held square")), engine.submit(request())
     reader = threading.Thread(target=lambda: all_events(engine, running.id))
     reader.start()
+    gate.wait()
     engine.close()
     engine.close()
     reader.join(60)
@@ -260,6 +266,7 @@ def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
     with pytest.raises(StudioError, match="takes no more requests"):
         engine.submit(request())
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 2
+    gate.open()
     later = make_engine()
     events = all_events(later, running.id)
     stopped = next(event for event in events if isinstance(event, Interrupted))
@@ -267,21 +274,23 @@ def test_closing_ends_readers_and_refuses_more(make_engine, tmp_path):
     assert isinstance(all_events(later, waiting.id)[-1], Finished)
 
 
-def test_engines_side_by_side_keep_to_their_own_jobs(make_engine):
-    first = make_engine()
-    running, waiting = first.submit(request("a slow square", steps=10)), first.submit(request())
+def test_engines_side_by_side_keep_to_their_own_jobs(make_engine, close_gate):
+    first, gate = make_engine(), close_gate("a held square")
+    running, waiting = first.submit(request("a held square")), first.submit(request())
     second = make_engine()
     assert second.job(running.id).state == "running" and second.position(waiting.id) is None
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
+    gate.open()
     assert isinstance(all_events(first, waiting.id)[-1], Finished)
     assert isinstance(all_events(second, running.id)[-1], Finished)
 
 
-def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine):
-    first = make_engine()
-    first.submit(request("a slow square"))
+def test_an_engine_for_one_job_leaves_the_rest_alone(make_engine, close_gate):
+    first, gate = make_engine(), close_gate("a held square")
+    first.submit(request("a held square"))
     waiting = first.submit(request())
     first.close()
+    gate.open()
     second = make_engine(resume=False)
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
     assert second.job(waiting.id).state == "queued"

@@ -24,12 +24,14 @@ from tests.backend.media import cage_work
 from tests.clip_files import counting_clip
 
 
-def test_images_are_copied_so_that_the_original_may_go(engine, tmp_path):
+def test_images_are_copied_so_that_the_original_may_go(engine, close_gate, tmp_path):
+    gate = close_gate("a held square")
     path = tmp_path / "a.png"
     Image.new("RGB", (50, 40), "blue").save(path)
-    engine.submit(request("a slow square", steps=1))
+    engine.submit(request("a held square"))
     job = engine.submit(request(image=str(path)))
     path.unlink()
+    gate.open()
     assert job.request.image == str(job.folder / "image.png")
     assert isinstance(all_events(engine, job.id)[-1], Finished)
 
@@ -88,11 +90,13 @@ def test_a_clip_is_copied_and_its_part_becomes_the_video_with_its_sound(engine, 
     assert again.request.video == str(again.folder / "input-video.mp4") and isinstance(all_events(engine, again.id)[-1], Finished)
 
 
-def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, clip):
-    engine.submit(request("a slow square", steps=5))
+def test_a_waiting_video_keeps_its_clip_when_it_is_changed(engine, close_gate, clip):
+    gate = close_gate("a held square")
+    engine.submit(request("a held square"))
     job = engine.submit(request(video=str(clip)))
     changed = engine.revise(job.id, job.request.changed(strength=0.5))
     assert (changed.request.strength, changed.request.video) == (0.5, str(job.folder / "input-video.mp4"))
+    gate.open()
     assert isinstance(all_events(engine, job.id)[-1], Finished)
 
 

@@ -16,7 +16,7 @@ from backend.errors import RequestError
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
-from tests.fake_pipeline import ENDLESS_PRESET, LARGE_PRESET, MISSING_PRESET
+from tests.fake_pipeline import LARGE_PRESET, MISSING_PRESET
 
 
 def test_a_missing_model_says_so_in_the_status_and_in_the_job(make_engine):
@@ -61,13 +61,14 @@ def test_another_presets_model_takes_the_place(engine):
     assert any(isinstance(event, Loading) for event in events) and isinstance(events[-1], Finished)
 
 
-def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, tmp_path, monkeypatch):
+def test_only_who_may_download_gets_a_model_that_is_not_here(make_engine, close_gate, tmp_path, monkeypatch):
+    close_gate("a held square")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     engine, wanted = make_engine(start_worker=False, warm_up=False), of_preset("wan2.1-t2v-1.3b-480p")
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
         engine.submit(wanted)
     assert engine.jobs() == [] and list((tmp_path / "data" / "runs").iterdir()) == [] and engine.workers()[0].pid is None
-    engine.submit(request("a slow square", steps=30))
+    engine.submit(request("a held square"))
     waiting = engine.submit(request())
     with pytest.raises(RequestError, match="only the operator may download it; take another preset"):
         engine.revise(waiting.id, wanted)
@@ -102,30 +103,39 @@ def test_after_a_model_that_does_not_fit_into_memory_others_can_be_loaded(engine
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
-def first_loading(engine, job_id: str) -> Loading:
-    return next(event for _, event in engine.events(job_id) if isinstance(event, Loading) and event.bytes_done)
+LOADED = "wan2.2-ti2v-5b-720p"
+"""A preset whose model waits at gates while it is read."""
 
 
 @pytest.mark.bench
-def test_stop_ends_a_load_and_the_next_job_starts(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    job, following = engine.submit(of_preset(ENDLESS_PRESET), may_download=True), engine.submit(request())
-    first_loading(engine, job.id)
+def test_stop_ends_a_load_and_the_next_job_starts(engine, close_gate):
+    source = load_preset(LOADED).model_source
+    early, late = (close_gate(source, f"load {part}") for part in (2, 4))
+    job, following = engine.submit(of_preset(LOADED), may_download=True), engine.submit(request())
+    early.wait()
     began = time.monotonic()
     engine.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
+    early.open()
     assert isinstance(all_events(engine, following.id)[-1], Finished)
     assert is_within(time.monotonic() - began, 5)
+    with pytest.raises(StopIteration):
+        next(late.folder.glob("arrival-*"))
 
 
-def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine):
-    wait_for(lambda: engine.worker_status().state == "ready")
-    job, following = (engine.submit(of_preset(ENDLESS_PRESET), may_download=True) for _ in range(2))
-    reached = first_loading(engine, job.id).bytes_done
+def test_stop_leaves_a_load_to_the_next_job_that_needs_it(engine, close_gate):
+    gate = close_gate(load_preset(LOADED).model_source, "load 2")
+    job, following = (engine.submit(of_preset(LOADED), may_download=True) for _ in range(2))
+    gate.wait()
     engine.cancel(job.id)
     assert all_events(engine, job.id)[-1] == Cancelled(None)
-    loading = next(event for _, event in engine.events(following.id) if isinstance(event, Loading))
-    assert loading.bytes_done > reached
+    wait_for(lambda: engine.job(following.id).state == "running")
+    [worker] = engine.workers()
+    engine.keep_model(worker.name, "no model", "unpin")  # the answer shows that the worker has the following job
+    wait_for(lambda: engine.workers()[0].facts is not worker.facts)
+    gate.open()
+    loading = [event.bytes_done for event in all_events(engine, following.id) if isinstance(event, Loading)]
+    assert loading == [2_000_000, 3_000_000, 4_000_000]
 
 
 def test_a_runtime_that_does_not_start_is_a_failed_worker(make_engine):

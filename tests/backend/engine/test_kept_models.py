@@ -8,7 +8,7 @@ from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.shares import Share
 from presets import load_preset
-from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.conftest import all_events, request, wait_for, wait_for_calls
 
 NAMES = ("wan-tiny", "wan2.1-t2v-1.3b-480p", "hunyuanvideo-1.5-t2v-480p")
 HOME, SECOND, THIRD, FOURTH = (load_preset(name).model_source for name in (*NAMES, "wan2.2-t2v-a14b-480p"))
@@ -73,25 +73,28 @@ def test_memory_that_is_short_beside_kept_models_costs_them_and_not_the_video(en
     assert kept(engine) == [HOME]
 
 
-def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_engine, monkeypatch):
+def test_a_job_waits_for_the_worker_that_has_its_model_and_others_pass_it(make_engine, close_gate, monkeypatch):
     """Loading elsewhere would take a minute, the busy worker ten seconds."""
     engine = make_engine(pipeline="tests.keeping_pipeline", shares=(Share(), Share()))
     wait_for(lambda: all(worker.status.state == "ready" for worker in engine.workers()))
     monkeypatch.setattr(engine._dispatcher, "_load_seconds", lambda model: 60.0)
     made(engine, of(NAMES[1]))
-    running = engine.submit(of(NAMES[1], "a slow square").changed(steps=10), may_download=True)
+    gate = close_gate("a held square")
+    running = engine.submit(of(NAMES[1], "a held square"), may_download=True)
     next(event for _, event in engine.events(running.id) if isinstance(event, Step))
     waiting, other = engine.submit(of(NAMES[1], "a patient square"), may_download=True), engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)
     assert engine.job(running.id).state == "running" and engine.job(waiting.id).state == "queued"
+    gate.open()
     events = all_events(engine, waiting.id)
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
     assert isinstance(events[0], Queued) and engine.job(waiting.id).started >= engine.job(running.id).ended
 
 
-def test_the_next_jobs_model_comes_while_another_video_is_made(engine):
+def test_the_next_jobs_model_comes_while_another_video_is_made(engine, close_gate):
+    close_gate("a held square")
     hunyuan = load_preset("hunyuan-tiny")
-    running = engine.submit(request("a slow square", steps=20))
+    running = engine.submit(request("a held square"))
     following = engine.submit(GenerationRequest.from_preset(hunyuan, prompt="a square", steps=2, num_frames=17))
     wait_for(lambda: kept(engine) == [HOME, hunyuan.model_source])
     assert engine.job(running.id).state == "running" and engine.workers()[0].facts.model == HOME
@@ -100,16 +103,19 @@ def test_the_next_jobs_model_comes_while_another_video_is_made(engine):
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Loading) for event in events)
 
 
-def test_a_model_that_is_coming_is_waited_for_and_told(make_engine):
+def test_a_model_that_is_coming_is_waited_for_and_told(engine, close_gate):
     """The video before it ends when it has hardly begun to come."""
-    engine = make_engine(pipeline="tests.keeping_pipeline")
-    wait_for(lambda: engine.worker_status().state == "ready")
-    running = engine.submit(request("a slow square", steps=20))
-    next(event for _, event in engine.events(running.id) if isinstance(event, Step))
-    following = engine.submit(GenerationRequest.from_preset(load_preset("ltx-tiny"), prompt="a square", steps=2))
+    ltx = load_preset("ltx-tiny")
+    coming = close_gate(ltx.model_source, "load 1")
+    close_gate("a held square")
+    running = engine.submit(request("a held square"))
+    following = engine.submit(GenerationRequest.from_preset(ltx, prompt="a square", steps=2))
+    coming.wait()
     engine.cancel(running.id)
+    wait_for(lambda: engine.job(following.id).state == "running")
+    coming.open()
     assert isinstance(all_events(engine, following.id)[-1], Finished)
-    assert engine.workers()[0].facts.model == load_preset("ltx-tiny").model_source
+    assert engine.workers()[0].facts.model == ltx.model_source
 
 
 def of_hunyuan(**changes) -> GenerationRequest:
@@ -127,13 +133,18 @@ def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine
     assert not any(isinstance(event, Loading) for event in events)
 
 
-def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine, monkeypatch):
+def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine, close_gate, monkeypatch):
     told = []
     monkeypatch.setattr(engine._dispatcher.fleet, "foresee", lambda request, shape: told.append(request.preset))
     monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
     engine.foresee(of(NAMES[1]))
-    running = engine.submit(request("a slow square", steps=3))
+    monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.1)
+    gate = close_gate("a held square")
+    running = engine.submit(request("a held square"))
     engine.foresee(of_hunyuan())
+    wait_for_calls(engine._dispatcher, "_follow_wish")
+    assert told == []
+    gate.open()
     all_events(engine, running.id)
     wait_for(lambda: told)
     assert told == ["hunyuan-tiny"] and engine.job(running.id).state == "finished"
@@ -156,10 +167,13 @@ def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
     wait_for(lambda: len(told) == 9)
 
 
-def test_what_was_made_before_the_start_is_made_ready(make_engine):
+def test_what_was_made_before_the_start_is_made_ready(make_engine, close_gate):
     first = make_engine(pipeline="tests.keeping_pipeline")
     for width in (96, 112):
         made(first, of_hunyuan(width=width))
     first.close()
-    again = make_engine(pipeline="tests.keeping_pipeline", model="slow")  # its worker takes a while to be ready
+    gate = close_gate("a held model", "load 1")  # its worker takes a while to be ready
+    again = make_engine(pipeline="tests.keeping_pipeline", model="a held model")
+    wait_for_calls(again._dispatcher, "_follow_wish")
+    gate.open()
     wait_for(lambda: all(again.is_warm(again.shape(of_hunyuan(width=width))) for width in (96, 112)))

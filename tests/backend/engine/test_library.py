@@ -62,14 +62,16 @@ def test_what_is_deleted_can_be_taken_back_and_goes_only_much_later(engine, make
     assert not folder.exists() and found(engine, is_deleted=True) == []
 
 
-def test_what_is_being_made_cannot_be_deleted(engine):
-    job = engine.submit(request("a slow square", steps=30))
+def test_what_is_being_made_cannot_be_deleted(engine, close_gate):
+    close_gate("a held square")
+    job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="stop it first"):
         engine.library.delete(job.id)
 
 
-def test_waiting_jobs_can_be_put_into_another_order(engine):
-    engine.submit(request("a slow square", steps=30))
+def test_waiting_jobs_can_be_put_into_another_order(engine, close_gate):
+    close_gate("a held square")
+    engine.submit(request("a held square"))
     first, second, third = (engine.submit(request(f"square {number}", steps=1)).id for number in range(3))
     engine.move(third, 0)
     assert engine.line() == [third, first, second]
@@ -77,24 +79,28 @@ def test_waiting_jobs_can_be_put_into_another_order(engine):
     engine.move("nobody", 0)
 
 
-def test_jobs_of_one_shape_are_put_together(engine):
-    engine.submit(request("a slow square", steps=30))
+def test_jobs_of_one_shape_are_put_together(engine, close_gate):
+    close_gate("a held square")
+    engine.submit(request("a held square"))
     small, wide = engine.submit(request("small")).id, engine.submit(request("wide", width=128)).id
     again = engine.submit(request("small again")).id
     assert engine.line() == [small, again, wide]
 
 
-def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine):
-    running, waiting = engine.submit(request("a slow square", steps=6)), engine.submit(request("blue"))
+def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gate):
+    gate = close_gate("a held square")
+    running, waiting = engine.submit(request("a held square")), engine.submit(request("blue"))
     engine.revise(waiting.id, request("green", steps=2, width=128))
-    result = all_events(engine, waiting.id)[-1].result
-    assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
     with pytest.raises(JobHasBegun, match="while it waits"):
         engine.revise(running.id, request("green"))
+    gate.open()
+    result = all_events(engine, waiting.id)[-1].result
+    assert (result.request.prompt, result.width, engine.job(waiting.id).request.steps) == ("green", 128, 2)
 
 
-def test_an_owner_may_have_only_so_many_in_line(engine, tmp_path):
-    engine.submit(request("a slow square", steps=30), owner="ann")
+def test_an_owner_may_have_only_so_many_in_line(engine, close_gate, tmp_path):
+    close_gate("a held square")
+    engine.submit(request("a held square"), owner="ann")
     for _ in range(2):
         engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
     with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):
@@ -103,12 +109,13 @@ def test_an_owner_may_have_only_so_many_in_line(engine, tmp_path):
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 4
 
 
-def test_the_order_and_the_queue_outlive_the_engine(make_engine):
-    engine = make_engine()
-    engine.submit(request("a slow square"))
+def test_the_order_and_the_queue_outlive_the_engine(make_engine, close_gate):
+    engine, gate = make_engine(), close_gate("a held square")
+    engine.submit(request("a held square"))
     first, second = engine.submit(request("one")).id, engine.submit(request("two")).id
     engine.move(second, 0)
     engine.close()
+    gate.open()
     later = make_engine()
     assert isinstance(all_events(later, first)[-1], Finished)
     assert later.job(second).started < later.job(first).started

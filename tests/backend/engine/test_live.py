@@ -61,11 +61,12 @@ def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     assert cues[-1].action == "right" and len(cues) <= finished.result.num_frames // 4 + 1
 
 
-def test_nothing_is_said_to_a_video_of_one_piece(engine):
+def test_nothing_is_said_to_a_video_of_one_piece(engine, close_gate):
+    close_gate("a held square")
     preset = load_preset("wan-tiny")
     with pytest.raises(RequestError, match="in one piece"):
         GenerationRequest.from_preset(preset, prompt="x", is_open=True)
-    job = engine.submit(GenerationRequest.from_preset(preset, prompt="a slow square", steps=3))
+    job = engine.submit(GenerationRequest.from_preset(preset, prompt="a held square", steps=3))
     with pytest.raises(RequestError, match="nothing is being made live"):
         engine.say(job.id, prompt="a blue square")
     engine.cancel(job.id)

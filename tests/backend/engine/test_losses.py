@@ -81,11 +81,12 @@ def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeyp
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Interrupted) for event in events)
 
 
-def test_places_far_behind_are_reported_now_and_then(make_engine, monkeypatch):
+def test_places_far_behind_are_reported_now_and_then(make_engine, close_gate, monkeypatch):
+    close_gate("a held square")
     monkeypatch.setattr(dispatcher, "_NEAR_PLACES", 2)
     monkeypatch.setattr(dispatcher, "_FAR_SECONDS", 600.0)
     engine = make_engine()
-    engine.submit(request("a slow square", steps=30))
+    engine.submit(request("a held square"))
     waiting = [engine.submit(request(f"square {number}")) for number in range(6)]
     wait_for(lambda: engine._dispatcher._next_report)
     engine.cancel(waiting[0].id)

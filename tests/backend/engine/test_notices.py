@@ -82,8 +82,9 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
     assert "could not be told to every address" in said and "pa55word" not in said
 
 
-def test_one_that_is_stopped_is_not_told(engine, server):
-    job = engine.submit(request(prompt="slow"), "visitor-2")
+def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
+    close_gate("a held square")
+    job = engine.submit(request(prompt="a held square"), "visitor-2")
     engine.tell_operator(job.id)
     engine.cancel(job.id)
     all_events(engine, job.id)

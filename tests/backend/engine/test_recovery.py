@@ -3,7 +3,6 @@
 import os
 import signal
 import sqlite3
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from backend.engine.disk import Shortage, needed_bytes
 from backend.engine.recovery import GoOn, judge, place_of
 from backend.engine.store import Store
 from presets import load_preset
-from tests.backend.conftest import all_events, request, wait_for
+from tests.backend.conftest import all_events, request, wait_for, wait_for_calls
 from tests.fake_pipeline import REFUSED
 
 
@@ -65,23 +64,25 @@ def test_the_second_death_of_the_server_makes_the_job_wait():
 
 
 @pytest.fixture
-def held(make_engine, tmp_path):
+def held(make_engine, close_gate, tmp_path):
     """An engine that found a job which ran when two servers died, and the job's id."""
-    first = make_engine(start_worker=False)
-    job = first.submit(request("a slow square", steps=3))
+    first, gate = make_engine(start_worker=False), close_gate("a red square", "step 1")
+    job = first.submit(request())
     wait_for(lambda: first.job(job.id).state == "running")
     first._store.append(job.id, stop(by="server", place="step 1 of 3"))
     first._journal.close()  # it dies: nothing is put back
     first._dispatcher.fleet.close()
     first._lock.release()
+    gate.open()
     return make_engine(), job.id
 
 
-def test_a_held_job_waits_and_others_go_before_it(held):
+def test_a_held_job_waits_and_others_go_before_it(held, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine, job_id = held
     other = engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)
-    time.sleep(1.5)
+    wait_for_calls(engine._dispatcher, "_report_places")
     job = engine.job(job_id)
     assert (job.state, job.is_held) == ("queued", True)
     engine.go_on(job_id)
@@ -102,8 +103,9 @@ def test_a_held_job_can_be_cancelled(held):
     assert all_events(engine, job_id)[-1] == Cancelled(None)
 
 
-def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine):
-    job = engine.submit(request("a slow square", steps=20))
+def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine, close_gate):
+    close_gate("a held square")
+    job = engine.submit(request("a held square"))
     next(event for _, event in engine.events(job.id) if isinstance(event, Step))
     os.kill(engine.workers()[0].pid, signal.SIGSTOP)
     engine.cancel(job.id)
@@ -125,9 +127,10 @@ def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine,
     monkeypatch.setattr(
         dispatcher, "shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
     )
+    monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     job = engine.submit(request())
-    time.sleep(1.5)
+    wait_for_calls(engine._dispatcher, "_report_places")
     assert engine.job(job.id).state == "queued" and engine.shortage() == Shortage(free=10**6, needed=needed_bytes(job.request))
     free[0] = 10**12
     assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.shortage() is None
@@ -143,21 +146,22 @@ def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkey
     assert isinstance(events[-1], Finished)
 
 
-def test_a_store_that_cannot_be_written_loses_no_end(make_engine, monkeypatch):
+def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, monkeypatch):
     monkeypatch.setattr(journal, "_TRY_SECONDS", 0.3)
-    engine = make_engine()
-    wait_for(lambda: engine.worker_status().state == "ready")
-    job, following = engine.submit(request("a slow square", steps=2)), engine.submit(request())
-    wait_for(lambda: engine.job(job.id).state == "running")
-    append, is_full = Store.append, [True]
+    engine, gate = make_engine(), close_gate("a held square")
+    job, following = engine.submit(request("a held square")), engine.submit(request())
+    wait_for(lambda: isinstance(engine.last_event(job.id), Step))
+    append, is_full, refused = Store.append, [True], []
 
     def full(store, job_id, event):
         if is_full[0]:
+            refused.append(event)
             raise sqlite3.OperationalError("database or disk is full")
         return append(store, job_id, event)
 
     monkeypatch.setattr(Store, "append", full)
-    time.sleep(4)
+    gate.open()
+    wait_for(lambda: sum(isinstance(event, Finished) for event in refused) == 2)  # and it was tried again
     assert engine.job(job.id).state == "running" and engine.shortage() is not None
     is_full[0] = False
     assert isinstance(all_events(engine, job.id)[-1], Finished)

@@ -59,8 +59,9 @@ def test_a_step_after_the_video_has_the_same_settings_and_is_larger(engine):
     assert read_request(job.folder / "video.mp4") == job.request
 
 
-def test_a_stop_ends_it(engine):
-    small, result = finished(engine, request(prompt="a slow square", steps=1))
+def test_a_stop_ends_it(engine, close_gate):
+    close_gate("a square that is held", "frame 2")
+    small, result = finished(engine, request(prompt="a square that is held", steps=1))
     job = engine.submit(larger_result(result, small.request, str(small.folder / "video.mp4"), 2))
     for _, event in engine.events(job.id):
         if event.kind == "upscaling":

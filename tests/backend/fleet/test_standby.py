@@ -27,11 +27,12 @@ def engine(make_engine, monkeypatch) -> Engine:
     return make_engine(has_standby=True)
 
 
-def test_it_takes_the_place_of_a_worker_that_is_killed_and_another_one_stands_by(engine):
-    standby = standby_of(engine)
-    job = engine.submit(request("a slow square", steps=5))
+def test_it_takes_the_place_of_a_worker_that_is_killed_and_another_one_stands_by(engine, close_gate):
+    standby, gate = standby_of(engine), close_gate("a held square")
+    job = engine.submit(request("a held square", steps=5))
     first_step(engine, job.id)
     os.kill(engine.workers()[0].pid, signal.SIGKILL)
+    gate.open()
     steps = [event.index for event in all_events(engine, job.id) if isinstance(event, Step)]
     assert steps[-1] == 5 and steps == sorted(steps)
     assert engine.workers()[0].pid == standby and "worker-" in engine.workers()[0].log.name

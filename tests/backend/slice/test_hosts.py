@@ -79,9 +79,10 @@ def test_only_the_first_host_writes_and_tells(pair, tmp_path):
     wait_for(lambda: process not in processes_of(member.pid))
 
 
-def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair):
+def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair, close_gate):
+    close_gate("a held square")
     engine, member = pair
-    job = engine.submit(request("a slow square", steps=20))
+    job = engine.submit(request("a held square"))
     first_step(engine, job.id)
     pids = engine.workers()[0].pid, *processes_of(member.pid)
     engine.cancel(job.id)
@@ -93,9 +94,10 @@ def test_a_cancel_stops_all_hosts_at_one_step_and_they_go_on_together(pair):
 
 @pytest.mark.bench
 @pytest.mark.parametrize("what", [pytest.param("the process", marks=pytest.mark.slow), "the member", "the first process"])
-def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, tmp_path, what):
+def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, close_gate, tmp_path, what):
+    gate = close_gate("a held square")
     engine, member = pair
-    job = engine.submit(request("a slow square", steps=4))
+    job = engine.submit(request("a held square", steps=4))
     first_step(engine, job.id)
     first, (process,) = engine.workers()[0].pid, processes_of(member.pid)
     killed = {"the process": process, "the member": member.pid, "the first process": first}[what]
@@ -106,6 +108,7 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, tm
     began = time.monotonic()
     next(event for _, event in engine.events(job.id) if isinstance(event, Interrupted))
     assert is_within(time.monotonic() - began, NOTICED_SECONDS)
+    gate.open()
     try:
         assert isinstance(all_events(engine, job.id)[-1], Finished) and steps_of(engine, job.id) == [1, 2, 3, 4]
         (stop,) = interruptions_of(engine, job.id)
@@ -119,19 +122,20 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, tm
             end_member(again)
 
 
-def test_a_member_that_stands_still_is_noticed(make_engine, tmp_path, monkeypatch):
+def test_a_member_that_stands_still_is_noticed(make_engine, close_gate, tmp_path, monkeypatch):
     assert wire.SILENCE_SECONDS < NOTICED_SECONDS
     monkeypatch.setattr(wire, "SILENCE_SECONDS", 3.0)
-    two = hosts(2)
+    two, gate = hosts(2), close_gate("a held square")
     with members(two, tmp_path) as (member,):
         engine = make_engine(hosts=two)
-        job = engine.submit(request("a slow square", steps=6))
+        job = engine.submit(request("a held square", steps=6))
         first_step(engine, job.id)
         os.kill(member.pid, signal.SIGSTOP)
         try:
             next(event for _, event in engine.events(job.id) if isinstance(event, Interrupted))
         finally:
             os.kill(member.pid, signal.SIGCONT)
+        gate.open()
         assert isinstance(all_events(engine, job.id)[-1], Finished) and steps_of(engine, job.id) == [1, 2, 3, 4, 5, 6]
         engine.close()
 
@@ -145,10 +149,11 @@ def test_what_fails_alike_on_all_hosts_fails_the_job_and_no_host(pair):
     assert (engine.workers()[0].pid, *processes_of(member.pid)) == pids
 
 
-def test_what_fails_on_one_host_alone_ends_all(pair, monkeypatch):
+def test_what_fails_on_one_host_alone_ends_all(pair, close_gate, monkeypatch):
+    close_gate("a square alone", "step 1")
     monkeypatch.setattr(slice_link, "DISAGREEMENT_SECONDS", 0.5)
     engine, _ = pair
-    final = all_events(engine, engine.submit(request("a slow square alone", steps=30)).id)[-1]
+    final = all_events(engine, engine.submit(request("a square alone")).id)[-1]
     assert isinstance(final, Failed)
     assert final.cause == "It stopped three times at encoding: Process 1 of the 2 hosts failed: ValueError; its log says why"
 

@@ -47,11 +47,12 @@ def test_a_model_comes_and_goes(make_engine, home):
     assert not row(engine).entry.is_here and row(engine).total_bytes == 0 and not snapshot(home).exists()
 
 
-def test_a_model_that_a_job_needs_stays(make_engine, home, monkeypatch):
+def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypatch):
+    close_gate("a held square")
     engine = make_engine()
     fetched(engine)
     monkeypatch.setattr("backend.stock.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
-    job = engine.submit(request("a slow red square", steps=50))
+    job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a video that waits or is being made"):
         engine.remove_model(REPOSITORY)
     assert row(engine).entry.is_here
