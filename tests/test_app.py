@@ -158,7 +158,8 @@ def test_a_data_folder_that_cannot_be_used_is_exit_code_1(inputs, command):
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_a_signal_stops_cleanly(tmp_path, number):
+def test_a_signal_stops_cleanly(tmp_path, close_gate, number):
+    close_gate("a held square", "step 3")
     words = [
         "-m",
         "tests.run_with_fake_pipeline",
@@ -166,7 +167,7 @@ def test_a_signal_stops_cleanly(tmp_path, number):
         "--preset",
         "wan-tiny",
         "--prompt",
-        "a slow square",
+        "a held square",
         "--output",
         str(tmp_path / "out.mp4"),
         "--data-dir",

@@ -1,6 +1,6 @@
 """A running studio and a real Chromium for the browser tests.
 
-The rooms' browser tests run against the pretend pipeline, which is fast, and can be slow. Those of the whole way to a video take
+The rooms' browser tests run against the pretend pipeline, which is fast, and waits at gates. Those of the whole way to a video take
 `every_studio`, and run twice: against the pretend pipeline, and, marked `demo_model`, against `python app.py serve` with the
 embedded demo model, which is skipped while that is not there; with `model_does_not_matter` that turn is slow.
 `-m "browser and not demo_model"` needs no model.
@@ -38,13 +38,11 @@ READY_SECONDS = 240.0  # the demo model compiles before its first video; measure
 
 @dataclass(frozen=True, kw_only=True)
 class Studio:
-    """A running studio. `slow_prompt` and `slow_steps` make a video that takes long enough to be stopped."""
+    """A running studio."""
 
     kind: str
     url: str
     first_page_seconds: float
-    slow_prompt: str
-    slow_steps: int
     patience_ms: int
 
 
@@ -101,24 +99,8 @@ def start_again(studio, tmp_path) -> Callable[[], float]:
 
 
 def _studio(kind: str, server: "_serving") -> Studio:
-    url, seconds = server.url, server.seconds
-    if kind == "fake":
-        return Studio(
-            kind=kind,
-            url=url,
-            first_page_seconds=seconds,
-            slow_prompt="a slow red square",
-            slow_steps=20,
-            patience_ms=PATIENCE_MS,
-        )
-    return Studio(
-        kind=kind,
-        url=url,
-        first_page_seconds=seconds,
-        slow_prompt="a red square moving left on black",
-        slow_steps=100,
-        patience_ms=round(READY_SECONDS * 1000),
-    )
+    patience_ms = PATIENCE_MS if kind == "fake" else round(READY_SECONDS * 1000)
+    return Studio(kind=kind, url=server.url, first_page_seconds=server.seconds, patience_ms=patience_ms)
 
 
 class _serving:

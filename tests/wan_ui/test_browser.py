@@ -8,6 +8,7 @@ import pytest
 
 from presets import load_preset
 from tests.clock import is_within
+from tests.gates import Gate
 from tests.wan_ui.conftest import model_does_not_matter
 from tests.wan_ui.serve_fake import is_offered
 from tests.wan_ui.steps import rest
@@ -22,11 +23,37 @@ def studio(every_studio):
     return every_studio
 
 
-def generate(page, prompt: str, steps: int | None = None) -> None:
+HELD = "a red square moving left on black"
+"""The prompt of a video that waits at `gates`; the demo model, which knows none, makes many steps of it."""
+
+
+@pytest.fixture
+def steps(studio) -> int:
+    """Of the video that waits. The demo model makes some twenty a second."""
+    return 100 if studio.kind == "demo" else 4
+
+
+@pytest.fixture
+def gates(studio, close_gate) -> list[Gate]:
+    """The gates before the steps after the first."""
+    return [close_gate(HELD, f"step {number}") for number in (2, 3, 4)] if studio.kind == "fake" else []
+
+
+def shows_step(page, number: int) -> None:
+    """Wait until the stage shows that this step has been done, or a later one."""
+    readout = "Number(/Step (\\d+)/.exec(document.querySelector('.stage .readout')?.innerText)?.[1])"
+    page.wait_for_function(f"number => {readout} >= number", arg=number)
+
+
+def fill(page, prompt: str, steps: int | None = None) -> None:
     page.locator("#prompt textarea").fill(prompt)
     if steps is not None:
         page.locator("#steps input[type=number]").fill(str(steps))
         page.locator("#steps input[type=number]").blur()
+
+
+def generate(page, prompt: str, steps: int | None = None) -> None:
+    fill(page, prompt, steps)
     page.locator("#generate").click()
 
 
@@ -56,7 +83,7 @@ def test_the_first_page_is_there_within_five_seconds(studio, start_again):
 
 
 @model_does_not_matter
-def test_progress_moves_and_previews_change(page, studio):
+def test_progress_moves_and_previews_change(page, steps, gates):
     page.evaluate("""() => {
       window.seen = {percents: [], previews: new Set()};
       new MutationObserver(() => {
@@ -65,12 +92,14 @@ def test_progress_moves_and_previews_change(page, studio):
         if (stage.dataset.phase === 'denoising') seen.previews.add(stage.querySelector('.preview').getAttribute('src'));
       }).observe(document.querySelector('#stage'), {subtree: true, attributes: true, childList: true});
     }""")
-    steps = studio.slow_steps if studio.kind == "demo" else 4  # the demo model makes some twenty steps a second
-    generate(page, studio.slow_prompt, steps=steps)
+    generate(page, HELD, steps)
     wait_for(page, "denoising")
     assert re.search(rf"Step \d+ of {steps}", page.locator(".stage .readout").inner_text())
     assert re.search(r"a step", page.locator(".stage .numbers").inner_text())
     page.wait_for_function("document.querySelector('.stage .preview').naturalWidth > 1")
+    for number, gate in enumerate(gates, 1):
+        shows_step(page, number)
+        gate.open()
     wait_for(page, "finished")
     percents, previews = page.evaluate("() => [seen.percents, [...seen.previews]]")
     assert percents == sorted(percents) and len(set(percents)) >= 4
@@ -115,9 +144,11 @@ def test_a_seed_can_be_kept_and_makes_the_same_video(page):
 
 
 @model_does_not_matter
-def test_stop_works_while_it_runs_and_keeps_what_there_is(page, studio):
-    begun(page, partial(generate, page, studio.slow_prompt, steps=studio.slow_steps))
-    page.wait_for_function("/Step [2-9]/.test(document.querySelector('.stage .readout').innerText)")
+def test_stop_works_while_it_runs_and_keeps_what_there_is(page, steps, gates):
+    begun(page, partial(generate, page, HELD, steps))
+    for gate in gates[:1]:
+        gate.open()
+    shows_step(page, 2)
     assert page.locator("#stop").is_visible() and page.locator("#generate").is_visible()  # another one may be queued meanwhile
     page.keyboard.press("Escape")
     wait_for(page, "cancelled")
@@ -204,16 +235,20 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
 
 
 @model_does_not_matter
-def test_two_visitors_wait_in_line_and_see_only_their_own(visit, studio):
+def test_two_visitors_wait_in_line_and_see_only_their_own(visit, steps, gates):
     first, second, third = visit(), visit(), visit()
-    generate(first, studio.slow_prompt, steps=60 if studio.kind == "demo" else 6)
+    fill(second, "a blue square", steps=3)
+    fill(third, "a white star", steps=2)
+    generate(first, HELD, steps)
     wait_for(first, "denoising", "encoding")
-    generate(second, "a blue square", steps=3)
+    second.locator("#generate").click()
     wait_for(second, "queued")
-    generate(third, "a white star", steps=2)
+    third.locator("#generate").click()
     wait_for(third, "queued")
     assert "Next in the queue" in second.locator(".stage .veil").inner_text()
     assert "Place 2" in third.locator(".stage .veil").inner_text()
+    for gate in gates:
+        gate.open()
     wait_for(first, "finished")
     wait_for(second, "finished")
     wait_for(third, "finished")
@@ -225,9 +260,9 @@ def test_two_visitors_wait_in_line_and_see_only_their_own(visit, studio):
 
 
 @model_does_not_matter
-def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, studio):
+def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, studio, steps, gates):
     page = visit()
-    generate(page, studio.slow_prompt, steps=4 if studio.kind == "fake" else 30)
+    generate(page, HELD, steps)
     wait_for(page, "denoising")
     job = page.locator(".stage").get_attribute("data-job")
     page.close()
@@ -235,6 +270,8 @@ def test_a_closed_page_keeps_its_job_and_shows_it_when_it_comes_back(visit, stud
     back.goto(studio.url)
     wait_for(back, "denoising", "decoding", "finished")
     assert back.locator(".stage").get_attribute("data-job") == job
+    for gate in gates:
+        gate.open()
     wait_for(back, "finished")
     plays(back)
 

@@ -65,8 +65,14 @@ def test_only_the_operator_may_begin_a_download(desk, operator):
     assert queued(desk, a_large_request(), desk.visit(operator)).request.preset == WAN.name
 
 
-def test_a_waiting_video_cannot_be_changed_into_a_download(desk, operator):
-    queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
+@pytest.fixture
+def running(desk, close_gate) -> Job:
+    """A visitor's video that is being made until the test's end, so that others wait."""
+    close_gate("a held square")
+    return queued(desk, a_request(prompt="a held square"), desk.visit(VISITOR))
+
+
+def test_a_waiting_video_cannot_be_changed_into_a_download(desk, running, operator):
     waiting = queued(desk, a_request(), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
         revised(desk, waiting, a_large_request(), desk.visit(VISITOR))
@@ -109,12 +115,12 @@ def test_a_programs_key_counts_more_than_its_cookies_and_its_address(desk, opera
     assert keyed.visit(caller).owner.startswith("session-")
 
 
-def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):
+def test_visitors_use_only_the_presets_that_the_operator_names(desk, running, operator):
     narrow = replace(desk, can_run=lambda preset: True, models=frozenset({WAN.name}))
     visitor = narrow.visit(VISITOR)
     with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
         queued(narrow, a_request(), visitor)
-    waiting = queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
+    waiting = queued(desk, a_request(), desk.visit(VISITOR))
     with pytest.raises(RequestError, match="is not offered to visitors"):
         revised(narrow, waiting, a_request(), visitor)
     everything, tiny = narrow.visit(operator), load_preset("wan-tiny")
@@ -122,8 +128,7 @@ def test_visitors_use_only_the_presets_that_the_operator_names(desk, operator):
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
-def test_a_new_cookie_is_no_new_place_in_line(desk):
-    desk.engine.submit(a_request(prompt="a slow square", steps=9))
+def test_a_new_cookie_is_no_new_place_in_line(desk, running):
     narrow = replace(desk, most_of_address=2, most_in_all=4)
 
     def queue(number: int, host: str) -> None:
@@ -138,8 +143,7 @@ def test_a_new_cookie_is_no_new_place_in_line(desk):
         queue(6, "127.0.0.1")
 
 
-def test_places_are_counted_and_taken_in_one_step(desk):
-    desk.engine.submit(a_request(prompt="a slow square", steps=9))
+def test_places_are_counted_and_taken_in_one_step(desk, running):
     visit, answers = desk.visit(VISITOR), []
 
     def queue() -> None:
@@ -164,8 +168,7 @@ def test_nothing_is_taken_when_the_disk_is_almost_full(desk, operator, monkeypat
     assert queued(desk, a_request(), desk.visit(operator))
 
 
-def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, monkeypatch):
-    slow = queued(desk, a_request(prompt="a slow square", steps=30), desk.visit(VISITOR))
+def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, running, monkeypatch):
     begun, gate, queue = threading.Event(), threading.Event(), desk.engine._enqueue
 
     def held(*arguments) -> Job:
@@ -183,9 +186,8 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, m
         with pytest.raises(asyncio.CancelledError):
             await task
         gate.set()
-        [told_of_none] = [job.id for job in desk.engine.jobs() if job.id != slow.id]
+        [told_of_none] = [job.id for job in desk.engine.jobs() if job.id != running.id]
         while desk.engine.job(told_of_none).state != "cancelled":
             await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(go(), 120))
-    desk.engine.cancel(slow.id)

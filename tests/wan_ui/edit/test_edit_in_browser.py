@@ -215,11 +215,12 @@ def test_a_video_made_from_words_becomes_the_clip(visit):
     assert page.locator('.stage [data-act="compare:original"]').is_visible() and job
 
 
-def test_a_slow_one_can_be_stopped_and_waits_without_a_pencil(visit, clip):
+def test_one_can_be_stopped_and_one_waits_without_a_pencil(visit, close_gate, clip):
+    close_gate("a held square over a clip")
     page = visit()
     open_edit(page)
     taken(page, clip)
-    page.locator("#edit-prompt").fill("a slow square over a clip")
+    page.locator("#edit-prompt").fill("a held square over a clip")
     page.locator("#edit-make").click()
     page.locator('.stage[data-phase="denoising"]').wait_for()
     page.locator("#edit-prompt").fill("the next one")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.gates import Gate
 from tests.wan_ui.steps import generate, ready, rest, until
 
 pytestmark = pytest.mark.browser
@@ -18,32 +19,33 @@ window.Notification = class {
 TITLE = "Wan TPU Studio"
 
 
-def make_one_that_takes_long(page, prompt: str) -> None:
-    generate(page, prompt, 2)
+def make_one_that_takes_long(page, gate: Gate) -> None:
+    generate(page, gate.name)
     until(page, f"document.title.endsWith(' % · {TITLE}')")
     page.clock.fast_forward(40_000)
-    page.locator(".queue li[data-state=finished]", has_text=prompt).wait_for()
+    gate.open()
+    page.locator(".queue li[data-state=finished]", has_text=gate.name).wait_for()
 
 
-def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit):
+def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit, close_gate):
     page = visit()
     rest(page)
     page.add_init_script(PERMISSION)
     page.clock.install()
     page.reload()
     ready(page)
-    make_one_that_takes_long(page, "a slow red square")
+    make_one_that_takes_long(page, close_gate("a red square"))
     page.locator("#notice").wait_for()
     until(page, f"document.title === '{TITLE}'")
     page.locator("#notice [data-notice=yes]").click()
     page.locator("#notice").wait_for(state="hidden")
     assert page.evaluate("timesAsked") == 1
     page.evaluate("isAway = true")
-    make_one_that_takes_long(page, "a slow <i>blue</i> square")
+    make_one_that_takes_long(page, close_gate("a <i>blue</i> square"))
     until(page, "notices.length > 0")
-    assert page.evaluate("notices") == [["Your video is done", "a slow <i>blue</i> square"]]
+    assert page.evaluate("notices") == [["Your video is done", "a <i>blue</i> square"]]
     assert page.title() == f"Your video is done · {TITLE}"
     page.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
     until(page, f"document.title === '{TITLE}'")
-    make_one_that_takes_long(page, "a slow green square")
+    make_one_that_takes_long(page, close_gate("a green square"))
     assert page.evaluate("notices.length") == 1 and not page.locator("#notice").is_visible(), "who looks is not told"

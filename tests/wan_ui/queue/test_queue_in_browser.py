@@ -25,8 +25,9 @@ def studio(own_studio):
     return own_studio
 
 
-def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page):
-    generate(page, "a slow red square", 60)  # until it is stopped below
+def test_the_queue_can_be_put_in_order_changed_and_thinned_out(page, close_gate):
+    close_gate("a held square")
+    generate(page, "a held square")
     page.locator('.stage[data-phase="denoising"]').wait_for()
     for prompt in ("one", "two", "three"):
         generate(page, prompt)
@@ -97,7 +98,8 @@ def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_
     page.unroute("**/run/predict")
 
 
-def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page):
+def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page, close_gate):
+    close_gate("one that is stopped")
     answers, holds = [], [True]
 
     def handle(route):
@@ -106,7 +108,7 @@ def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page):
         else:
             route.continue_()
 
-    generate(page, "a slow one that is stopped", 60)
+    generate(page, "one that is stopped")
     page.locator('.stage[data-phase="denoising"]').wait_for()
     page.route("**/run/predict", handle)
     generate(page, "one that is soon over")
@@ -134,9 +136,10 @@ def test_same_again_keeps_the_seed_and_a_new_seed_does_not(page):
         assert (re.search(r"Seed\s+(\d+)", page.locator(".stage .facts").inner_text())[1] == seed) is is_same
 
 
-def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio):
+def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio, close_gate):
     page = visit()
-    generate(page, "a slow one", 40)
+    close_gate("a held one")
+    generate(page, "a held one")
     page.locator('.stage[data-phase="denoising"]').wait_for()
     generate(page, "the one after")
     page.locator('.queue li[data-state="queued"]').wait_for()
@@ -144,7 +147,7 @@ def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio
     back, other = page.context.new_page(), page.context.new_page()
     for tab in (back, other):
         tab.goto(studio.url)
-        tab.locator('.queue li[data-state="running"]', has_text="a slow one").wait_for()
+        tab.locator('.queue li[data-state="running"]', has_text="a held one").wait_for()
         tab.locator('.stage[data-phase="denoising"]').wait_for()
     back.locator("#stop").click()
     for tab in (back, other):
@@ -153,32 +156,35 @@ def test_a_closed_tab_loses_nothing_and_another_tab_shows_the_same(visit, studio
         tab.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
-def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_stops_it(visit, studio, data_dir):
+def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_stops_it(visit, studio, close_gate, data_dir):
     page, browser = visit(), visit()
-    generate(page, "a slow one elsewhere", 60)
+    gate, _ = close_gate("one elsewhere"), close_gate("one elsewhere", "step 3")
+    generate(page, "one elsewhere", 4)
     page.locator('.stage[data-phase="denoising"]').wait_for()
     page.close()
-    assert "a slow one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
+    assert "one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
     rest(browser)
     browser.goto(Access.of(data_dir).link(studio.url))
     until(browser, "typeof window.studioAct === 'function'")  # the model is busy, not ready
-    running = browser.locator('.queue li[data-state="running"]', has_text="a slow one elsewhere")
+    running = browser.locator('.queue li[data-state="running"]', has_text="one elsewhere")
     running.wait_for()
     running.click()
     browser.locator('.stage[data-phase="denoising"]').wait_for()
-    step = "Number(/Step (\\d+)/.exec(document.querySelector('.stage .readout').innerText)?.[1])"
-    seen = browser.evaluate(step)
-    until(browser, f"seen => {step} > seen", seen)
+    readout = "document.querySelector('.stage .readout').innerText"
+    until(browser, f"{readout}.includes('Step 1 of 4')")
+    gate.open()
+    until(browser, f"{readout}.includes('Step 2 of 4')")
     browser.locator("#stop").click()
     browser.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
-def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
+def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_path):
+    gate = close_gate("a held square")
     with _serving("fake", tmp_path) as server:
         page = chromium.new_context().new_page()
         page.goto(server.url)
         until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
-        generate(page, "a slow red square", 20)  # half a minute: it runs until the server dies
+        generate(page, "a held square")
         page.locator('.stage[data-phase="denoising"]').wait_for()
         for prompt in ("left one", "left two"):
             generate(page, prompt)
@@ -190,15 +196,17 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, tmp_path):
         page.close()  # Gradio reloads an open tab when it finds the server again; that would interrupt a visit of ours
         page = page.context.new_page()
         page.goto(again.url)
+        until(page, "document.querySelector('.stage').innerText.includes('a held square')")
+        gate.open()
         until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
-        until(page, "document.querySelector('.stage').innerText.includes('a slow red square')")
         page.context.close()
 
 
 @pytest.mark.slow  # the limit holds in tests/backend/engine/test_library.py and tests/wan_ui/routes/test_videos.py
-def test_a_visitor_who_waits_too_much_is_told(visit):
+def test_a_visitor_who_waits_too_much_is_told(visit, close_gate):
     page = visit()
-    generate(page, "a slow red square", 100)  # each step takes a second: it is there until it is stopped
+    close_gate("a held square")
+    generate(page, "a held square")
     page.locator('.stage[data-phase="denoising"]').wait_for()
     job = page.locator(".stage").get_attribute("data-job")
     for number in range(21):

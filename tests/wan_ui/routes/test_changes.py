@@ -58,28 +58,31 @@ def submit(desk: Desk, token: str, prompt: str, **options) -> None:
     desk.engine.submit(a_request(prompt, **options), owner_of({COOKIE: token}))
 
 
-def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk):
-    first, came, _ = told(
-        desk,
-        ANNA,
-        in_queue("Nothing is waiting"),
-        in_queue("a slow green square"),
-        in_queue('data-state="finished"'),
-        act=lambda: submit(desk, ANNA, "a slow green square"),
-    )
+def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk, close_gate):
+    gate = close_gate("a held square")
+
+    def is_shown(news: dict) -> bool:
+        if found := in_queue("a held square")(news):
+            gate.open()
+        return found
+
+    act, is_finished = (lambda: submit(desk, ANNA, "a held square")), in_queue('data-state="finished"')
+    first, came, _ = told(desk, ANNA, in_queue("Nothing is waiting"), is_shown, is_finished, act=act)
     assert set(first["parts"]) == {"worker-status", "queue", "warm"} and came["count"] > first["count"]
 
 
 @pytest.mark.bench
-def test_a_change_is_told_within_half_a_second(desk):
-    submit(desk, BEN, "a slow square", steps=20)
+def test_a_change_is_told_within_half_a_second(desk, close_gate):
+    close_gate("a held square")
+    submit(desk, BEN, "a held square")
     began = time.time()
     (news,) = told(desk, ANNA, in_queue("waiting square"), act=lambda: submit(desk, ANNA, "a waiting square"))
     assert began <= news["since"] and time.time() - news["since"] < 0.5
 
 
-def test_nobody_is_told_of_anothers_job(desk):
-    submit(desk, ANNA, "a slow secret of anna", steps=9)
+def test_nobody_is_told_of_anothers_job(desk, close_gate):
+    close_gate("a secret of anna")
+    submit(desk, ANNA, "a secret of anna")
     submit(desk, ANNA, "another secret of anna")
     assert told(desk, ANNA, in_queue("another secret of anna"))
     news = told(desk, BEN, in_queue("Somebody else"))
@@ -89,14 +92,15 @@ def test_nobody_is_told_of_anothers_job(desk):
     )
 
 
-def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk):
-    submit(desk, ANNA, "a slow square", steps=4)
-    wait_for(lambda: desk.engine.worker_status().state == "busy")
+def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk, close_gate):
+    gate = close_gate("a held square", "step 1")
+    submit(desk, ANNA, "a held square", steps=4)
+    gate.wait()
     before = desk.engine.changes()
     busy, ready = (
         lambda news, state=state: f'data-state="{state}"' in news["parts"].get("worker-status", "") for state in ("busy", "ready")
     )
-    first, later = told(desk, BEN, busy, ready)
+    first, later = told(desk, BEN, busy, ready, act=gate.open)
     assert later["count"] == first["count"] and desk.engine.changes() > before + 2
 
 
@@ -109,12 +113,13 @@ def test_a_page_is_told_in_its_visitors_language(desk):
     assert told(desk, ANNA, in_queue("队列"), language="zh-CN")
 
 
-def test_a_workers_state_is_told(desk):
+def test_a_workers_state_is_told(desk, close_gate):
+    close_gate("a held square")
     assert told(
         desk,
         ANNA,
         lambda news: 'data-state="busy"' in news["parts"].get("worker-status", ""),
-        act=lambda: submit(desk, BEN, "a slow square"),
+        act=lambda: submit(desk, BEN, "a held square"),
     )
 
 

@@ -163,8 +163,9 @@ def test_an_id_must_be_one_that_can_be_sent_back(engine, key):
     assert client(engine).post("/mcp", content=body).status_code == 400
 
 
-def test_callers_have_places_of_their_own(engine):
-    slow = engine.submit(a_request(prompt="a slow square", steps=9))
+def test_callers_have_places_of_their_own(engine, close_gate):
+    close_gate("a held square")
+    held = engine.submit(a_request(prompt="a held square"))
     narrow = desk_of(engine, most_waiting=1)
     for address in ("203.0.113.1", "203.0.113.2"):
         request = SimpleNamespace(headers={}, client=(address, 1))
@@ -172,13 +173,14 @@ def test_callers_have_places_of_their_own(engine):
         asyncio.run(narrow.submitted(a_request(), visit))
         with pytest.raises(QueueFull):
             asyncio.run(narrow.submitted(a_request(), visit))
-    for job_id in (*engine.line(), slow.id):
+    for job_id in (*engine.line(), held.id):
         engine.cancel(job_id)
 
 
 @pytest.mark.parametrize("token", [None, 1])
-def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, token):
-    slow = engine.submit(a_request(prompt="a slow square", steps=20))
+def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, close_gate, token):
+    close_gate("a held square")
+    held = engine.submit(a_request(prompt="a held square"))
     call = {"name": "generate_video", "arguments": {"prompt": "a red square"}, "_meta": {"progressToken": token}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
     app = Starlette(routes=[mcp_route(desk_of(engine), is_open=True)])
@@ -197,7 +199,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, tok
         async def send(message: dict) -> None:
             """Nobody reads it."""
 
-        while engine.line():  # the slow one has not begun
+        while engine.line():  # the held one has not begun
             await asyncio.sleep(0.02)
         answering = asyncio.create_task(app(dict(scope, scheme="http", server=("testserver", 80)), receive, send))
         while not engine.line():
@@ -211,7 +213,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, tok
 
     [waiting] = asyncio.run(asyncio.wait_for(hang_up(), 120))
     assert engine.job(waiting).state == "cancelled"
-    engine.cancel(slow.id)
+    engine.cancel(held.id)
 
 
 def test_an_assistant_is_offered_the_presets_that_visitors_may_use(engine):

@@ -29,9 +29,10 @@ def test_the_menu_makes_a_larger_video_and_keeps_the_first(visit):
     until(page, WIDTH.format(192))
 
 
-def test_a_stop_ends_it_and_the_first_video_stays(visit):
+def test_a_stop_ends_it_and_the_first_video_stays(visit, close_gate):
     page = visit()
-    first = made(page, "a slow square", steps=1)
+    close_gate("a square that is held", "frame 2")
+    first = made(page, "a square that is held", steps=1)
     page.locator(".stage .menu.upscale summary").click()
     page.locator(".stage .menu.upscale button").first.click()
     page.locator(".stage .detail", has_text="of 17").wait_for()

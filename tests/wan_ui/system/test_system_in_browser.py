@@ -49,16 +49,17 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
 
 
 @pytest.mark.slow  # the sentence comes in tests/backend/engine/test_disasters.py
-def test_stop_on_another_servers_video_says_who_can(visit, studio, data_dir):
+def test_stop_on_another_servers_video_says_who_can(visit, studio, close_gate, data_dir):
     page = visit()
-    generate(page, "a slow red square", steps=100)  # longer than a second server takes to start
+    close_gate("a held square")
+    generate(page, "a held square")
     until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
     with _serving("fake", data_dir) as second:
         other = page.context.new_page()
         other.goto(Access.of(data_dir).link(second.url))
         ready(other)
         until(other, "document.querySelector('.stage').dataset.phase === 'denoising'")
-        for act in (other.locator("#stop").click, lambda: press(other, "a slow red square", "queue:cancel")):
+        for act in (other.locator("#stop").click, lambda: press(other, "a held square", "queue:cancel")):
             act()
             message = other.locator('#message .message.shown[data-bad="true"]', has_text="nother server")
             message.wait_for()
