@@ -41,17 +41,22 @@ from wan_ui.stage.html import stage_html
 from wan_ui.words.english import ENGLISH
 
 KILLED = """
-import json, os, signal, sys, time
+import json, os, signal, sys
 from pathlib import Path
 from tests.second_family.registered import generate, load
 from backend.contract.request import GenerationRequest
+from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
+
+def save_and_wait(self, copy, save=StateSaver.save):
+    save(self, copy)
+    self._writing.result()
+
+StateSaver.save, StateSaver.is_due = save_and_wait, lambda self: True
 
 folder, request = Path(sys.argv[1]), GenerationRequest.from_stored(json.loads(sys.argv[2]))
 loaded = load(load_preset(request.preset), None, lambda event: None)
 for event in generate(request, loaded, folder, lambda: False):
-    if event.kind == "step" and event.index in (5, 7):
-        time.sleep(2.5)  # after the fifth step a state is due, after the seventh it is written
     if event.kind == "step" and event.index == 7:
         os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from backend.contract.events import Finished, Queued
 from backend.engine.job import new_job_id
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from tests.backend.conftest import wait_for
 from tests.clock import is_within
 from tests.wan_ui.builders import a_job, a_request, a_result
 from tests.wan_ui.conftest import _serving
@@ -58,7 +60,7 @@ def server(tmp_path_factory) -> Iterator[tuple[str, Path, int]]:
     data_dir = tmp_path_factory.mktemp("many")
     fill(data_dir)
     with _serving("fake", data_dir) as server:
-        time.sleep(3)  # the worker and the first cleaning have started
+        wait_for(lambda: httpx.get(f"{server.url}healthz").json()["worker"] == "ready")
         yield server.url, data_dir, server._process.pid
 
 

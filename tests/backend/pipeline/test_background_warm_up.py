@@ -81,16 +81,17 @@ def test_programs_are_numbered_and_their_seconds_are_learned(folder, monkeypatch
 
 
 class Slow:
-    """Stands in for `warm_up`: programs of a tenth of a second; `made` are those that were finished."""
+    """Stands in for `warm_up`: programs that take so long, or until `go` is set; `made` are those that were finished."""
 
     def __init__(self, seconds: float = 0.1, error: Exception | None = None) -> None:
         self.made, self._seconds, self._error = 0, seconds, error
-        self.is_over = threading.Event()
+        self.has_begun, self.go, self.is_over = threading.Event(), threading.Event(), threading.Event()
 
     def __call__(self, model, request):
         for index in range(1, 6):
             yield Compiling(f"program {index}")
-            time.sleep(self._seconds)
+            self.has_begun.set()
+            self.go.wait(self._seconds)
             if self._error:
                 self.is_over.set()
                 raise self._error
@@ -99,10 +100,10 @@ class Slow:
 
 
 def test_it_ends_after_the_program_that_it_is_making_and_says_which(monkeypatch):
-    slow, told = Slow(), []
+    slow, told = Slow(seconds=60.0), []
     monkeypatch.setattr(module, "warm_up", slow)
-    with BackgroundWarmUp(None, REQUEST, told.append):
-        time.sleep(0.05)
+    with BackgroundWarmUp(None, REQUEST, lambda event: (told.append(event), slow.go.set())):
+        assert slow.has_begun.wait(60)
     assert slow.made == 1 and told == [Compiling("program 1")]
 
 

@@ -36,9 +36,27 @@ def test_it_is_given_prompt_preset_and_instructions():
     assert found[-1] == "wan-tiny 1.0625 False EIN KREIS; $(RM -RF) 圆", "the instructions are Chinese, as the prompt is in part"
 
 
-def test_it_is_shown_as_it_is_written():
-    code = "import time\nfor word in ('a', ' red', ' circle'): print(word, end='', flush=True); time.sleep(0.2)"
-    assert all_suggestions(program(code), asked()) == ["a", "a red", "a red circle"]
+WAITING = """
+import pathlib, sys, time
+for word in ("a", " red", " circle"):
+    print(word, end="", flush=True)
+    while not pathlib.Path(sys.argv[1], word.strip()).exists():
+        time.sleep(0.01)
+"""
+"""Writes each word once the one before has been shown."""
+
+
+def test_it_is_shown_as_it_is_written(tmp_path):
+    helper = Program(command=(sys.executable, "-c", WAITING, str(tmp_path)))
+
+    async def collect() -> list[str]:
+        shown = []
+        async for text in suggestions(helper, asked()):
+            shown.append(text)
+            (tmp_path / text.split()[-1]).touch()
+        return shown
+
+    assert asyncio.run(collect()) == ["a", "a red", "a red circle"]
 
 
 @pytest.mark.parametrize(

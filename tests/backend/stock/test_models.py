@@ -63,7 +63,7 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
 
 def test_a_model_that_is_being_downloaded_stays(make_engine, hub: FakeHub, home):
     engine = make_engine()
-    hub.chunk_seconds = 0.3
+    hub.stop_after, hub.trickles = 100_000, True
     engine.models.fetch(REPOSITORY)
     with pytest.raises(StudioError, match="pause the download first"):
         engine.remove_model(REPOSITORY)

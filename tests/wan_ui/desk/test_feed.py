@@ -52,9 +52,8 @@ def test_what_is_not_kept_is_news_once_until_it_is_taken_and_ends_with_the_last_
     async def look(first: int) -> None:
         with feed.followed(first) as follower:
             assert await follower.news(5) == [first]
-            batches.put((1,)), batches.put((2,)), batches.put((3,))
-            await asyncio.to_thread(wait_for, batches.empty)
-            await asyncio.sleep(0.2)
+            batches.put((1,)), batches.put((2,)), batches.put((3,)), batches.put(())
+            await asyncio.to_thread(wait_for, batches.empty)  # the last one is taken after those before it were given
             assert await follower.news(5) == [1] and await follower.news(0.01) == [] and not follower.is_over
             assert readers() == 1
 
