@@ -179,12 +179,12 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
 
 
 def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_path):
-    gate = close_gate("a held square")
+    gates = [close_gate("a held square", f"step {number}") for number in (2, 3)]  # a dying server's worker ends its step
     with _serving("fake", tmp_path) as server:
         page = chromium.new_context().new_page()
         page.goto(server.url)
         until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
-        generate(page, "a held square")
+        generate(page, "a held square", 4)
         page.locator('.stage[data-phase="denoising"]').wait_for()
         for prompt in ("left one", "left two"):
             generate(page, prompt)
@@ -196,8 +196,10 @@ def test_a_restarted_server_goes_on_with_the_queue(chromium, close_gate, tmp_pat
         page.close()  # Gradio reloads an open tab when it finds the server again; that would interrupt a visit of ours
         page = page.context.new_page()
         page.goto(again.url)
-        until(page, "document.querySelector('.stage').innerText.includes('a held square')")
-        gate.open()
+        page.locator('.queue li[data-state="running"]', has_text="a held square").wait_for()
+        page.locator('.stage[data-phase="denoising"]').wait_for()
+        for gate in gates:
+            gate.open()
         until(page, "document.querySelectorAll('.queue li[data-state=\"finished\"]').length === 3")
         page.context.close()
 
