@@ -111,9 +111,10 @@ def test_menus_of_create(page):
     page.keyboard.press("Escape")
 
 
-def test_a_video_that_is_being_made(page):
+def test_a_video_that_is_being_made(page, close_gate):
     begin(page)
-    page.locator("#prompt textarea").fill("a slow red square")
+    close_gate("a held square")
+    page.locator("#prompt textarea").fill("a held square")
     page.locator("#steps input[type=number]").fill("20")
     page.locator("#generate").click()
     page.locator('.stage[data-phase="denoising"]').wait_for()

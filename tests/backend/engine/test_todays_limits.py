@@ -60,12 +60,13 @@ def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_imported_request_that_the_preset_refuses_is_not_queued(engine, tmp_path, name):
+def test_an_imported_request_that_the_preset_refuses_is_not_queued(engine, close_gate, tmp_path, name):
+    close_gate("a held square")
     changes, words = REFUSED[name]
     job = imported_job(engine, tmp_path, **changes)
     with pytest.raises(RequestError, match=words):
         engine.submit(job.request, "ann")
-    waiting = engine.submit(request("a slow square", steps=20), "ann")
+    waiting = engine.submit(request("a held square"), "ann")
     second = engine.submit(request(), "ann")
     with pytest.raises(RequestError, match=words):
         engine.revise(second.id, job.request)
