@@ -93,7 +93,7 @@ def keep_component_ids() -> None:
 def begin_pages_with(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
     """Put this at the start of the head of Gradio's pages, from now on, for all apps of this process (6.31, `routes.templates`).
 
-    What Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/assets/frames.js`. Of the style sheets
+    What Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/scripts.py`. Of the style sheets
     that Gradio takes (`css`), its script drops cascade layers and writes every other rule twice. The body names the language that
     `language` finds in a request's headers: Gradio says "en" and then the browser's own, whatever language the words are in.
     """

@@ -12,7 +12,7 @@ from html import escape
 import gradio as gr
 
 from backend.contract.worker import WorkerView, summary
-from wan_ui.parts.events import script_for
+from wan_ui.parts.events import starts
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.values import pairs_html
@@ -24,18 +24,6 @@ _LOGO = (
     '<svg class="logo" viewBox="0 0 28 28" aria-hidden="true"><rect width="28" height="28" rx="8"/>'
     '<path d="M6.5 9.5l3.6 9 3.9-9 3.9 9 3.6-9"/></svg>'
 )
-_THEME_TOGGLE = """
-const key = 'studio-theme';
-const apply = theme => document.body.classList.toggle('dark', theme === 'dark');
-const stored = localStorage.getItem(key);
-if (stored) apply(stored);
-element.addEventListener('click', event => {
-  if (!event.target.closest('#theme-toggle')) return;
-  const theme = document.body.classList.contains('dark') ? 'light' : 'dark';
-  localStorage.setItem(key, theme);
-  apply(theme);
-});
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +39,8 @@ def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> H
     """Builds the bar, with these views."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(views, texts), elem_id="title")
-        shown = gr.HTML(status_html(workers, texts), js_on_load=script_for("worker-status"), elem_id="worker-status")
-        tools = gr.HTML(tools_html(views, texts), js_on_load=_THEME_TOGGLE, elem_id="theme")
+        shown = gr.HTML(status_html(workers, texts), js_on_load=starts("worker_status"), elem_id="worker-status")
+        tools = gr.HTML(tools_html(views, texts), js_on_load=starts("theme"), elem_id="theme")
     return Header(title=title, status=shown, tools=tools)
 
 

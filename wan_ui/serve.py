@@ -40,8 +40,9 @@ from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.tasks import tasks_routes
 from wan_ui.routes.videos import videos_routes
+from wan_ui.scripts import Scripts, scripts_route
 from wan_ui.studio import build
-from wan_ui.theme import favicon, first_script, script, studio_theme, styles
+from wan_ui.theme import favicon, studio_theme, styles
 from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
 from wan_ui.words.english import ENGLISH
@@ -144,20 +145,20 @@ def serve(
     """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
     keep_component_ids()
     shorten_errors()
-    head = f"<script>(() => {{{first_script()}}})();</script><style>{styles()}</style>"
-    begin_pages_with(head, lambda headers: texts_for(headers).language)
+    scripts = Scripts.read()
+    begin_pages_with(f"{scripts.head()}<style>{styles()}</style>", lambda headers: texts_for(headers).language)
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
     door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
     desk = Desk(engine=engine, access=access, can_run=engine.has_weights, models=models)
-    routes = _routes(desk, views, is_open=options.get("auth") is None)
+    routes = [scripts_route(scripts), *_routes(desk, views, is_open=options.get("auth") is None)]
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
         quiet=True,
         prevent_thread_lock=True,
         theme=studio_theme(),
-        js=script(),
+        js="() => studio.open()",
         favicon_path=favicon(),
         allowed_paths=[str(EXAMPLES_FOLDER)],
         footer_links=[],

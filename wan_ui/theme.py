@@ -130,17 +130,6 @@ def styles() -> str:
     return "\n".join([f"@layer {', '.join(LAYERS)};", *(path.read_text(encoding="utf-8") for path in (*shared, *views))])
 
 
-def script() -> str:
-    """The page's own script, and the parts of it that know of sound, of the ends of videos and of long work."""
-    names = ("studio.js", "sound.js", "notice.js", "tasks.js")
-    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
-
-
-def first_script() -> str:
-    """What runs before Gradio's own scripts."""
-    return (ASSETS / "frames.js").read_text(encoding="utf-8")
-
-
 def favicon() -> Path:
     """The icon in the browser's tab."""
     return ASSETS / "favicon.png"

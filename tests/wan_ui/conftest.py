@@ -184,7 +184,7 @@ class _Visitors:
         _forget(page, self.studio.url)
         _watch(page, self.studio.url, troubles)
         page.goto(self.studio.url)
-        page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+        page.wait_for_function("window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
         return page
 
     def close(self, kind: tuple[int, int, bool], context: Any) -> None:

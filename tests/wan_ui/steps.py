@@ -60,7 +60,7 @@ def held(page, requests: list) -> None:
 
 def ready(page) -> None:
     until(page, "document.querySelector('.status')?.dataset.state === 'ready'")
-    until(page, "typeof window.studioAct === 'function'")
+    until(page, "window.studio?.isOpen")
 
 
 def again(page):

@@ -142,7 +142,7 @@ def test_a_chinese_page_has_its_word(chromium, studio):
     context = chromium.new_context(locale="zh-CN")
     page = context.new_page()
     page.goto(studio.url)
-    until(page, "window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+    until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
     page.locator("#more > button").click()
     page.locator("#grain", has_text="胶片颗粒").wait_for()
     context.close()

@@ -209,7 +209,7 @@ def test_every_view_in_chinese(chromium, studio):
     context = chromium.new_context(locale="zh-CN", viewport=WIDE, reduced_motion="reduce")
     page = context.new_page()
     page.goto(studio.url)
-    until(page, "window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+    until(page, "window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
     assert page.locator("body").get_attribute("lang") == "zh"
     for key in page.locator("#views button").evaluate_all("all => all.map(one => one.dataset.view)"):
         view(page, key)

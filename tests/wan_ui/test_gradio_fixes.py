@@ -173,7 +173,7 @@ def fewest_frames(chromium, url: str, way: str) -> int:
     page = chromium.new_context().new_page()
     page.add_init_script(COUNT_FRAMES + way)
     page.goto(url)
-    page.wait_for_function("window.studioView && document.querySelector('.status')?.dataset.state === 'ready'")
+    page.wait_for_function("window.studio?.isOpen && document.querySelector('.status')?.dataset.state === 'ready'")
     fewest = page.evaluate(FEWEST)
     page.context.close()
     return fewest

@@ -17,7 +17,7 @@ from wan_ui.door.refusals import refused
 from wan_ui.door.rules import UPLOAD, VIDEOS
 from wan_ui.words.languages import texts_for
 
-# The page's largest request is a file of own presets, which studio.js cuts to 320,000 characters: with Chinese at three bytes
+# The page's largest request is a file of own presets, which form/panel.js cuts to 320,000 characters: with Chinese at three bytes
 # a character, and the form sent with it, 954 KB (measured in Chromium); 199 ordinary presets are 279 KB, and the form with
 # a picture and both prompts as long as a model can read is 33 KB.
 MOST_BYTES = JSON_BYTES.of_visitor

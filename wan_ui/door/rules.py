@@ -32,6 +32,7 @@ ROUTES: Rules = {
     "/manifest.json": "public",
     "/robots.txt": "public",
     "/theme.css": "public",
+    "/studio/scripts/{version}/{name:path}": "public",
     "/static/{path:path}": "public",
     "/assets/{path:path}": "public",
     "/svelte/{path:path}": "public",

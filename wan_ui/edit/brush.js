@@ -1,187 +1,244 @@
-// The brush: what is painted over the frame that is shown, on a canvas as large as the clip's frames. What is coloured is made
-// anew. Strokes are kept, so that each can be undone; a mask that was brought as a picture is one of them.
-const brush = (() => {
-  const COLOUR = '#e5484d';
-  // `clip`: a mask that is a clip; `path`: that of the mask on the server, while it is the one that is painted.
-  const state = {strokes: [], stroke: null, erases: false, plays: false, path: '', clip: null};
+// The brush: what is painted over the shown frame, on a canvas as large as the clip's frames. Painted areas are regenerated. Strokes
+// are kept, so that each can be undone; an uploaded picture of a mask is one of them.
+import { capture, filesOf, find, on, onRelease, play } from '../parts/dom.js';
+import { fill } from '../parts/text.js';
+import { isPainted, paintLight, penWidth, pointOnFrame, scaleOf, seenStrokes } from './strokes.js';
 
-  const isPainted = () => {
-    const cleared = state.strokes.findLastIndex(one => one.clears);
-    return state.strokes.slice(cleared + 1).some(one => one.picture || !one.erases);
+const COLOR = [229, 72, 77];
+const COLOR_TEXT = `rgb(${COLOR.join()})`;
+
+/** @typedef {import('./strokes.js').Stroke} Stroke */
+/** @typedef {import('./strokes.js').Line} Line */
+/** @typedef {{path: string, name: string, is_picture?: boolean}} Mask */
+
+/**
+ * @param {import('../parts/server.js').Talk} talk
+ * @param {{clip: () => {path: string, width: number, height: number} | null, isPainting: () => boolean, changed: () => void}} view
+ */
+export const createBrush = (talk, view) => {
+  const { element, words, send, upload, one, input, button, canvas } = talk;
+  const state = {
+    strokes: /** @type {Stroke[]} */ ([]),
+    stroke: /** @type {Line | null} */ (null),
+    erases: false,
+    plays: false,
+    /** The painted mask on the server, until the paint changes. */
+    path: '',
+    /** A mask that is a clip. @type {Mask | null} */
+    clip: null,
   };
-  const isInverted = () => find('#edit-invert').checked;
-  const pen = () => find('#edit-canvas').getContext('2d');
-  // A part of a stroke, or a whole one. With the painted part kept, paint takes the colour away.
-  const draw = (context, stroke, from = 0) => {
-    context.globalCompositeOperation = !!stroke.erases !== isInverted() ? 'destination-out' : 'source-over';
-    if (stroke.picture) return context.drawImage(stroke.picture, 0, 0, context.canvas.width, context.canvas.height);
-    const points = stroke.points.slice(Math.max(0, from - 1));
-    context.strokeStyle = context.fillStyle = COLOUR;
-    Object.assign(context, {lineWidth: stroke.width, lineCap: 'round', lineJoin: 'round'});
-    context.beginPath();
-    context.moveTo(...points[0]);
-    for (const point of points.slice(1)) context.lineTo(...point);
-    if (points.length > 1) return context.stroke();
-    context.arc(...points[0], stroke.width / 2, 0, 2 * Math.PI);
-    context.fill();
+
+  const isInverted = () => input('#edit-invert').checked;
+
+  /** @param {HTMLCanvasElement} target */
+  const penOf = target => {
+    const pen = target.getContext('2d');
+    if (!pen) throw new Error('the browser draws no pictures');
+    return pen;
   };
+
+  /** Draws a stroke, or its part after the first `from` points. If the painted part is kept, paint takes the color away.
+   * @param {CanvasRenderingContext2D} pen @param {Stroke} stroke @param {number} [from] */
+  const draw = (pen, stroke, from = 0) => {
+    const erases = 'erases' in stroke && stroke.erases;
+    pen.globalCompositeOperation = erases !== isInverted() ? 'destination-out' : 'source-over';
+    if ('picture' in stroke) return pen.drawImage(stroke.picture, 0, 0, pen.canvas.width, pen.canvas.height);
+    if (!('points' in stroke)) return;
+    const [first, ...others] = stroke.points.slice(Math.max(0, from - 1));
+    pen.strokeStyle = pen.fillStyle = COLOR_TEXT;
+    Object.assign(pen, { lineWidth: stroke.width, lineCap: 'round', lineJoin: 'round' });
+    pen.beginPath();
+    pen.moveTo(...first);
+    for (const point of others) pen.lineTo(...point);
+    if (others.length) return pen.stroke();
+    pen.arc(...first, stroke.width / 2, 0, 2 * Math.PI);
+    pen.fill();
+  };
+
   const redraw = () => {
-    const context = pen(), {width, height} = context.canvas;
+    const pen = penOf(canvas('#edit-canvas'));
+    const { width, height } = pen.canvas;
     state.path = '';
-    context.globalCompositeOperation = 'source-over';
-    context.clearRect(0, 0, width, height);
-    context.fillStyle = COLOUR;
-    if (isInverted()) context.fillRect(0, 0, width, height);
-    const cleared = state.strokes.findLastIndex(one => one.clears);
-    for (const stroke of state.strokes.slice(cleared + 1)) draw(context, stroke);
-    find('#edit-undo').disabled = !state.strokes.length;
-    find('#edit-clear').disabled = !isPainted() && !isInverted();
-    edit.estimate();
+    pen.globalCompositeOperation = 'source-over';
+    pen.clearRect(0, 0, width, height);
+    pen.fillStyle = COLOR_TEXT;
+    if (isInverted()) pen.fillRect(0, 0, width, height);
+    for (const stroke of seenStrokes(state.strokes)) draw(pen, stroke);
+    button('#edit-undo').disabled = !state.strokes.length;
+    button('#edit-clear').disabled = !isPainted(state.strokes) && !isInverted();
+    view.changed();
   };
-  const undo = () => { state.strokes.pop(); redraw(); };
-  const clear = () => {
-    const canvas = find('#edit-canvas');
-    state.strokes = [];
-    find('#edit-invert').checked = false;
-    if (clip.facts) [canvas.width, canvas.height] = [clip.facts.width, clip.facts.height];
-    bring(null);
+
+  const undo = () => {
+    state.strokes.pop();
     redraw();
   };
 
-  // Where on the frame a pointer is: the picture lies in the middle of the canvas's box.
-  const onFrame = event => {
-    const canvas = find('#edit-canvas'), box = canvas.getBoundingClientRect();
-    const scale = Math.min(box.width / canvas.width, box.height / canvas.height);
-    return [
-      (event.clientX - box.left - (box.width - canvas.width * scale) / 2) / scale,
-      (event.clientY - box.top - (box.height - canvas.height * scale) / 2) / scale,
-    ];
+  /** Forgets all strokes and takes the size of the clip. */
+  const clear = () => {
+    const clip = view.clip();
+    const shown = canvas('#edit-canvas');
+    state.strokes = [];
+    input('#edit-invert').checked = false;
+    if (clip) [shown.width, shown.height] = [clip.width, clip.height];
+    useClip(null);
+    redraw();
   };
-  const penWidth = () => {
-    const {width, height} = find('#edit-canvas');
-    return Math.max(1, Math.min(width, height) * Number(find('#edit-brush-size').value) / 100);
+
+  /** @param {PointerEvent} event */
+  const pointOf = event => {
+    const shown = canvas('#edit-canvas');
+    return pointOnFrame({ x: event.clientX, y: event.clientY }, shown.getBoundingClientRect(), shown);
   };
-  const showRing = event => {
-    const canvas = find('#edit-canvas'), ring = find('.ring'), box = canvas.getBoundingClientRect();
-    ring.hidden = event.pointerType === 'touch' || event.target !== canvas;
+  const width = () => penWidth(canvas('#edit-canvas'), Number(input('#edit-brush-size').value));
+
+  /** Shows how large the brush is, around the pointer. @param {Element} target @param {PointerEvent} event */
+  const showRing = (target, event) => {
+    const shown = canvas('#edit-canvas');
+    const ring = one('.ring');
+    const box = shown.getBoundingClientRect();
+    ring.hidden = event.pointerType === 'touch' || target !== shown;
     if (ring.hidden) return;
-    const size = penWidth() * Math.min(box.width / canvas.width, box.height / canvas.height);
+    const size = width() * scaleOf(box, shown);
     ring.style.width = ring.style.height = `${size}px`;
     ring.style.left = `${event.clientX - box.left - size / 2}px`;
     ring.style.top = `${event.clientY - box.top - size / 2}px`;
   };
-  element.addEventListener('pointerdown', event => {
-    if (event.target.id !== 'edit-canvas' || event.button || state.clip) return;
-    capture(event.target, event);
+
+  on(element, 'pointerdown', (target, event) => {
+    if (!(target instanceof HTMLElement) || target.id !== 'edit-canvas' || event.button || state.clip) return;
+    capture(target, event);
     event.preventDefault();
-    event.target.focus({preventScroll: true});
-    state.stroke = {points: [onFrame(event)], width: penWidth(), erases: state.erases};
-    draw(pen(), state.stroke);
+    target.focus({ preventScroll: true });
+    state.stroke = { points: [pointOf(event)], width: width(), erases: state.erases };
+    draw(penOf(canvas('#edit-canvas')), state.stroke);
   });
-  element.addEventListener('pointermove', event => {
-    if (ways.current() === 'paint') showRing(event);
+  on(element, 'pointermove', (target, event) => {
+    if (view.isPainting()) showRing(target, event);
     if (!state.stroke) return;
-    const {points} = state.stroke, from = points.length;
-    for (const one of event.getCoalescedEvents?.() ?? []) points.push(onFrame(one));
-    if (points.length === from) points.push(onFrame(event));
-    draw(pen(), state.stroke, from);
+    const { points } = state.stroke;
+    const from = points.length;
+    for (const one of event.getCoalescedEvents?.() ?? []) points.push(pointOf(one));
+    if (points.length === from) points.push(pointOf(event));
+    draw(penOf(canvas('#edit-canvas')), state.stroke, from);
   });
-  onRelease(() => {
+  onRelease(element, () => {
     if (!state.stroke) return;
     state.strokes.push(state.stroke);
     state.stroke = null;
     redraw();
   });
-  element.addEventListener('pointerleave', () => { if (find('.ring')) find('.ring').hidden = true; });
-  element.addEventListener('keydown', event => {
-    if (ways.current() !== 'paint' || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== 'z') return;
-    if (event.target.matches('textarea, input:not([type=range]):not([type=checkbox]):not([type=radio])')) return;
+  element.addEventListener('pointerleave', () => {
+    const ring = find('.ring', element);
+    if (ring) ring.hidden = true;
+  });
+  on(element, 'keydown', (target, event) => {
+    if (!view.isPainting() || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== 'z') return;
+    if (target.matches('textarea, input:not([type=range]):not([type=checkbox]):not([type=radio])')) return;
     event.preventDefault();
     undo();
   });
-  element.addEventListener('click', event => {
-    const id = event.target.closest('.brush button')?.id;
+  on(element, 'click', target => {
+    const id = target.closest('.brush button')?.id;
     if (id === 'edit-brush' || id === 'edit-eraser') {
       state.erases = id === 'edit-eraser';
-      find('#edit-brush').setAttribute('aria-pressed', !state.erases);
-      find('#edit-eraser').setAttribute('aria-pressed', state.erases);
+      one('#edit-brush').setAttribute('aria-pressed', String(!state.erases));
+      one('#edit-eraser').setAttribute('aria-pressed', String(state.erases));
     }
     if (id === 'edit-undo') undo();
-    if (id === 'edit-clear') { find('#edit-invert').checked = false; state.strokes.push({clears: true}); redraw(); }
-    if (id === 'edit-play') play(!state.plays);
-    if (id === 'edit-mask-remove') { bring(null); redraw(); }
-  });
-  element.addEventListener('change', event => {
-    if (event.target.id === 'edit-invert') redraw();
-    if (event.target.id === 'edit-mask' && event.target.files.length) {
-      bringMask(event.target.files[0]);
-      event.target.value = '';
+    if (id === 'edit-clear') {
+      input('#edit-invert').checked = false;
+      state.strokes.push({ clears: true });
+      redraw();
+    }
+    if (id === 'edit-play') setPlaying(!state.plays);
+    if (id === 'edit-mask-remove') {
+      useClip(null);
+      redraw();
     }
   });
-  // One paints on a frame that stands still, and may look at the others.
-  const play = (plays = state.plays) => {
-    const player = find('#edit-player');
+  on(element, 'change', target => {
+    if (target.id === 'edit-invert') redraw();
+    if (target.id !== 'edit-mask') return;
+    const [file] = filesOf(target);
+    if (file) takeMask(file);
+  });
+
+  /** Plays the clip, or, while it is painted, stops it at a frame; the visitor may look at the others. @param {boolean} [plays] */
+  const setPlaying = (plays = state.plays) => {
+    const player = talk.video('#edit-player');
     state.plays = plays;
-    find('#edit-play').setAttribute('aria-pressed', plays);
-    if (plays || ways.current() !== 'paint') player.play().catch(() => {});
+    one('#edit-play').setAttribute('aria-pressed', String(plays));
+    if (plays || !view.isPainting()) play(player);
     else player.pause();
   };
 
-  // A mask that is brought: a picture becomes paint, a clip is used as it is.
-  const bring = mask => {
+  // An uploaded mask: a picture becomes paint, a clip is used as it is.
+  /** @param {Mask | null} mask */
+  const useClip = mask => {
     state.clip = mask;
-    find('.edit').dataset.mask = mask ? 'clip' : '';
-    find('.brought').hidden = !mask;
-    find('.brought span').textContent = mask ? fill(words().brought, mask) : '';
+    one('.edit').dataset.mask = mask ? 'clip' : '';
+    one('.brought').hidden = !mask;
+    one('.brought span').textContent = mask ? fill(words().brought, { name: mask.name }) : '';
   };
-  const bringMask = async file => {
-    if (!clip.facts) return;
-    const mask = await uploaded(file), facts = mask && await send('/mask', {mask, clip: clip.facts.path});
+  /** @param {File} file */
+  const takeMask = async file => {
+    const clip = view.clip();
+    const mask = clip && (await upload(file));
+    const facts = mask && (await send('/mask', { mask, clip: clip.path }));
     if (facts) await show(facts, URL.createObjectURL(file));
   };
-  const show = async (facts, address) => {
-    if (!facts.is_picture) { bring(facts); return redraw(); }
+  /** @param {Mask} mask @param {string} address */
+  const show = async (mask, address) => {
+    if (!mask.is_picture) {
+      useClip(mask);
+      return redraw();
+    }
     const image = new Image();
     image.src = address;
-    try { await image.decode(); } catch { return; }
-    bring(null);
-    state.strokes.push({picture: coloured(image)});
+    try {
+      await image.decode();
+    } catch {
+      return;
+    }
+    useClip(null);
+    state.strokes.push({ picture: paintOf(image) });
     redraw();
   };
-  // A picture's light pixels in the brush's colour, the others transparent.
-  const coloured = image => {
-    const canvas = Object.assign(document.createElement('canvas'), {width: clip.facts.width, height: clip.facts.height});
-    const context = canvas.getContext('2d');
-    context.drawImage(image, 0, 0, canvas.width, canvas.height);
-    const pixels = context.getImageData(0, 0, canvas.width, canvas.height), {data} = pixels;
-    for (let at = 0; at < data.length; at += 4) {
-      const light = 0.299 * data[at] + 0.587 * data[at + 1] + 0.114 * data[at + 2];
-      [data[at], data[at + 1], data[at + 2], data[at + 3]] = [229, 72, 77, light > 127 && data[at + 3] > 127 ? 255 : 0];
-    }
-    context.putImageData(pixels, 0, 0);
-    return canvas;
+  /** @param {HTMLImageElement} image */
+  const paintOf = image => {
+    const { width, height } = view.clip() ?? image;
+    const paint = Object.assign(document.createElement('canvas'), { width, height });
+    const pen = penOf(paint);
+    pen.drawImage(image, 0, 0, width, height);
+    const pixels = pen.getImageData(0, 0, width, height);
+    paintLight(pixels.data, COLOR);
+    pen.putImageData(pixels, 0, 0);
+    return paint;
   };
 
-  // The mask as the server wants it: its path there, '' if nothing is painted, null if it could not be sent.
+  /** The mask's path on the server; "" if nothing is painted, null if the mask could not be sent. @returns {Promise<string | null>} */
   const path = async () => {
     if (state.clip) return state.clip.path;
-    if (!isPainted()) return '';
+    if (!isPainted(state.strokes)) return '';
     if (state.path) return state.path;
-    const shown = find('#edit-canvas');
-    const canvas = Object.assign(document.createElement('canvas'), {width: shown.width, height: shown.height});
-    const context = canvas.getContext('2d');
-    context.drawImage(shown, 0, 0);
-    context.globalCompositeOperation = 'source-in';
-    context.fillStyle = '#fff';
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.globalCompositeOperation = 'destination-over';
-    context.fillStyle = '#000';
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    const blob = await new Promise(done => canvas.toBlob(done, 'image/png'));
-    state.path = await uploaded(new File([blob], 'mask.png', {type: 'image/png'})) ?? '';
+    const shown = canvas('#edit-canvas');
+    const { width, height } = shown;
+    const pen = penOf(Object.assign(document.createElement('canvas'), { width, height }));
+    pen.drawImage(shown, 0, 0);
+    for (const [operation, color] of /** @type {const} */ ([
+      ['source-in', '#fff'],
+      ['destination-over', '#000'],
+    ])) {
+      pen.globalCompositeOperation = operation;
+      pen.fillStyle = color;
+      pen.fillRect(0, 0, width, height);
+    }
+    /** @type {Blob | null} */
+    const blob = await new Promise(done => pen.canvas.toBlob(done, 'image/png'));
+    state.path = (blob && (await upload(new File([blob], 'mask.png', { type: 'image/png' })))) ?? '';
     return state.path || null;
   };
 
-  return {clear, path, play, show};
-})();
-
+  return { clear, path, setPlaying, show };
+};

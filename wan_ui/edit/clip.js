@@ -1,148 +1,199 @@
-// The clip: what the visitor brought, and which part of it is taken. It plays here from the visitor's own file; the server is
-// sent the file once, and then says what it is and shows pictures of it. `facts` is what it says, null without a clip; the part
-// begins at `start` (seconds) and has so many `frames` of the model's rate; `fits` says whether the clip is long enough for the
-// model.
-const RESTING_MILLISECONDS = 40;  // between two looks at a player that stands still
-const clip = (() => {
-  const state = {facts: null, start: 0, frames: 0, fits: false};
-  let address = '', turn = 0;
+// The clip that the visitor brought, and the part of it that is used. It plays from the visitor's own file; the server gets the file
+// once, and then says what it is and shows pictures of it.
+import { capture, fieldValue, find, findVideo, on, onRelease } from '../parts/dom.js';
+import { fill } from '../parts/text.js';
+import { ANY_LENGTH, filmPlaces, fittingPart, latestStart } from './clip_math.js';
 
-  // The clip. One that is dropped while another is being read takes its place.
+const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
+
+/** @typedef {import('./clip_math.js').Limits} Limits */
+/**
+ * What the server says of a clip.
+ * @typedef {object} Facts
+ * @property {string} path
+ * @property {string} name
+ * @property {number} width
+ * @property {number} height
+ * @property {number} seconds
+ * @property {number} fps
+ * @property {string} thumbnails
+ * @property {boolean} has_sound
+ */
+
+/**
+ * @param {import('../parts/server.js').Talk} talk
+ * @param {{
+ *   limits: () => Limits,
+ *   isExtending: () => boolean,
+ *   shown: () => void,
+ *   partChanged: () => void,
+ *   restarted: () => void,
+ * }} view `shown` and `partChanged` are called after another clip or another part was chosen, `restarted` at the part's start.
+ */
+export const createClip = (talk, view) => {
+  const { element, words, note, send, upload, one, input, canvas, video, image } = talk;
+  /** The part starts at `start` seconds and has so many `frames` of the model's rate; `fits`: it is long enough for the model. */
+  const state = { facts: /** @type {Facts | null} */ (null), start: 0, frames: 0, fits: false };
+  let address = '';
+  let turn = 0;
+
+  /** Reads a clip. A clip that is dropped meanwhile takes its place. @param {File} file */
   const take = async file => {
-    if (!find('.clip')) return;
+    if (!find('.clip', element)) return;
     const own = ++turn;
     note('');
     if (file.size > Number(words().bytes)) return note(words().large);
-    busy(true);
-    const path = await uploaded(file), facts = path && await send('/clip', {clip: path});
+    showBusy(true);
+    const path = await upload(file);
+    const facts = path && (await send('/clip', { clip: path }));
     if (own !== turn) return;
-    busy(false);
+    showBusy(false);
     if (facts) show(facts, URL.createObjectURL(file), file.type === 'image/gif' || /\.gif$/i.test(file.name));
   };
-  const busy = isBusy => {
-    find('.edit').dataset.busy = isBusy;
-    find('.clip .drop').textContent = isBusy ? words().reading : words().drop;
+  /** @param {boolean} isBusy */
+  const showBusy = isBusy => {
+    one('.edit').dataset.busy = String(isBusy);
+    one('.clip .drop').textContent = isBusy ? words().reading : words().drop;
   };
+  /** @param {Facts} facts @param {string} source @param {boolean} isStill */
   const show = (facts, source, isStill) => {
     if (address) URL.revokeObjectURL(address);
     address = source;
-    Object.assign(state, {facts, start: 0, frames: 0});
-    find('.edit').dataset.clip = facts.name;
-    find('.timeline').hidden = false;
-    find('.thumbs').src = facts.thumbnails;
-    const player = find('#edit-player'), still = find('.clip .still');
-    for (const one of [player, still]) { one.hidden = true; one.removeAttribute('src'); }
-    if (isStill) [still.src, still.hidden] = [address, false];
-    else if (address) [player.src, player.hidden] = [address, false];
-    find('.clip').style.setProperty('--ratio', facts.width / facts.height);
-    const sound = facts.has_sound ? ` · ${words().sound}` : '';
-    find('.timeline .facts').textContent = fill(words().facts, {...facts, seconds: facts.seconds.toFixed(1)}) + sound;
-    for (const name of ['#edit-from', '#edit-to']) find(name).max = facts.seconds;
-    edit.chooseSize();
-    ways.proposeMargins();
-    brush.clear();
-    part(0, edit.usualLength());
-    ways.choose(ways.current());
-    edit.estimateLarger();
-  };
-  // As many of the thumbnails as lie beside each other in their own shape, each cut to its place.
-  const drawFilm = () => {
-    const sheet = find('.thumbs'), strip = find('.strip'), film = find('.film');
-    if (!sheet?.naturalWidth || !strip.clientWidth) return;
-    const count = Number(strip.dataset.count), [width, height] = [sheet.naturalWidth / count, sheet.naturalHeight];
-    const scale = window.devicePixelRatio || 1;
-    [film.width, film.height] = [strip.clientWidth * scale, strip.clientHeight * scale];
-    const places = Math.max(1, Math.min(count, Math.round(film.width / film.height * height / width)));
-    const wide = film.width / places, shape = Math.min(width / height, wide / film.height);
-    const [across, down] = [shape * height, shape * film.height / wide * height];
-    for (let place = 0; place < places; place++) {
-      const left = Math.floor((place + 0.5) * count / places) * width + (width - across) / 2;
-      film.getContext('2d').drawImage(sheet, left, (height - down) / 2, across, down, place * wide, 0, wide, film.height);
+    Object.assign(state, { facts, start: 0, frames: 0 });
+    one('.edit').dataset.clip = facts.name;
+    one('.timeline').hidden = false;
+    image('.thumbs').src = facts.thumbnails;
+    const player = video('#edit-player');
+    const still = image('.clip .still');
+    for (const shown of [player, still]) {
+      shown.hidden = true;
+      shown.removeAttribute('src');
     }
-  };
-  element.addEventListener('load', event => { if (event.target.matches?.('.thumbs')) drawFilm(); }, true);
-  window.addEventListener('resize', drawFilm);
-  // What the browser cannot play is still shown, by a thumbnail.
-  const cannotPlay = async () => {
-    const thumbs = find('.thumbs'), still = find('.clip .still');
-    if (!find('#edit-player').getAttribute('src')) return;
-    find('#edit-player').hidden = true;
-    try { await thumbs.decode(); } catch { return; }
-    const count = Number(find('.strip').dataset.count), [width, height] = [thumbs.naturalWidth / count, thumbs.naturalHeight];
-    const canvas = Object.assign(document.createElement('canvas'), {width, height});
-    canvas.getContext('2d').drawImage(thumbs, Math.floor(count / 2) * width, 0, width, height, 0, 0, width, height);
-    [still.src, still.hidden] = [canvas.toDataURL('image/jpeg'), false];
+    const shown = isStill ? still : player;
+    if (address) {
+      shown.src = address;
+      shown.hidden = false;
+    }
+    one('.clip').style.setProperty('--ratio', String(facts.width / facts.height));
+    const { width, height, fps, seconds } = facts;
+    const sound = facts.has_sound ? ` · ${words().sound}` : '';
+    one('.timeline .facts').textContent =
+      fill(words().facts, { ...facts, has_sound: '', width, height, fps, seconds: seconds.toFixed(1) }) + sound;
+    for (const name of ['#edit-from', '#edit-to']) input(name).max = String(seconds);
+    view.shown();
   };
 
-  // The part. Frames are counted at the model's own rate, and only so many are taken as it can make. The handles go there. The
-  // first one moves the part, the last one makes it longer and shorter. Where the clip goes on, its part may have any length.
-  const anyLength = {frame_step: 1, first_frames: 1, min_frames: 1, max_frames: Infinity};
-  const counts = () => ways.current() === 'extend' ? {...edit.limits(), ...anyLength} : edit.limits();
-  const rounding = () => Number(find('.strip').dataset.rounding);
-  const most = start => Math.min(counts().max_frames, Math.floor((state.facts.seconds - start) * edit.limits().fps + rounding()));
-  const latestStart = frames => state.facts.seconds - (frames - rounding()) / edit.limits().fps;
-  const partEnd = () => state.start + state.frames / edit.limits().fps;
-  const fitting = (count, start) => {
-    const {frame_step: step, first_frames: first, min_frames: least} = counts(), highest = most(start);
-    const nearest = first + step * Math.round((count - first) / step);
-    return Math.max(least, Math.min(nearest, first + step * Math.floor((highest - first) / step)));
+  /** Draws the thumbnails that fit beside each other. */
+  const drawFilm = () => {
+    const sheet = find('.thumbs', element);
+    const strip = find('.strip', element);
+    if (!(sheet instanceof HTMLImageElement) || !sheet.naturalWidth || !strip?.clientWidth) return;
+    const film = canvas('.film');
+    const scale = window.devicePixelRatio || 1;
+    [film.width, film.height] = [strip.clientWidth * scale, strip.clientHeight * scale];
+    const pen = film.getContext('2d');
+    const size = { width: sheet.naturalWidth, height: sheet.naturalHeight };
+    for (const { from, to } of filmPlaces(size, film, Number(strip.dataset.count)))
+      pen?.drawImage(sheet, from.left, from.top, from.across, from.down, to.left, 0, to.width, film.height);
   };
-  const part = (start, count) => {
-    const {fps, min_frames: least, title} = counts(), {seconds} = state.facts;
-    const last = Math.max(0, latestStart(least));
-    state.start = Math.floor(100 * Math.min(Math.max(0, start), last)) / 100;
-    state.frames = fitting(count, state.start);
-    state.fits = most(state.start) >= least;
-    const end = partEnd();
-    if (!state.fits) note(fill(words().short, {model: title, frames: least, seconds: (least / fps).toFixed(2)}));
-    ways.showMake();
-    ways.showOverlap();
-    find('#edit-from').value = state.start;
-    find('#edit-to').value = end;
-    const strip = find('.strip');
-    strip.style.setProperty('--from', `${100 * state.start / seconds}%`);
-    strip.style.setProperty('--to', `${100 * Math.min(1, end / seconds)}%`);
-    find('#edit-part').textContent = fill(words().part, {
-      start: state.start.toFixed(2), end: end.toFixed(2), frames: state.frames, fps, length: (state.frames / fps).toFixed(2),
-    });
-    edit.estimate();
-    const player = find('#edit-player');
-    if (!player.hidden && (player.currentTime < state.start || player.currentTime > end)) player.currentTime = state.start;
-    brush.play();
+  on(
+    element,
+    'load',
+    target => {
+      if (target.matches('.thumbs')) drawFilm();
+    },
+    true,
+  );
+  window.addEventListener('resize', drawFilm);
+
+  /** Shows a thumbnail of a clip that the browser cannot play. */
+  const cannotPlay = async () => {
+    const thumbnails = image('.thumbs');
+    if (!video('#edit-player').getAttribute('src')) return;
+    video('#edit-player').hidden = true;
+    try {
+      await thumbnails.decode();
+    } catch {
+      return;
+    }
+    const count = Number(one('.strip').dataset.count);
+    const [width, height] = [thumbnails.naturalWidth / count, thumbnails.naturalHeight];
+    const picture = Object.assign(document.createElement('canvas'), { width, height });
+    picture.getContext('2d')?.drawImage(thumbnails, Math.floor(count / 2) * width, 0, width, height, 0, 0, width, height);
+    const still = image('.clip .still');
+    still.src = picture.toDataURL('image/jpeg');
+    still.hidden = false;
   };
-  element.addEventListener('input', event => {
+
+  // The part: only so many frames as the model can make. The first handle moves the part, the last one changes its length.
+  const counts = () => (view.isExtending() ? { ...view.limits(), ...ANY_LENGTH } : view.limits());
+  const rounding = () => Number(one('.strip').dataset.rounding);
+  const end = () => state.start + state.frames / view.limits().fps;
+  /** @param {number} frames @param {Facts} facts */
+  const lastStart = (frames, facts) => latestStart(frames, facts.seconds, view.limits().fps, rounding());
+
+  /** Chooses the part that is nearest to this one. @param {number} start @param {number} frames */
+  const part = (start, frames) => {
     if (!state.facts) return;
-    const {fps} = edit.limits(), {id} = event.target, value = Number(event.target.value);
-    if (id === 'edit-from') part(value, state.frames);
-    if (id === 'edit-to') part(state.start, Math.round((value - state.start) * fps));
+    const { seconds } = state.facts;
+    const { fps, min_frames: least, title } = counts();
+    Object.assign(state, fittingPart(start, frames, seconds, counts(), rounding()));
+    if (!state.fits) note(fill(words().short, { model: title, frames: least, seconds: (least / fps).toFixed(2) }));
+    input('#edit-from').value = String(state.start);
+    input('#edit-to').value = String(end());
+    const strip = one('.strip');
+    strip.style.setProperty('--from', `${(100 * state.start) / seconds}%`);
+    strip.style.setProperty('--to', `${100 * Math.min(1, end() / seconds)}%`);
+    one('#edit-part').textContent = fill(words().part, {
+      start: state.start.toFixed(2),
+      end: end().toFixed(2),
+      frames: state.frames,
+      fps,
+      length: (state.frames / fps).toFixed(2),
+    });
+    const player = video('#edit-player');
+    const isOutside = player.currentTime < state.start || player.currentTime > end();
+    if (!player.hidden && isOutside) player.currentTime = state.start;
+    view.partChanged();
+  };
+  on(element, 'input', target => {
+    if (!state.facts) return;
+    const value = Number(fieldValue(target));
+    if (target.id === 'edit-from') part(value, state.frames);
+    if (target.id === 'edit-to') part(state.start, Math.round((value - state.start) * view.limits().fps));
   });
   // The whole part is moved by its middle.
+  /** @type {{x: number, start: number} | null} */
   let held = null;
-  element.addEventListener('pointerdown', event => {
-    if (!event.target.matches('.taken') || !state.facts) return;
-    capture(event.target, event);
-    held = {x: event.clientX, start: state.start};
+  on(element, 'pointerdown', (target, event) => {
+    if (!target.matches('.taken') || !state.facts) return;
+    capture(target, event);
+    held = { x: event.clientX, start: state.start };
   });
-  element.addEventListener('pointermove', event => {
-    if (!held) return;
-    const start = held.start + (event.clientX - held.x) / find('.strip').clientWidth * state.facts.seconds;
-    part(Math.min(start, latestStart(state.frames)), state.frames);
+  on(element, 'pointermove', (_, event) => {
+    if (!held || !state.facts) return;
+    const start = held.start + ((event.clientX - held.x) / one('.strip').clientWidth) * state.facts.seconds;
+    part(Math.min(start, lastStart(state.frames, state.facts)), state.frames);
   });
-  onRelease(() => { held = null; });
-  // The player stays in the part; a line shows where it is. Animation frames are asked for only while it plays: each has the
-  // page drawn.
+  onRelease(element, () => {
+    held = null;
+  });
+
+  // The player stays in the part; a line shows where it is. The page asks for animation frames only while the clip plays.
   const follow = () => {
-    const player = find('#edit-player'), isSeen = state.facts && player && !player.hidden && element.offsetParent !== null;
-    isSeen && !player.paused ? requestAnimationFrame(follow) : setTimeout(follow, RESTING_MILLISECONDS);
-    if (!isSeen) return;
-    if (!player.seeking && (player.currentTime >= partEnd() || player.ended)) {
+    const player = findVideo('#edit-player', element);
+    const isSeen = state.facts !== null && player !== null && !player.hidden && element.offsetParent !== null;
+    if (isSeen && !player.paused) requestAnimationFrame(follow);
+    else setTimeout(follow, RESTING_MILLISECONDS);
+    if (!isSeen || !state.facts) return;
+    if (!player.seeking && (player.currentTime >= end() || player.ended)) {
       player.currentTime = state.start;
-      brush.play();
+      view.restarted();
     }
-    find('.strip').style.setProperty('--now', `${100 * player.currentTime / state.facts.seconds}%`);
+    one('.strip').style.setProperty('--now', `${(100 * player.currentTime) / state.facts.seconds}%`);
   };
   follow();
 
-  return Object.assign(state, {cannotPlay, drawFilm, end: partEnd, part, show, take});
-})();
-
+  return Object.assign(state, { cannotPlay, drawFilm, end, part, show, take });
+};
+/** @typedef {ReturnType<typeof createClip>} Clip */

@@ -1,152 +1,250 @@
-// The edit view's own script: the settings of the chosen model, what is asked for, and how long it will take. Gradio runs it
-// once, with `element`, `watch`, `trigger` and `props`, after `parts/talk.js` and the view's others (brush, keys, ways, clip).
-// Each of these is one object with a few entry points.
-const edit = (() => {
-  let usual = 0, filled = '';  // the usual length of the model that was chosen last; the settings that were shown last
+// The edit view: the settings of the chosen model, what is asked for, and how long that takes. Its parts do not know each other: each
+// calls back when something changed.
+import { takeFiles } from '../assets/files.js';
+import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../parts/dom.js';
+import { addressOf, createTalk } from '../parts/server.js';
+import { fill } from '../parts/text.js';
+import { createBrush } from './brush.js';
+import { createClip } from './clip.js';
+import { usualLength as lengthOf, nearestSize, stepsOf } from './clip_math.js';
+import { createExtraClips } from './extra_clips.js';
+import { createPictures } from './pictures.js';
+import { createWays } from './ways.js';
 
-  const limits = () => JSON.parse(find('#edit-preset')?.selectedOptions[0]?.dataset.limits ?? 'null');
+const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is asked for
 
-  const sizeOption = ([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`);
+/** @typedef {import('./clip_math.js').Limits} Limits */
 
-  // The settings of the chosen model, and a way that it can go.
+/** @param {GradioComponent} component @param {readonly string[]} events */
+export const startEdit = ({ element, trigger, watch }, [queued]) => {
+  const talk = createTalk(element, 'edit');
+  const { words, note, send, post, one, input, select } = talk;
+  let usual = 0; // the usual length of the model that was chosen last
+  let filled = ''; // the settings that were shown last
+
+  /** What the chosen model allows; null if the visitor has no model. @returns {Limits | null} */
+  const limitsOrNone = () => {
+    const picker = find('#edit-preset', element);
+    return picker instanceof HTMLSelectElement ? JSON.parse(picker.selectedOptions[0]?.dataset.limits ?? 'null') : null;
+  };
+  const limits = () => {
+    const found = limitsOrNone();
+    if (!found) throw new Error('no model is chosen');
+    return found;
+  };
+  const usualLength = () => lengthOf(limits(), clip.facts?.seconds ?? null);
+
+  let timer = 0;
+  /** Asks how long the video takes, when nothing has changed for a moment. */
+  const estimate = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const line = find('.edit-estimate', element);
+      if (line && ways.isComplete()) showEstimate(line, asked());
+      else line?.replaceChildren();
+    }, ESTIMATE_MILLISECONDS);
+  };
+  /** @param {HTMLElement} line @param {object} request */
+  const showEstimate = async (line, request) => {
+    try {
+      line.innerHTML = (await (await post('/estimate', request)).json()).html ?? ''; // the server has escaped it
+    } catch {
+      line.textContent = '';
+    }
+  };
+  const picturesChanged = () => {
+    ways.showMake();
+    estimate();
+  };
+
+  const brush = createBrush(talk, { clip: () => clip.facts, isPainting: () => ways.current() === 'paint', changed: estimate });
+  const pictures = createPictures(talk, { limits: limitsOrNone, changed: picturesChanged });
+  const extraClips = createExtraClips(talk, { limits: limitsOrNone, changed: picturesChanged });
+  const clip = createClip(talk, {
+    limits,
+    isExtending: () => ways.current() === 'extend',
+    shown: () => {
+      chooseSize();
+      ways.proposeMargins();
+      brush.clear();
+      clip.part(0, usualLength());
+      ways.choose(ways.current());
+      estimateLarger();
+    },
+    partChanged: () => {
+      ways.showMake();
+      ways.showOverlap();
+      estimate();
+      brush.setPlaying();
+    },
+    restarted: () => brush.setPlaying(),
+  });
+  /** @param {string} [way] */
   const choosePreset = (way = ways.current()) => {
-    const own = limits();
+    const own = limitsOrNone();
     if (!own) return;
-    find('#edit-steps').value = own.steps;
-    [find('#edit-guidance').value, find('#edit-guidance-low').value] = [own.guidance[0], own.guidance.at(-1)];
-    find('#edit-guidance-low').closest('label').hidden = own.guidance.length < 2;
-    find('#edit-negative').value = own.negative_prompt;
-    find('#edit-drive-prompt').value = own.drive_prompt;
+    const set = {
+      steps: own.steps,
+      guidance: own.guidance[0],
+      'guidance-low': own.guidance.at(-1),
+      negative: own.negative_prompt,
+    };
+    for (const [id, value] of Object.entries({ ...set, 'drive-prompt': own.drive_prompt }))
+      Object.assign(one(`#edit-${id}`), { value });
+    const low = input('#edit-guidance-low').closest('label');
+    if (low) low.hidden = own.guidance.length < 2;
     const asPicture = own.ways.includes('animate') ? [new Option(words().as_picture, '')] : [];
-    find('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
+    select('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();
-    if (clip.frames === usual) clip.frames = usualLength();  // nobody has asked for another length
+    if (clip.frames === usual) clip.frames = usualLength(); // nobody has asked for another length
     usual = usualLength();
     ways.showLengths();
     ways.proposeMargins();
     ways.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  // As long as the clip where a clip drives the video, else the model's own length.
-  const usualLength = () => {
-    const own = limits(), isWhole = own.ways.includes('animate') && clip.facts;
-    return isWhole ? Math.min(own.max_frames, Math.floor(clip.facts.seconds * own.fps)) : own.num_frames;
-  };
-  // The size whose shape is nearest to the clip's; of a figure's video that of its picture.
+  const ways = createWays(talk, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
+
+  /** @param {number[]} size */
+  const sizeOption = ([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`);
+  /** Chooses the size whose shape is nearest to the clip's; a character's video has that of its picture. */
   const chooseSize = () => {
-    const own = limits();
+    const own = limitsOrNone();
     if (!own || !clip.facts || own.ways.includes('animate')) return;
-    const shape = ([width, height]) => Math.abs(Math.log(width / height * clip.facts.height / clip.facts.width));
-    const best = own.sizes.reduce((found, size) => shape(size) < shape(found) - 1e-6 ? size : found);
-    find('#edit-size').value = best.join('x');
+    select('#edit-size').value = nearestSize(own.sizes, clip.facts).join('x');
   };
   const showStrength = () => {
-    const strength = Number(find('#edit-strength').value), steps = Number(find('#edit-steps').value);
-    const count = Math.min(Math.trunc(steps * strength), steps);
-    find('.strength output').textContent = `${strength.toFixed(2)} · ${fill(words().steps, {count, steps})}`;
+    const strength = Number(input('#edit-strength').value);
+    const steps = Number(input('#edit-steps').value);
+    const text = fill(words().steps, { count: stepsOf(steps, strength), steps });
+    one('.strength output').textContent = `${strength.toFixed(2)} · ${text}`;
   };
-  element.addEventListener('input', event => {
-    if (['edit-strength', 'edit-steps'].includes(event.target.id)) showStrength();
-    if (event.target.closest('.asked') && event.target.id !== 'edit-prompt') estimate();
+  on(element, 'input', target => {
+    if (['edit-strength', 'edit-steps'].includes(target.id)) showStrength();
+    if (target.closest('.asked') && target.id !== 'edit-prompt') estimate();
   });
-  element.addEventListener('change', event => {
-    if (event.target.id === 'edit-preset') choosePreset();
-    if (event.target.id === 'edit-file' && event.target.files.length) {
-      clip.take(event.target.files[0]);
-      event.target.value = '';
-    }
+  on(element, 'change', target => {
+    if (target.id === 'edit-preset') choosePreset();
+    if (target.id === 'edit-larger') estimateLarger();
+    if (target.id !== 'edit-file') return;
+    const [file] = filesOf(target);
+    if (file) clip.take(file);
   });
 
+  /** What the server is sent. @param {string} [mask] The path of what was painted. */
   const asked = mask => {
-    const number = id => find(id).value === '' ? null : Number(find(id).value), own = limits();
-    const chosen = find('#edit-size').value, [width, height] = chosen ? chosen.split('x').map(Number) : [null, null];
-    const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, own.guidance.length);
+    /** @param {string} id */
+    const number = id => (input(id).value === '' ? null : Number(input(id).value));
+    const chosen = select('#edit-size').value;
+    const [width, height] = chosen ? chosen.split('x').map(Number) : [null, null];
+    const guidance = [number('#edit-guidance'), number('#edit-guidance-low')].slice(0, limits().guidance.length);
     return {
-      preset: find('#edit-preset').value, prompt: find('#edit-prompt').value, negative_prompt: find('#edit-negative').value,
-      ...ways.asked(mask), width, height, steps: number('#edit-steps'), seed: number('#edit-seed'),
-      guidance: guidance.includes(null) ? null : guidance, kept: kept(),
+      preset: select('#edit-preset').value,
+      prompt: fieldValue(one('#edit-prompt')),
+      negative_prompt: fieldValue(one('#edit-negative')),
+      ...ways.asked(mask),
+      width,
+      height,
+      steps: number('#edit-steps'),
+      seed: number('#edit-seed'),
+      guidance: guidance.includes(null) ? null : guidance,
+      kept: kept(),
     };
   };
-  // The settings of a loaded video that have no field here, unless they were taken away.
-  const kept = () => Object.assign({}, ...[...element.querySelectorAll('[data-kept]')].map(one => JSON.parse(one.dataset.kept)));
+  /** The settings of a loaded video that have no field here, unless the visitor removed them. */
+  const kept = () => Object.assign({}, ...findAll('[data-kept]', element).map(one => JSON.parse(one.dataset.kept ?? '{}')));
+  /** @param {Element} chip */
+  const removeKept = chip => {
+    const box = chip.closest('.kept');
+    chip.remove();
+    if (!box?.querySelector('[data-kept]')) box?.remove();
+    estimate();
+  };
   const make = async () => {
-    const button = find('#edit-make');
-    if (!ways.isWhole()) return;
+    const button = talk.button('#edit-make');
+    if (!ways.isComplete()) return;
     button.disabled = true;
     const mask = ways.current() === 'paint' ? await brush.path() : undefined;
-    const given = mask === '' ? note(words().unpainted) : mask !== null && await send('', asked(mask));
+    if (mask === '') note(words().unpainted);
+    else if (mask !== null) await queue(asked(mask));
     button.disabled = false;
-    if (given) trigger('queued', {what: 'queued', job: given.job});
   };
-  // How long it will take, asked again when nothing has changed for a moment.
-  let waiting = 0;
-  const estimate = () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(async () => {
-      const line = find('.edit-estimate');
-      if (!line || !ways.isWhole()) return line?.replaceChildren();
-      try {
-        line.innerHTML = (await (await post('/estimate', asked())).json()).html ?? '';  // words of the server's own
-      } catch { line.textContent = ''; }
-    }, 300);
+  /** @param {object} request */
+  const queue = async request => {
+    const given = await send('', request);
+    if (given) trigger(queued, { what: 'queued', job: given.job });
   };
-  // The whole clip made larger, as it is: how long that will take, and the request for it.
-  const larger = () => {
-    const {path, width, height, seconds, fps} = clip.facts;
-    return {way: 'upscale', clip: path, width, height, seconds, fps, upscale: find('#edit-larger').value};
+  /** The request to upscale the whole clip, as it is. */
+  const largerRequest = () => {
+    if (!clip.facts) return null;
+    const { path, width, height, seconds, fps } = clip.facts;
+    return { way: 'upscale', clip: path, width, height, seconds, fps, upscale: select('#edit-larger').value };
   };
   const estimateLarger = async () => {
-    const line = find('.larger output');
-    if (!line || !clip.facts) return;
-    try {
-      line.innerHTML = (await (await post('/estimate', larger())).json()).html ?? '';  // words of the server's own
-    } catch { line.textContent = ''; }
+    const line = find('.larger output', element);
+    const request = line && largerRequest();
+    if (request) await showEstimate(line, request);
   };
+  /** @param {HTMLButtonElement} button */
   const makeLarger = async button => {
+    const request = largerRequest();
+    if (!request) return;
     button.disabled = true;
-    const given = await send('', larger());
+    await queue(request);
     button.disabled = false;
-    if (given) trigger('queued', {what: 'queued', job: given.job});
   };
-  element.addEventListener('change', event => { if (event.target.id === 'edit-larger') estimateLarger(); });
-  element.addEventListener('click', event => {
-    if (event.target.id === 'edit-upscale' && clip.facts) makeLarger(event.target);
-    if (event.target.id === 'edit-make') make();
-    const chip = event.target.closest('[data-kept]'), box = chip?.closest('.kept');
-    chip?.remove();
-    if (chip && !box.querySelector('[data-kept]')) box.remove();
-    if (chip) estimate();
-    if (event.target.id === 'edit-stop') event.target.dataset.job = document.querySelector('.stage')?.dataset.job ?? '';
-    if (event.target.id === 'edit-player') event.target.paused ? event.target.play().catch(() => {}) : event.target.pause();
+  on(element, 'click', target => {
+    const chip = target.closest('[data-kept]');
+    if (chip) removeKept(chip);
+    if (target.id === 'edit-upscale' && target instanceof HTMLButtonElement) makeLarger(target);
+    if (target.id === 'edit-make') make();
+    if (target.id === 'edit-stop' && target instanceof HTMLElement) target.dataset.job = find('.stage')?.dataset.job ?? '';
+    if (target instanceof HTMLVideoElement && target.id === 'edit-player') togglePlaying(target);
   });
-  element.addEventListener('error', event => { if (event.target.id === 'edit-player') clip.cannotPlay(); }, true);
-  window.studioClip = ways.take;
+  on(
+    element,
+    'error',
+    target => {
+      if (target.id === 'edit-player') clip.cannotPlay();
+    },
+    true,
+  );
+  takeFiles('.edit', ways.take);
 
-  // The page was opened, or an earlier video's settings are to be shown again.
+  /** The page was opened, or an earlier video's settings are shown. */
   const open = () => {
-    const text = find('.edit')?.dataset.fill ?? 'null', given = JSON.parse(text);
-    if (!find('.edit')?.dataset.clip) clip.facts = null;  // the view is new
+    const view = find('.edit', element);
+    const text = view?.dataset.fill ?? 'null';
+    if (!view?.dataset.clip) clip.facts = null; // the view was drawn again
     choosePreset();
+    const given = JSON.parse(text);
     if (!given || text === filled) return;
     filled = text;
-    const picker = find('#edit-preset');
+    const picker = select('#edit-preset');
     if ([...picker.options].some(option => option.value === given.preset)) picker.value = given.preset;
     choosePreset();
     if (given.clip) clip.show(given.clip, addressOf(given.clip.path), /\.gif$/i.test(given.clip.name));
-    const own = `${given.width}x${given.height}`;
-    if (picker.value === given.preset && ![...find('#edit-size').options].some(option => option.value === own))
-      find('#edit-size').add(sizeOption([given.width, given.height]));
-    const strength = given.strength ?? find('#edit-strength').defaultValue;
-    for (const [id, value] of [['prompt', given.prompt], ['negative', given.negative_prompt], ['strength', strength],
-      ['steps', given.steps], ['seed', given.seed], ['guidance', given.guidance[0]], ['guidance-low', given.guidance.at(-1)],
-      ['drive-prompt', given.drive_prompt || limits().drive_prompt], ['size', own]]) find(`#edit-${id}`).value = value;
-    if (!find('#edit-size').value) chooseSize();  // another model, which does not offer it
+    const sizes = select('#edit-size');
+    const size = `${given.width}x${given.height}`;
+    if (picker.value === given.preset && ![...sizes.options].some(option => option.value === size))
+      sizes.add(sizeOption([given.width, given.height]));
+    const fields = {
+      prompt: given.prompt,
+      negative: given.negative_prompt,
+      strength: given.strength ?? input('#edit-strength').defaultValue,
+      steps: given.steps,
+      seed: given.seed,
+      guidance: given.guidance[0],
+      'guidance-low': given.guidance.at(-1),
+      'drive-prompt': given.drive_prompt || limits().drive_prompt,
+      size,
+    };
+    for (const [id, value] of Object.entries(fields)) Object.assign(one(`#edit-${id}`), { value });
+    if (!sizes.value) chooseSize(); // another model, which does not offer the size
     showStrength();
     ways.restore(given);
     if (given.clip) clip.part(given.start, Math.round((given.end - given.start) * limits().fps));
   };
-
-  return {choosePreset, chooseSize, estimate, estimateLarger, limits, open, usualLength};
-})();
-watch('value', edit.open);
-edit.open();
+  watch('value', open);
+  open();
+};

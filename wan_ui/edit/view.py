@@ -10,8 +10,6 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 `edit-into`, `edit-into-mask`, `edit-drive-prompt`.
 """
 
-from pathlib import Path
-
 import gradio as gr
 
 from wan_ui.desk.upscaling import any_clip
@@ -19,17 +17,14 @@ from wan_ui.door.rules import Rules
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
-from wan_ui.parts.events import script_that_talks
+from wan_ui.parts.events import starts
 from wan_ui.view import Shell, View
-
-_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in ("brush", "keys", "beside", "ways", "clip", "edit")]
 
 
 def build_edit(shell: Shell) -> EditHandlers:
     """The panel, with no clip in it, and its handlers."""
     html = edit_html(clip_presets(shell.desk.offers()), shell.texts, larger=any_clip(shell.desk.engine))
-    script = script_that_talks("edit", *_SCRIPTS)
-    panel = gr.HTML(html, js_on_load=script, elem_id="edit", apply_default_css=False)
+    panel = gr.HTML(html, js_on_load=starts("edit", "queued"), elem_id="edit", apply_default_css=False)
     return EditHandlers(desk=shell.desk, panel=panel, stage=shell.stage, message=shell.message)
 
 

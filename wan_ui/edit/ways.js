@@ -1,192 +1,274 @@
-// The ways: what is done with the clip, what each way asks beside it, and what of that the server is sent.
-const ways = (() => {
-  const SIDES = ['left', 'top', 'right', 'bottom'];
-  let moved = null;  // where the part began when the clip was to go on
+// The modes: what is done with the clip, what each mode asks for beside it, and what the server is sent of that.
+import { fieldValue, find, findAll, on } from '../parts/dom.js';
+import { addressOf } from '../parts/server.js';
+import { fill } from '../parts/text.js';
+import { isOverlap, mostOverlap, proposedMargins } from './clip_math.js';
 
-  const current = () => find('[name="edit-way"]:checked')?.value ?? 'anew';
+const SIDES = ['left', 'top', 'right', 'bottom'];
+/** Some fields are restored as they are: by their ids, the names of the settings. */
+const RESTORED = {
+  kind: 'control_kind',
+  scale: 'control_scale',
+  where: 'extend',
+  length: 'num_frames',
+  downscale: 'control_downscale',
+  loras: 'loras',
+};
+
+/** @typedef {import('./clip_math.js').Limits} Limits */
+/** @typedef {{path: string, name: string}} KnownFile */
+
+/**
+ * @param {import('../parts/server.js').Talk} talk
+ * @param {{
+ *   limits: () => Limits,
+ *   usualLength: () => number,
+ *   choosePreset: (way: string) => void,
+ *   estimate: () => void,
+ *   clip: import('./clip.js').Clip,
+ *   brush: ReturnType<typeof import('./brush.js').createBrush>,
+ *   pictures: ReturnType<typeof import('./pictures.js').createPictures>,
+ *   extraClips: ReturnType<typeof import('./extra_clips.js').createExtraClips>,
+ * }} view
+ */
+export const createWays = (talk, view) => {
+  const { element, words, note, one, input, select, button } = talk;
+  const { clip, brush, pictures, extraClips, limits } = view;
+  /** Where the part started when the clip was extended: at its end. @type {number | null} */
+  let moved = null;
+
+  const current = () => {
+    const chosen = find('[name="edit-way"]:checked', element);
+    return chosen ? fieldValue(chosen) : 'anew';
+  };
+
+  /** Chooses a mode, with another model if this one does not have it. @param {string} way */
   const choose = way => {
-    const picker = find('#edit-preset'), ways = option => JSON.parse(option.dataset.limits).ways;
-    if (!picker) return;
-    if (!ways(picker.selectedOptions[0]).includes(way)) {
-      const able = [...picker.options].find(option => ways(option).includes(way));
+    const picker = find('#edit-preset', element);
+    if (!(picker instanceof HTMLSelectElement)) return;
+    if (!limits().ways.includes(way)) {
+      const able = [...picker.options].find(option => JSON.parse(option.dataset.limits ?? '').ways.includes(way));
       if (!able) return;
       picker.value = able.value;
-      return edit.choosePreset(way);
+      return view.choosePreset(way);
     }
-    find(`[name="edit-way"][value="${way}"]`).checked = true;
-    find('.choose .hint').textContent = find('[name="edit-way"]:checked').dataset.hint;
-    find('.edit').dataset.way = way;
-    find('#edit-prompt').placeholder = {sound: words().placeholder_sound, animate: words().placeholder_animate}[way] ?? words().placeholder;
-    for (const one of element.querySelectorAll('[data-of]')) one.hidden = !one.dataset.of.split(' ').includes(way);
-    for (const one of element.querySelectorAll('[data-takes]')) one.hidden = !edit.limits().inputs.includes(one.dataset.takes);
+    const radio = input(`[name="edit-way"][value="${way}"]`);
+    radio.checked = true;
+    one('.choose .hint').textContent = radio.dataset.hint ?? '';
+    one('.edit').dataset.way = way;
+    const placeholders = { sound: words().placeholder_sound, animate: words().placeholder_animate };
+    const prompt = /** @type {HTMLTextAreaElement} */ (one('#edit-prompt'));
+    prompt.placeholder = { ...placeholders }[way] ?? words().placeholder;
+    for (const part of findAll('[data-of]', element)) part.hidden = !part.dataset.of?.split(' ').includes(way);
+    for (const part of findAll('[data-takes]', element)) part.hidden = !limits().inputs.includes(part.dataset.takes ?? '');
     showScale(way);
     showEnds();
-    find('.timeline').hidden ||= !clip.facts;
-    find('#edit-canvas').hidden = way !== 'paint' || !clip.facts;
-    if (way !== 'paint') find('.ring').hidden = true;
+    one('.timeline').hidden ||= !clip.facts;
+    one('#edit-canvas').hidden = way !== 'paint' || !clip.facts;
+    if (way !== 'paint') one('.ring').hidden = true;
     note('');
     clip.drawFilm();
     showFrame();
     pictures.show();
     const before = clip.start;
-    if (clip.facts) clip.part(startOf(way), clip.frames || edit.usualLength());
+    if (clip.facts) clip.part(startOf(way), clip.frames || view.usualLength());
     if (way !== 'extend') moved = null;
     else if (clip.start !== before) moved = clip.start;
-    brush.play(false);
+    brush.setPlaying(false);
   };
-  // A clip goes on after its very end unless another part is chosen; that part is for this way alone.
+  /** A clip is extended after its very end, unless the visitor chose another part; only this mode uses that. @param {string} way */
   const startOf = way => {
     if (way !== 'extend') return moved === clip.start ? 0 : clip.start;
-    return clip.start === 0 && clip.frames ? extended() : clip.start;
+    return clip.start === 0 && clip.frames ? extendedStart() : clip.start;
   };
-  const extended = () => find('#edit-where').value === 'after' ? clip.facts.seconds - clip.frames / edit.limits().fps : 0;
+  const extendedStart = () =>
+    select('#edit-where').value === 'after' && clip.facts ? clip.facts.seconds - clip.frames / limits().fps : 0;
 
+  /** @param {number} frames */
   const lengthOption = frames => {
-    const seconds = (frames / edit.limits().fps).toFixed(1);
-    return new Option(fill(words().lengths, {frames, seconds}), frames);
+    const seconds = (frames / limits().fps).toFixed(1);
+    return new Option(fill(words().lengths, { frames, seconds }), String(frames));
   };
-  // The lengths of a model whose videos need not be as long as a clip; the one that was chosen stays if it is offered.
+  /** Offers the lengths of a model whose videos need not be as long as a clip. A chosen length stays if it is offered. */
   const showLengths = () => {
-    const own = edit.limits(), field = find('#edit-length'), before = Number(field.value);
-    if (!['extend', 'keys'].some(way => own.ways.includes(way))) return;
-    field.replaceChildren(...own.frame_counts.map(lengthOption));
-    field.value = own.frame_counts.includes(before) ? before : own.num_frames;
+    const { ways, frame_counts: counts, num_frames: usual } = limits();
+    const field = select('#edit-length');
+    const before = Number(field.value);
+    if (!['extend', 'keys'].some(way => ways.includes(way))) return;
+    field.replaceChildren(...counts.map(lengthOption));
+    field.value = String(counts.includes(before) ? before : usual);
     pictures.keepWithin();
   };
-  // How strongly a clip may be followed, and what one asks that the model sees beside the video.
-  const showScale = way => {
-    const {beside, scaled, scales, ways} = edit.limits(), field = find('#edit-scale');
-    find('.scale').hidden = !(scaled.includes(way) && ways.includes(way));
-    [field.min, field.max] = scales;
-    find('.scale output').textContent = Number(field.value).toFixed(2);
-    for (const one of element.querySelectorAll('.beside')) one.hidden = !beside;
+  const showScaleValue = () => {
+    one('.scale output').textContent = Number(input('#edit-scale').value).toFixed(2);
   };
-  // Where this model lets a clip go on.
+  /** Shows how strongly a clip can be followed, and the fields of a model that sees the clip beside the video. @param {string} way */
+  const showScale = way => {
+    const { beside, scaled, scales, ways } = limits();
+    const field = input('#edit-scale');
+    one('.scale').hidden = !(scaled.includes(way) && ways.includes(way));
+    [field.min, field.max] = scales.map(String);
+    showScaleValue();
+    for (const part of findAll('.beside', element)) part.hidden = !beside;
+  };
+  /** Offers the ends at which this model can extend a clip. */
   const showEnds = () => {
-    const field = find('#edit-where'), ends = edit.limits().extends;
+    const field = select('#edit-where');
+    const ends = limits().extends;
     for (const option of field.options) option.disabled = !ends.includes(option.value);
     if (ends.length && !ends.includes(field.value)) field.value = ends[0];
   };
-  // How much of the clip the new video may see: whole latent frames, and no more than half of it.
+  /** Offers how much of the clip the new video can see. */
   const showOverlap = () => {
     if (current() !== 'extend' || !clip.facts) return;
-    const length = pictures.lastFrame() + 1, field = find('#edit-overlap');
-    const most = Math.min(clip.frames, (length + 1) / 2), {wanted} = field.dataset;
-    const {first_frames: first, frame_step: step} = edit.limits();
-    for (const option of field.options) option.disabled = option.value > most || (option.value - first) % step !== 0;
-    field.value = [...field.options].find(one => !one.disabled && Number(one.value) <= (wanted ?? most)).value;
-    const where = find('#edit-where').value, overlap = Number(field.value);
+    const length = pictures.lastFrame() + 1;
+    const field = select('#edit-overlap');
+    const wanted = Number(field.dataset.wanted ?? mostOverlap(clip.frames, length));
+    for (const option of field.options) option.disabled = !isOverlap(Number(option.value), clip.frames, length, limits());
+    const best = [...field.options].find(option => !option.disabled && Number(option.value) <= wanted);
+    if (best) field.value = best.value;
+    const where = select('#edit-where').value;
+    const overlap = Number(field.value);
     const at = (where === 'after' ? clip.end() : clip.start).toFixed(2);
-    find('#edit-goes').textContent = fill(words()[`goes_${where}`], {overlap, at, new: length - overlap});
+    one('#edit-goes').textContent = fill(words()[`goes_${where}`], { overlap, at, new: length - overlap });
   };
 
-  // Margins: the clip keeps its whole picture in the video's size, and is made smaller where that leaves nothing new.
-  const size = () => (find('#edit-size').value || edit.limits().sizes[0].join('x')).split('x').map(Number);
-  const margins = () => SIDES.map(side => Math.max(0, Math.trunc(Number(find(`#edit-${side}`).value) || 0)));
+  const size = () => (select('#edit-size').value || limits().sizes[0].join('x')).split('x').map(Number);
+  const margins = () => SIDES.map(side => Math.max(0, Math.trunc(Number(input(`#edit-${side}`).value) || 0)));
+  /** @param {readonly number[]} values */
+  const setMargins = values => {
+    for (const [place, side] of SIDES.entries()) input(`#edit-${side}`).value = String(values[place]);
+  };
   const proposeMargins = () => {
     if (!clip.facts) return;
-    const [width, height] = size();
-    let scale = Math.min(width / clip.facts.width, height / clip.facts.height);
-    const room = () => [width - Math.round(clip.facts.width * scale), height - Math.round(clip.facts.height * scale)];
-    if (room()[0] < width / 20 && room()[1] < height / 20) scale *= 0.75;
-    const [across, down] = room();
-    const half = room => 8 * Math.round(room / 16);
-    for (const [side, room] of [['left', across], ['top', down], ['right', across], ['bottom', down]])
-      find(`#edit-${side}`).value = half(room);
+    setMargins(proposedMargins(size(), clip.facts));
     showFrame();
   };
   const showFrame = () => {
-    const [width, height] = size(), [left, top, right, bottom] = margins(), frame = find('.clip').style;
+    const [width, height] = size();
+    const [left, top, right, bottom] = margins();
     const [across, down] = [width - left - right, height - top - bottom];
-    frame.setProperty('--frame', width / height);
-    frame.setProperty('--left', `${100 * left / width}%`);
-    frame.setProperty('--top', `${100 * top / height}%`);
-    frame.setProperty('--across', `${Math.max(0, 100 * across / width)}%`);
-    frame.setProperty('--down', `${Math.max(0, 100 * down / height)}%`);
-    find('#edit-inner').textContent = fill(words().inner, {inner: `${across} × ${down}`, outer: `${width} × ${height}`});
+    const { style } = one('.clip');
+    style.setProperty('--frame', String(width / height));
+    style.setProperty('--left', `${(100 * left) / width}%`);
+    style.setProperty('--top', `${(100 * top) / height}%`);
+    style.setProperty('--across', `${Math.max(0, (100 * across) / width)}%`);
+    style.setProperty('--down', `${Math.max(0, (100 * down) / height)}%`);
+    one('#edit-inner').textContent = fill(words().inner, { inner: `${across} × ${down}`, outer: `${width} × ${height}` });
   };
 
-  const references = () => edit.limits().inputs.includes('references') ? pictures.references() : [];
-  const beside = () => edit.limits().beside
-    ? {control_downscale: Number(find('#edit-downscale').value), loras: find('#edit-loras').value} : {};
-  // What the server is sent of all this; `mask` is the path of what was painted.
+  /** What the server is sent. @param {string} [mask] The path of what was painted. */
   const asked = mask => {
-    const way = current(), number = id => Number(find(id).value);
-    const part = clip.facts && {clip: clip.facts.path, start: clip.start, num_frames: clip.frames};
-    const shared = {references: references().map(one => one.path), control_scale: number('#edit-scale')};
-    const keyframes = pictures.keys().map(({frame, path}) => ({frame, image: path}));
-    const keeps = {keeps_pixels: find('#edit-keeps').checked}, heard = {keeps_sound: find('#edit-keeps-sound').checked};
-    return {way, ...{
-      anew: () => ({...part, ...heard, strength: number('#edit-strength')}),
-      follow: () => ({...part, ...shared, ...beside(), control_kind: find('#edit-kind').value}),
-      paint: () => ({...part, ...shared, ...keeps, ...heard, mask}),
-      widen: () => ({...part, ...shared, ...keeps, ...heard, margins: margins()}),
-      sound: () => ({...part}),
-      animate: () => ({...part, ...heard, figure: pictures.figure()?.path, drive_prompt: find('#edit-drive-prompt').value, ...besides.asked()}),
-      extend: () => ({
-        ...part, ...shared, num_frames: pictures.lastFrame() + 1, end: clip.end(),
-        extend: find('#edit-where').value, overlap: number('#edit-overlap'),
+    const way = current();
+    const isKept = { keeps_pixels: input('#edit-keeps').checked };
+    const heard = { keeps_sound: input('#edit-keeps-sound').checked };
+    const part = clip.facts && { clip: clip.facts.path, start: clip.start, num_frames: clip.frames };
+    const references = pictures.references().map(picture => picture.path);
+    const shared = { references, control_scale: Number(input('#edit-scale').value) };
+    const num_frames = pictures.lastFrame() + 1;
+    const beside = limits().beside && {
+      control_downscale: Number(select('#edit-downscale').value),
+      loras: fieldValue(one('#edit-loras')),
+    };
+    /** @type {Record<string, () => object>} */
+    const settings = {
+      anew: () => ({ ...part, ...heard, strength: Number(input('#edit-strength').value) }),
+      follow: () => ({ ...part, ...shared, ...beside, control_kind: select('#edit-kind').value }),
+      paint: () => ({ ...part, ...shared, ...isKept, ...heard, mask }),
+      widen: () => ({ ...part, ...shared, ...isKept, ...heard, margins: margins() }),
+      sound: () => ({ ...part }),
+      animate: () => ({
+        ...part,
+        ...heard,
+        figure: pictures.figure()?.path,
+        drive_prompt: fieldValue(one('#edit-drive-prompt')),
+        ...extraClips.asked(),
       }),
-      keys: () => ({...shared, num_frames: pictures.lastFrame() + 1, keyframes}),
-    }[way]()};
+      extend: () => ({
+        ...part,
+        ...shared,
+        num_frames,
+        end: clip.end(),
+        extend: select('#edit-where').value,
+        overlap: Number(select('#edit-overlap').value),
+      }),
+      keys: () => ({ ...shared, num_frames, keyframes: pictures.keys().map(({ frame, path }) => ({ frame, image: path })) }),
+    };
+    return { way, ...settings[way]() };
   };
-  const isWhole = () => {
-    if (current() === 'keys') return pictures.keys().length + references().length > 0;
-    return !!clip.facts && clip.fits && (current() !== 'animate' || (!!pictures.figure() && besides.isWhole()));
+  /** Whether everything that the mode needs is given. */
+  const isComplete = () => {
+    if (current() === 'keys') return pictures.keys().length + pictures.references().length > 0;
+    if (!clip.facts || !clip.fits) return false;
+    return current() !== 'animate' || (pictures.figure() !== null && extraClips.isComplete());
   };
-  const showMake = () => { find('#edit-make').disabled = !isWhole(); };
+  const showMake = () => {
+    button('#edit-make').disabled = !isComplete();
+  };
 
-  element.addEventListener('change', event => {
-    const {id, name, value} = event.target;
-    if (name === 'edit-way') choose(value);
+  on(element, 'change', target => {
+    const { id } = target;
+    if (target instanceof HTMLInputElement && target.name === 'edit-way') choose(target.value);
     if (id === 'edit-where' && clip.facts) {
-      clip.part(extended(), clip.frames);
+      clip.part(extendedStart(), clip.frames);
       moved = clip.start;
     }
     if (id === 'edit-length') pictures.keepWithin();
-    if (id === 'edit-overlap') event.target.dataset.wanted = value;
-    if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) { showOverlap(); edit.estimate(); }
-    if (id === 'edit-size') { proposeMargins(); showFrame(); }
-    if (['edit-keeps', 'edit-kind', 'edit-downscale'].includes(id)) edit.estimate();
+    if (id === 'edit-overlap') /** @type {HTMLElement} */ (target).dataset.wanted = fieldValue(target);
+    if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) {
+      showOverlap();
+      view.estimate();
+    }
+    if (id === 'edit-size') {
+      proposeMargins();
+      showFrame();
+    }
+    if (['edit-keeps', 'edit-kind', 'edit-downscale'].includes(id)) view.estimate();
   });
-  element.addEventListener('input', event => {
-    if (event.target.closest('.margins')) showFrame();
-    if (event.target.id === 'edit-scale') find('.scale output').textContent = Number(event.target.value).toFixed(2);
+  on(element, 'input', target => {
+    if (target.closest('.margins')) showFrame();
+    if (target.id === 'edit-scale') showScaleValue();
   });
 
-  // A file that is dropped anywhere else: a picture is a key frame or a reference, everything else the clip.
+  /** Takes a file that was dropped on the page: a picture is a keyframe, a character or a reference, everything else the clip.
+   * @param {File} file */
   const take = file => {
-    const way = current(), isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
+    const way = current();
+    const isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
     if (way === 'keys') return pictures.addKeys([file]);
     if (way === 'animate' && isPicture) return pictures.setFigure(file);
-    return isPicture && edit.limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.take(file);
+    return isPicture && limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.take(file);
   };
-  // An earlier video's settings.
+
+  /** Shows an earlier video's settings. @param {Record<string, any>} given */
   const restore = given => {
     choose(given.way);
-    const known = one => ({...one, address: addressOf(one.path)});
-    const lengths = find('#edit-length');
-    if (!edit.limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
-    for (const [id, value] of [['kind', given.control_kind], ['scale', given.control_scale], ['where', given.extend],
-      ['length', given.num_frames], ['downscale', given.control_downscale], ['loras', given.loras]]) if (value !== undefined) find(`#edit-${id}`).value = value;
-    const overlaps = find('#edit-overlap');
+    const lengths = select('#edit-length');
+    if (!limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
+    for (const [id, name] of Object.entries(RESTORED))
+      if (given[name] !== undefined) Object.assign(one(`#edit-${id}`), { value: given[name] });
     if (given.overlap) {
+      const overlaps = select('#edit-overlap');
       overlaps.dataset.wanted = given.overlap;
-      if (![...overlaps.options].some(one => Number(one.value) === given.overlap))
-        overlaps.prepend(new Option(fill(words().overlaps, {frames: given.overlap}), given.overlap));
+      if (![...overlaps.options].some(option => Number(option.value) === given.overlap))
+        overlaps.prepend(new Option(fill(words().overlaps, { frames: given.overlap }), given.overlap));
     }
-    find('.scale output').textContent = Number(find('#edit-scale').value).toFixed(2);
-    find('#edit-keeps').checked = given.keeps_pixels ?? true;
-    find('#edit-keeps-sound').checked = given.keeps_sound ?? true;
-    if (given.margins) SIDES.forEach((side, place) => { find(`#edit-${side}`).value = given.margins[place]; });
-    const figure = given.figure ? known(given.figure) : null;
-    besides.restore(given.besides);
-    pictures.restore((given.keyframes ?? []).map(known), (given.references ?? []).map(known), figure);
+    showScaleValue();
+    input('#edit-keeps').checked = given.keeps_pixels ?? true;
+    input('#edit-keeps-sound').checked = given.keeps_sound ?? true;
+    if (given.margins) setMargins(given.margins);
+    /** @template {KnownFile} T @param {T} file */
+    const known = file => ({ ...file, address: addressOf(file.path) });
+    extraClips.restore(given.besides);
+    pictures.restore(
+      (given.keyframes ?? []).map(known),
+      (given.references ?? []).map(known),
+      given.figure ? known(given.figure) : null,
+    );
     showFrame();
     pictures.keepWithin();
     if (given.mask) brush.show(given.mask, addressOf(given.mask.path));
   };
 
-  return {asked, choose, current, isWhole, proposeMargins, restore, showLengths, showMake, showOverlap, take};
-})();
-
+  return { asked, choose, current, isComplete, proposeMargins, restore, showLengths, showMake, showOverlap, take };
+};

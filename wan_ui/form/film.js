@@ -1,229 +1,309 @@
-// The film: its shots in their order and the sound below, as a timeline. What is changed is written as JSON into the field
-// that the form sends; empty is no storyboard. A shot that is made has in `made` the job of its video, and the `recipe` that it
-// was made by: as long as that is the shot's own, and it goes on from the same shot, it is kept. After `parts/talk.js`, before
-// the others.
-const USUAL_SECONDS = 2;  // drawn for a shot whose length is the form's
-const film = (() => {
-  const state = {on: false, shots: [], figures: [], track: null, chosen: null, jobs: []};
+// The storyboard: its shots in their order and the sound below, as a timeline. Each change is written as JSON into the field that the
+// form sends; an empty field is no storyboard.
+import { find, on } from '../parts/dom.js';
+import { addressOf, createTalk } from '../parts/server.js';
+import { fill } from '../parts/text.js';
+import { createDetail } from './film_detail.js';
+import { createFigures } from './film_figures.js';
+import { createMade } from './film_made.js';
+import { startFilmPlayer } from './film_play.js';
+import { fadeOf, filmText, isFirst, isKept, keptRecipe, placeOf, secondsOf, shotsToMake, USUAL_SECONDS } from './film_shots.js';
+import { createTrack } from './film_track.js';
+
+const KEPT = 'studio-film';
+
+/** @typedef {import('./film_shots.js').Shot} Shot */
+/** @typedef {import('./film_shots.js').Made} Made */
+/** @typedef {import('./film_made.js').SentJob} SentJob */
+/**
+ * `chosen` is a shot's id; `jobs` are those that the shots were sent to.
+ * @typedef {import('./film_shots.js').Film & {isOn: boolean, chosen: string | null, jobs: SentJob[]}} State
+ */
+
+const newId = () => Math.random().toString(36).slice(2, 10).padEnd(8, '0');
+
+/** @param {Partial<Shot>} [given] @returns {Shot} */
+const newShot = given => ({
+  id: newId(),
+  prompt: '',
+  seconds: '',
+  seed: '',
+  start: 'on',
+  image: null,
+  fade: 0,
+  trim: null,
+  made: null,
+  ...given,
+});
+
+// What the server says beside the timeline, for the one that is shown.
+let mostFigures = 0;
+/** @type {(() => void) | null} */
+let figuresChanged = null;
+/** @type {((job: string, ids: string[]) => void) | null} */
+let jobSent = null;
+
+/** Reads how many figures a shot of the chosen model can show. @param {GradioComponent} component */
+export const startFilmFigures = ({ props, watch }) => {
+  const read = () => {
+    mostFigures = Number(/data-most="(\d+)"/.exec(props.value ?? '')?.[1] ?? 0);
+    figuresChanged?.();
+  };
+  watch('value', read);
+  read();
+};
+
+/** Reads to which job the shots were sent. @param {GradioComponent} component */
+export const startFilmSent = ({ props, watch }) => {
+  watch('value', () => {
+    const [, job, ids] = /data-job="([^"]+)" data-blocks="([^"]*)"/.exec(props.value ?? '') ?? [];
+    if (job) jobSent?.(job, ids.split(',').filter(Boolean));
+  });
+};
+
+/** @param {GradioComponent} component */
+export const startFilm = ({ element, watch }) => {
+  const talk = createTalk(element, 'shots');
+  const { words, one, input } = talk;
+  /** @type {State} */
+  const film = { isOn: false, shots: [], figures: [], track: null, chosen: null, jobs: [] };
+  /** The shot that is made without the others. @type {string | null} */
   let alone = null;
 
-  const newId = () => Math.random().toString(36).slice(2, 10).padEnd(8, '0');
-  const block = given => ({
-    id: newId(), prompt: '', seconds: '', seed: '', start: 'on', image: null, fade: 0, trim: null, made: null, ...given,
-  });
-  const place = id => state.shots.findIndex(one => one.id === id);
-  const chosen = () => state.shots[place(state.chosen)];
-  const isFirst = one => state.shots[0] === one;
-  const goesOn = one => one.start === 'on' && !isFirst(one);
-
-  // What a shot is made by, and what the one after it goes on from.
-  const recipe = one => {
-    const start = goesOn(one) ? 'on' : one.start === 'image' ? one.image?.path : 'cut';
-    const shown = figures.paths(one.prompt);
-    return JSON.stringify([one.prompt, one.seconds, one.seed, start, ...(shown.length ? [shown] : [])]);
-  };
-  const endOf = one => one.trim ? one.trim[1] : one.made.frames / one.made.fps;
-  const beginOf = one => one.trim ? one.trim[0] : one.made.first / one.made.fps;
-  const mark = one => one?.made && isKept(one) ? `${one.made.job}@${endOf(one).toFixed(3)}` : '';
-  const isKept = one => {
-    if (!one.made) return false;
-    if (one.made.kept) return one.made.recipe[1] === one.prompt;
-    if (one.made.recipe !== recipe(one)) return false;
-    return !goesOn(one) || one.made.after === mark(state.shots[place(one.id) - 1]);
-  };
-  const seconds = one => isKept(one) ? Math.max(0.01, endOf(one) - beginOf(one)) : Number(one.seconds) || USUAL_SECONDS;
-  const fadeOf = one => isFirst(one) || (!isKept(one) && goesOn(one)) ? 0 : Number(one.fade) || 0;
-  const total = () => state.shots.reduce((sum, one) => sum + seconds(one) - fadeOf(one), 0);
-
-  // As the server reads it: a kept shot is named by its job.
-  const row = one => {
-    const fade = fadeOf(one), {prompt, seconds, seed} = one;
-    if (isKept(one)) {
-      const trim = one.trim || one.made.first ? {trim: [beginOf(one), endOf(one)]} : {};
-      return {job: one.made.job, num_frames: one.made.frames, fps: one.made.fps, prompt, cut: one.start !== 'on', fade, ...trim};
-    }
-    const image = one.start === 'image' && one.image ? {image: one.image.path} : {};
-    return {prompt: prompt.trim(), seconds, seed, cut: one.start === 'cut' && !isFirst(one), fade, ...image};
-  };
-  const sent = () => {
-    if (alone === null) return state.shots;
-    const at = place(alone), one = state.shots[at];
-    return goesOn(one) ? [state.shots[at - 1], one] : [one];
-  };
-  const text = () => {
-    if (!state.on) return '';
-    const shots = sent(), {track} = state;
-    const sound = track && alone === null
-      ? {track: track.path, track_start: track.start, track_fade: track.fade, track_volume: track.volume} : {};
-    const rows = shots.map(row);
-    rows[0].fade = 0;
-    const cast = figures.sent();
-    return JSON.stringify({shots: rows, blocks: shots.map(one => one.id), ...(cast.length ? {figures: cast} : {}), ...sound});
-  };
+  const text = () => (film.isOn ? filmText(film, alone, mostFigures) : '');
+  /** @returns {HTMLTextAreaElement | HTMLInputElement | null} */
   const field = () => document.querySelector('#shots textarea, #shots input');
   const write = () => {
-    find('.shots').dataset.on = state.on;
-    const target = field(), now = text();
+    one('.shots').dataset.on = String(film.isOn);
+    const target = field();
+    const now = text();
     if (target && target.value !== now) {
       target.value = now;
-      target.dispatchEvent(new Event('input', {bubbles: true}));
+      target.dispatchEvent(new Event('input', { bubbles: true }));
     }
     remember();
   };
-  // The browser keeps what the server does not: which videos the shots are.
+  /** Keeps in the browser what the server does not: which videos the shots are. */
   const remember = () => {
-    if (!state.shots.length) return;
+    if (!film.shots.length) return;
+    const { shots, figures, track, jobs } = film;
     try {
-      localStorage.setItem('studio-film', JSON.stringify({
-        shots: state.shots, figures: state.figures, track: state.track, jobs: state.jobs,
-      }));
-    } catch { /* then it is not there after a reload */ }
+      localStorage.setItem(KEPT, JSON.stringify({ shots, figures, track, jobs }));
+    } catch {
+      // It is not there after a reload.
+    }
   };
+  /** What was kept of a film with these prompts. @param {string[]} prompts */
   const remembered = prompts => {
     try {
-      const kept = JSON.parse(localStorage.getItem('studio-film') ?? 'null');
-      const own = kept?.shots.map(one => one.prompt.trim());
+      const kept = JSON.parse(localStorage.getItem(KEPT) ?? 'null');
+      const own = kept?.shots.map((/** @type {Shot} */ shot) => shot.prompt.trim());
       return JSON.stringify(own) === JSON.stringify(prompts) ? kept : null;
-    } catch { return null; }
+    } catch {
+      return null;
+    }
   };
 
-  const change = () => { draw(); write(); };
+  const change = () => {
+    draw();
+    write();
+  };
   const draw = () => {
-    const list = find('.film'), focused = list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-    const shortest = Math.min(...state.shots.map(seconds), USUAL_SECONDS), scale = Math.min(110, Math.max(26, 92 / shortest));
-    list.replaceChildren(...state.shots.map((one, index) => drawn(one, index, scale)));
-    if (focused) list.querySelector(`[data-id="${focused}"]`)?.focus({preventScroll: true});
-    edit.show();
+    const list = one('.film');
+    const active = document.activeElement;
+    const focused = active instanceof HTMLElement && list.contains(active) ? active.dataset.id : null;
+    const shortest = Math.min(...film.shots.map(shot => secondsOf(film, shot)), USUAL_SECONDS);
+    const scale = Math.min(110, Math.max(26, 92 / shortest));
+    list.replaceChildren(...film.shots.map((shot, index) => drawn(shot, index, scale)));
+    if (focused) find(`[data-id="${focused}"]`, list)?.focus({ preventScroll: true });
+    detail.show();
     figures.show();
     track.show();
-    say();
+    showState();
   };
-  const drawn = (one, index, scale) => {
-    const item = document.createElement('li'), button = document.createElement('button'), made = isKept(one);
-    const length = seconds(one).toFixed(1), joint = isFirst(one) ? 'first' : fadeOf(one) ? 'fade' : one.start;
-    Object.assign(button, {type: 'button', className: 'film-block'});
-    Object.assign(button.dataset, {id: one.id, made, joint});
-    item.style.width = `${Math.max(76, seconds(one) * scale)}px`;
-    const says = [fill(words().number, {index: index + 1}), fill(words().seconds_of, {seconds: length}), one.prompt];
-    const cast = figures.names(one.prompt);
-    if (cast) says.push(fill(words().shot_with, {names: cast}));
-    button.setAttribute('aria-label', [...says, made ? words().is_made : words().is_new].filter(Boolean).join(', '));
-    button.setAttribute('aria-pressed', one.id === state.chosen);
-    const picture = made ? one.made.poster : one.start === 'image' ? one.image?.url : '';
+  /** @param {Shot} shot @param {number} index @param {number} scale Pixels a second. */
+  const drawn = (shot, index, scale) => {
+    const item = document.createElement('li');
+    const isMade = isKept(film, shot);
+    const length = secondsOf(film, shot).toFixed(1);
+    const names = figures.names(shot.prompt);
+    const button = Object.assign(document.createElement('button'), { type: 'button', className: 'film-block' });
+    button.dataset.id = shot.id;
+    button.dataset.made = String(isMade);
+    button.dataset.joint = isFirst(film, shot) ? 'first' : fadeOf(film, shot) ? 'fade' : shot.start;
+    item.style.width = `${Math.max(76, secondsOf(film, shot) * scale)}px`;
+    const label = [
+      fill(words().number, { index: index + 1 }),
+      fill(words().seconds_of, { seconds: length }),
+      shot.prompt,
+      names && fill(words().shot_with, { names }),
+      isMade ? words().is_made : words().is_new,
+    ];
+    button.setAttribute('aria-label', label.filter(Boolean).join(', '));
+    button.setAttribute('aria-pressed', String(shot.id === film.chosen));
+    const picture = isMade ? shot.made.poster : shot.start === 'image' ? shot.image?.url : '';
     if (picture) {
-      const image = Object.assign(new Image(), {src: picture, alt: '', draggable: false});
-      if (made) image.addEventListener('error', () => forgetIfGone(one, picture));
+      const image = Object.assign(new Image(), { src: picture, alt: '', draggable: false });
+      if (isMade) image.addEventListener('error', () => forgetIfDeleted(shot, picture));
       button.append(image);
     }
-    const number = Object.assign(document.createElement('b'), {textContent: index + 1, ariaHidden: 'true'});
-    const label = Object.assign(document.createElement('span'), {textContent: `${length} s`, ariaHidden: 'true'});
-    const caption = Object.assign(document.createElement('i'), {textContent: picture ? '' : one.prompt, ariaHidden: 'true'});
-    button.append(number, caption, label, ...figures.faces(one.prompt));
+    const number = Object.assign(document.createElement('b'), { textContent: String(index + 1), ariaHidden: 'true' });
+    const caption = Object.assign(document.createElement('i'), { textContent: picture ? '' : shot.prompt, ariaHidden: 'true' });
+    const seconds = Object.assign(document.createElement('span'), { textContent: `${length} s`, ariaHidden: 'true' });
+    button.append(number, caption, seconds, ...figures.faces(shot.prompt));
     item.append(button);
     return item;
   };
-  // A shot whose video is no longer in the library is to be made again.
-  const forgetIfGone = async (one, address) => {
+  /** A shot whose video was deleted must be made again. @param {Shot} shot @param {string} address */
+  const forgetIfDeleted = async (shot, address) => {
     try {
       if ((await fetch(address)).status !== 404) return;
-    } catch { return; }
-    one.made = one.trim = null;
+    } catch {
+      return;
+    }
+    shot.made = shot.trim = null;
     change();
   };
-  // What pressing Generate will do, said before.
-  const say = () => {
-    const numbers = is => state.shots.map((one, index) => is(one) ? index + 1 : 0).filter(Boolean);
-    const anew = numbers(one => !isKept(one)), isSome = anew.length < state.shots.length;
-    const after = numbers(one => one.made && !isKept(one) && one.made.recipe === recipe(one));
-    const first = !state.shots.length ? words().none : !anew.length ? words().all_made
-      : isSome ? fill(words().some_made, {shots: anew.join(', ')}) : '';
-    const second = after.length ? fill(words().made_anew, {shots: after.join(', ')}) : '';
-    find('.film-state').textContent = `${first} ${second}`.trim();
-  };
-  const move = (id, to) => {
-    const from = place(id), last = state.shots.length - 1;
-    to = Math.min(last, Math.max(0, to));
-    if (from < 0 || to === from) return;
-    const first = state.shots[0];
-    if (first.start === 'on' && isKept(first)) first.start = 'cut';  // it was made from nothing before it, wherever it goes
-    state.shots.splice(to, 0, ...state.shots.splice(from, 1));
-    change();
+  /** Says what Generate will do. */
+  const showState = () => {
+    const { toMake, becauseOfBefore } = shotsToMake(film);
+    let first = '';
+    if (!film.shots.length) first = words().none;
+    else if (!toMake.length) first = words().all_made;
+    else if (toMake.length < film.shots.length) first = fill(words().some_made, { shots: toMake.join(', ') });
+    const second = becauseOfBefore.length ? fill(words().made_anew, { shots: becauseOfBefore.join(', ') }) : '';
+    one('.film-state').textContent = `${first} ${second}`.trim();
   };
 
-  // The page was opened, or a request's shots are to be shown.
+  const editing = {
+    film,
+    change,
+    draw,
+    /** Adds a shot and chooses it. @param {number} at @param {Partial<Shot>} given */
+    insert: (at, given) => {
+      const shot = newShot(given);
+      film.shots.splice(at, 0, shot);
+      film.chosen = shot.id;
+      change();
+      find(`[data-id="${shot.id}"]`, element)?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    },
+    /** @param {string} id @param {number} to */
+    move: (id, to) => {
+      const from = placeOf(film, id);
+      const place = Math.min(film.shots.length - 1, Math.max(0, to));
+      if (from < 0 || place === from) return;
+      const first = film.shots[0];
+      if (first.start === 'on' && isKept(film, first)) first.start = 'cut'; // it continued from nothing, wherever it goes
+      film.shots.splice(place, 0, ...film.shots.splice(from, 1));
+      change();
+    },
+    /** Generates one shot. @param {string} id */
+    makeAlone: id => {
+      alone = id;
+      find('#generate')?.click();
+    },
+    mostFigures: () => mostFigures,
+  };
+  const figures = createFigures(talk, editing);
+  const detail = createDetail(talk, editing, figures);
+  const track = createTrack(talk, editing);
+  const made = createMade(talk, editing);
+  startFilmPlayer(talk, film);
+
+  /** The page was opened, or the shots of a request are shown. */
   const open = () => {
-    const root = find('.shots'), given = root.dataset.film;
+    const root = one('.shots');
     if (root.dataset.drawn) return;
     root.dataset.drawn = 'true';
-    const shown = JSON.parse(given || '{"shots": []}'), kept = !shown.job && remembered(shown.shots.map(one => one.prompt));
-    state.on = shown.shots.length > 0;
-    state.shots = kept ? kept.shots : shown.shots.map(({cut, image, ...one}) => block({
-      ...one, seed: String(one.seed ?? ''), start: image ? 'image' : cut ? 'cut' : 'on',
-      image: image ? {path: image, url: addressOf(image)} : null,
-    }));
-    state.track = kept ? kept.track : shown.track
-      ? {path: shown.track, start: shown.track_start ?? 0, fade: shown.track_fade ?? 0, volume: shown.track_volume ?? 1} : null;
-    state.figures = kept ? kept.figures ?? [] : (shown.figures ?? []).map(({name, image}) => ({
-      name, image: image ? {path: image, url: addressOf(image)} : null,
-    }));
-    state.jobs = kept ? kept.jobs : [];
-    state.chosen = state.shots[0]?.id ?? null;
-    if (shown.job) made.follow(shown.job, state.shots.map(one => one.id), true);
+    const given = JSON.parse(root.dataset.film || '{"shots": []}');
+    const prompts = given.shots.map((/** @type {Shot} */ shot) => shot.prompt);
+    const shown = (!given.job && remembered(prompts)) || read(given);
+    Object.assign(film, shown, { isOn: given.shots.length > 0, figures: shown.figures ?? [] });
+    film.chosen = film.shots[0]?.id ?? null;
+    if (given.job)
+      made.follow(
+        given.job,
+        film.shots.map(shot => shot.id),
+        true,
+      );
     track.load();
     change();
-    if (state.jobs.length) made.look();
+    if (film.jobs.length) made.look();
     figures.look();
   };
+  /** A film as the server sends it. @param {Record<string, any>} given */
+  const read = given => {
+    /** @param {string | null | undefined} path */
+    const picture = path => (path ? { path, url: addressOf(path) } : null);
+    return {
+      shots: given.shots.map((/** @type {any} */ { cut, image, ...shot }) =>
+        newShot({ ...shot, seed: String(shot.seed ?? ''), start: image ? 'image' : cut ? 'cut' : 'on', image: picture(image) }),
+      ),
+      figures: (given.figures ?? []).map((/** @type {any} */ { name, image }) => ({ name, image: picture(image) })),
+      track: given.track
+        ? { path: given.track, start: given.track_start ?? 0, fade: given.track_fade ?? 0, volume: given.track_volume ?? 1 }
+        : null,
+      jobs: [],
+    };
+  };
   const turn = () => {
-    state.on = find('.shots-switch input').checked;
-    if (state.on && !state.shots.length) {
-      const prompt = document.querySelector('#prompt textarea')?.value ?? '';
-      state.shots = [block({prompt}), block()];
-      state.chosen = state.shots[0].id;
+    film.isOn = input('.shots-switch input').checked;
+    if (film.isOn && !film.shots.length) {
+      const prompt = document.querySelector('#prompt textarea');
+      film.shots = [newShot({ prompt: prompt instanceof HTMLTextAreaElement ? prompt.value : '' }), newShot()];
+      film.chosen = film.shots[0].id;
     }
     change();
     figures.look();
   };
-  element.addEventListener('input', event => { if (event.target.closest('.shots-switch')) turn(); });
+  on(element, 'input', target => {
+    if (target.closest('.shots-switch')) turn();
+  });
 
   // A finished video of the stage or the library becomes a shot, whatever has made it.
-  document.addEventListener('click', event => {
-    const button = event.target.closest?.('[data-take]');
+  on(document, 'click', target => {
+    const button = /** @type {HTMLElement | null} */ (target.closest('[data-take]'));
     if (!button || !element.isConnected) return;
-    const {prompt, ...video} = JSON.parse(button.dataset.take);
-    const one = block({prompt, start: 'cut', made: {...video, after: '', kept: true, recipe: [0, prompt]}});
-    state.shots.push(one);
-    state.chosen = one.id;
-    state.on = find('.shots-switch input').checked = true;
+    const { prompt, ...video } = JSON.parse(button.dataset.take ?? '');
+    const shot = newShot({ prompt, start: 'cut', made: { ...video, after: '', kept: true, recipe: keptRecipe(prompt) } });
+    film.shots.push(shot);
+    film.chosen = shot.id;
+    film.isOn = input('.shots-switch input').checked = true;
     change();
     figures.look();
   });
 
-  // Generate sends all shots, or the one that is made alone, with that from which it goes on. What is written now must have
-  // reached Gradio before the button is pressed.
+  // Generate sends all shots, or one alone with the shot from which it continues. What is written now must have reached Gradio
+  // before the button is pressed.
   let isPassing = false;
-  document.addEventListener('click', event => {
-    const button = event.target.closest?.('#generate');
-    if (!button || !state.on || isPassing || !element.isConnected) return;
-    if (alone === null && field()?.value === text()) return;
-    event.stopImmediatePropagation();
-    event.preventDefault();
-    write();
-    press(button);
-  }, true);
-  const press = button => setTimeout(() => {
+  on(
+    document,
+    'click',
+    (target, event) => {
+      const button = target.closest('#generate');
+      if (!(button instanceof HTMLElement) || !film.isOn || isPassing || !element.isConnected) return;
+      if (alone === null && field()?.value === text()) return;
+      event.stopImmediatePropagation();
+      event.preventDefault();
+      write();
+      setTimeout(() => press(button), 120);
+    },
+    true,
+  );
+  /** @param {HTMLElement} button */
+  const press = button => {
     isPassing = true;
     button.click();
     isPassing = false;
-    setTimeout(() => { alone = null; }, 0);
-  }, 120);
-  const makeAlone = id => {
-    alone = id;
-    document.querySelector('#generate')?.click();
+    setTimeout(() => {
+      alone = null;
+    }, 0);
   };
 
-  return Object.assign(state, {
-    addBlock: block, beginOf, change, chosenShot: chosen, draw, endOf, fadeOf, goesOn, isFirst, isKept, makeAlone, mark, move,
-    open, place, recipe, seconds, total, write,
-  });
-})();
+  figuresChanged = () => {
+    if (element.isConnected && one('.shots').dataset.drawn) figures.follow();
+  };
+  jobSent = made.follow;
+  watch('value', open);
+  open();
+};

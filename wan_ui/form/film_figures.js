@@ -1,145 +1,165 @@
-// The figures: names with a picture each, shown to the shots whose prompts name them. After `film.js`. Names are found as
-// `backend/contract/figures.py` finds them.
-const figures = (() => {
-  const MOST = 8, EVERY_NAME = /^[\p{L} ]{1,40}$/u;
-  const APART = [[0x0e00, 0x0eff], [0x1000, 0x109f], [0x1780, 0x17ff], [0x2e80, 0x9fff], [0xac00, 0xd7af], [0xf900, 0xfaff],
-    [0x20000, 0x3ffff]];  // scripts without blanks between words
-  let offered = [], removed = [];
+// The figures: names with a picture each, which are shown to the shots whose prompts name them.
+import { fieldValue, filesOf, get, input as getInput, on } from '../parts/dom.js';
+import { addressOf } from '../parts/server.js';
+import { fill } from '../parts/text.js';
+import { namedFigures, plainName } from './figure_names.js';
 
-  const most = () => Number(/data-most="(\d+)"/.exec(window.studioFigures ?? '')?.[1] ?? 0);
-  const plain = text => text.trim().split(/\s+/u).join(' ');
-  const isOfWord = one => /[\p{L}\p{M}\p{N}_]/u.test(one);
-  const isIn = ([from, to], code) => from <= code && code <= to;
-  const goesTogether = one => isOfWord(one) && !APART.some(range => isIn(range, one.codePointAt()));
-  const isApart = (beside, edge) => !(beside && goesTogether(beside) && goesTogether(edge));
-  // Those that a prompt names; of names within one another the longest.
-  const called = prompt => {
-    if (!film.figures.length) return [];
-    let left = [...plain(prompt).toLowerCase()];
-    const found = new Set(), length = one => [...plain(one.name)].length;
-    for (const one of [...film.figures].sort((a, b) => length(b) - length(a))) {
-      const name = [...plain(one.name).toLowerCase()];
-      for (let start = 0; name.length && start + name.length <= left.length; start++) {
-        const end = start + name.length;
-        if (name.some((letter, index) => left[start + index] !== letter)) continue;
-        if (!isApart(left[start - 1], name[0]) || !isApart(left[end], name.at(-1))) continue;
-        left.fill('\0', start, end);
-        found.add(one);
-      }
-    }
-    return film.figures.filter(one => found.has(one));
-  };
-  // And that the chosen model is shown; what a shot was made by does not follow the model, like all else of the form.
-  const named = prompt => most() ? called(prompt) : [];
-  const paths = prompt => called(prompt).map(one => one.image?.path ?? '');
-  const sent = () => most() ? film.figures.map(one => ({name: plain(one.name), image: one.image?.path ?? null})) : [];
+const MOST = 8;
+const NAME = /^[\p{L} ]{1,40}$/u;
+const PROJECT_MILLISECONDS = 1000; // until another project's figures are asked for
 
-  // On a block: a small round picture each, and their names for those who do not see them.
+/** @typedef {import('./figure_names.js').Figure} Figure */
+/** @typedef {{name: string, path: string}} Offer */
+
+/** @param {import('../parts/server.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+export const createFigures = (talk, { film, change, mostFigures }) => {
+  const { element, words, one, upload } = talk;
+  /** Figures of the project's earlier storyboards. @type {Offer[]} */
+  let offered = [];
+  /** Figures that were removed here. @type {Offer[]} */
+  let removed = [];
+
+  /** The figures that the chosen model is shown for a prompt. @param {string} prompt */
+  const named = prompt => (mostFigures() ? namedFigures(prompt, film.figures) : []);
+  /** @param {string} prompt */
+  const names = prompt =>
+    named(prompt)
+      .map(figure => figure.name)
+      .join(', ');
+
+  /** The small pictures on a shot. @param {string} prompt */
   const faces = prompt => {
     const row = document.createElement('em');
-    for (const one of named(prompt)) row.append(face(one));
+    for (const figure of named(prompt)) row.append(face(figure));
     return row.childElementCount ? [row] : [];
   };
-  const face = one => {
-    if (one.image) return Object.assign(new Image(), {src: one.image.url, alt: '', title: one.name, draggable: false});
-    return Object.assign(document.createElement('u'), {textContent: [...one.name][0] ?? '?', title: one.name});
-  };
-  const names = prompt => named(prompt).map(one => one.name).join(', ');
+  /** @param {Figure} figure */
+  const face = ({ name, image }) =>
+    image
+      ? Object.assign(new Image(), { src: image.url, alt: '', title: name, draggable: false })
+      : Object.assign(document.createElement('u'), { textContent: [...name][0] ?? '?', title: name });
 
-  const box = () => find('.film-figures');
-  const emptyRow = () => box().querySelector('template').content.firstElementChild.cloneNode(true);
+  const emptyRow = () => {
+    const { content } = get('.film-figures template', HTMLTemplateElement, element);
+    return get('li', HTMLLIElement, /** @type {DocumentFragment} */ (content.cloneNode(true)));
+  };
   const show = () => {
-    const root = box(), isTaken = most() > 0, list = root.querySelector('ul');
-    root.dataset.taken = isTaken;
-    root.querySelector('.hint').textContent = !isTaken ? words().figures_none
-      : most() === 1 ? words().figures_hint_one : fill(words().figures_hint, {count: most()});
-    while (list.children.length > film.figures.length) list.lastChild.remove();
-    film.figures.forEach((one, index) => {
-      const row = list.children[index] ?? list.appendChild(emptyRow());
-      const name = row.querySelector('[name=figure]'), picture = row.querySelector('img');
-      row.dataset.place = index;
-      if (name !== document.activeElement) name.value = one.name;
-      picture.hidden = !one.image;
-      if (one.image && picture.getAttribute('src') !== one.image.url) picture.src = one.image.url;
-      const places = film.shots.flatMap((shot, at) => named(shot.prompt).includes(one) ? [at + 1] : []);
-      const says = places.length ? fill(words().figure_in, {shots: places.join(', ')}) : words().figure_unused;
-      row.querySelector('output').textContent = says;
+    const isTaken = mostFigures() > 0;
+    const list = one('.film-figures ul');
+    one('.film-figures').dataset.taken = String(isTaken);
+    one('.film-figures .hint').textContent = !isTaken
+      ? words().figures_none
+      : mostFigures() === 1
+        ? words().figures_hint_one
+        : fill(words().figures_hint, { count: mostFigures() });
+    while (list.children.length > film.figures.length) list.lastElementChild?.remove();
+    film.figures.forEach((figure, index) => {
+      const row = /** @type {HTMLElement} */ (list.children[index] ?? list.appendChild(emptyRow()));
+      showRow(row, figure, index);
     });
-    root.querySelector('.film-file').hidden = !isTaken || film.figures.length >= MOST;
-    const known = new Set(film.figures.map(one => plain(one.name).toLowerCase()));
-    const others = isTaken && film.figures.length < MOST ? offers().filter(one => !known.has(one.name.toLowerCase())) : [];
-    const before = root.querySelector('.film-known');
-    before.hidden = !others.length;
-    before.querySelector('span').replaceChildren(...others.map(one => {
-      const button = Object.assign(document.createElement('button'), {type: 'button'});
-      button.dataset.figure = 'again';
-      button.dataset.path = one.path;
-      button.append(Object.assign(new Image(), {src: addressOf(one.path), alt: ''}), one.name);
-      return button;
-    }));
+    one('.film-figures .film-file').hidden = !isTaken || film.figures.length >= MOST;
+    showOffers(isTaken && film.figures.length < MOST ? offers() : []);
   };
-  // Those that were taken out here, and those of the project's earlier storyboards.
+  /** @param {HTMLElement} row @param {Figure} figure @param {number} index */
+  const showRow = (row, figure, index) => {
+    const name = getInput('[name=figure]', row);
+    const picture = get('img', HTMLImageElement, row);
+    row.dataset.place = String(index);
+    if (name !== document.activeElement) name.value = figure.name;
+    picture.hidden = !figure.image;
+    if (figure.image && picture.getAttribute('src') !== figure.image.url) picture.src = figure.image.url;
+    const shots = film.shots.flatMap((shot, at) => (named(shot.prompt).includes(figure) ? [at + 1] : []));
+    const text = shots.length ? fill(words().figure_in, { shots: shots.join(', ') }) : words().figure_unused;
+    get('output', HTMLOutputElement, row).textContent = text;
+  };
+  /** @param {Offer[]} all */
+  const showOffers = all => {
+    const known = new Set(film.figures.map(figure => plainName(figure.name).toLowerCase()));
+    const others = all.filter(offer => !known.has(offer.name.toLowerCase()));
+    one('.film-known').hidden = !others.length;
+    one('.film-known span').replaceChildren(
+      ...others.map(({ name, path }) => {
+        const button = Object.assign(document.createElement('button'), { type: 'button' });
+        Object.assign(button.dataset, { figure: 'again', path });
+        button.append(Object.assign(new Image(), { src: addressOf(path), alt: '' }), name);
+        return button;
+      }),
+    );
+  };
   const offers = () => {
-    const names = new Set(removed.map(one => one.name.toLowerCase()));
-    return [...removed, ...offered.filter(one => !names.has(one.name.toLowerCase()))];
+    const gone = new Set(removed.map(offer => offer.name.toLowerCase()));
+    return [...removed, ...offered.filter(offer => !gone.has(offer.name.toLowerCase()))];
   };
+  /** Asks for the figures of the project's earlier storyboards. */
   const look = async () => {
-    if (!film.on || !most()) return;
+    if (!film.isOn || !mostFigures()) return;
     try {
       const answer = await fetch('studio/figures');
       if (answer.ok) offered = (await answer.json()).figures;
-    } catch { return; }
+    } catch {
+      return;
+    }
     show();
   };
   const follow = () => {
-    film.change();
+    change();
     look();
   };
 
-  const pictureOf = async file => {
-    const path = file && await uploaded(file);
-    return path ? {path, url: addressOf(path)} : null;
+  /** @param {File} file */
+  const uploadPicture = async file => {
+    const path = await upload(file);
+    return path ? { path, url: addressOf(path) } : null;
   };
+  /** @param {File} file */
   const add = async file => {
-    const image = await pictureOf(file), stem = file.name.replace(/\.[^.]*$/, '');
+    const image = await uploadPicture(file);
+    const stem = file.name.replace(/\.[^.]*$/, '');
     if (!image || film.figures.length >= MOST) return;
-    film.figures.push({name: EVERY_NAME.test(stem) ? stem : '', image});
-    film.change();
-    const name = box().querySelector('li:last-child [name=figure]');
+    film.figures.push({ name: NAME.test(stem) ? stem : '', image });
+    change();
+    const name = talk.input('.film-figures li:last-child [name=figure]');
     name.focus();
     name.select();
   };
+  /** @param {number} at */
   const remove = at => {
-    const [{name, image}] = film.figures.splice(at, 1), own = plain(name);
+    const [{ name, image }] = film.figures.splice(at, 1);
+    const own = plainName(name);
     if (!image || !own) return;
-    removed = [{name: own, path: image.path}, ...removed.filter(one => one.name.toLowerCase() !== own.toLowerCase())];
+    removed = [{ name: own, path: image.path }, ...removed.filter(offer => offer.name.toLowerCase() !== own.toLowerCase())];
   };
-  const place = target => film.figures[target.closest('li')?.dataset.place];
-  element.addEventListener('change', async event => {
-    const {name} = event.target, file = event.target.files?.[0];
-    if (!['figure-new', 'figure-picture'].includes(name) || !file) return;
-    event.target.value = '';
+  /** @param {Element} target */
+  const placeIn = target => Number(target.closest('li')?.dataset.place);
+  on(element, 'change', async target => {
+    const name = target.getAttribute('name') ?? '';
+    if (!['figure-new', 'figure-picture'].includes(name)) return;
+    const [file] = filesOf(target);
+    if (!file) return;
     if (name === 'figure-new') return add(file);
-    const one = place(event.target), image = await pictureOf(file);
-    if (!one || !image) return;
-    one.image = image;
-    film.change();
+    const figure = film.figures[placeIn(target)];
+    const image = await uploadPicture(file);
+    if (!figure || !image) return;
+    figure.image = image;
+    change();
   });
-  element.addEventListener('input', event => {
-    if (event.target.name !== 'figure') return;
-    place(event.target).name = event.target.value;
-    film.change();
+  on(element, 'input', target => {
+    if (target.getAttribute('name') !== 'figure') return;
+    film.figures[placeIn(target)].name = fieldValue(target);
+    change();
   });
-  element.addEventListener('click', event => {
-    const button = event.target.closest('[data-figure]'), what = button?.dataset.figure;
-    if (what === 'remove') remove(button.closest('li').dataset.place);
-    const again = what === 'again' && offers().find(one => one.path === button.dataset.path && button.textContent === one.name);
-    if (again) film.figures.push({name: again.name, image: {path: again.path, url: addressOf(again.path)}});
-    if (what) film.change();
+  on(element, 'click', target => {
+    const button = /** @type {HTMLElement | null} */ (target.closest('[data-figure]'));
+    if (!button) return;
+    if (button.dataset.figure === 'remove') remove(placeIn(button));
+    const { path } = button.dataset;
+    const again = offers().find(offer => offer.path === path && button.textContent === offer.name);
+    if (again) film.figures.push({ name: again.name, image: { path: again.path, url: addressOf(again.path) } });
+    change();
   });
-  document.addEventListener('click', event => {
-    if (element.isConnected && event.target.closest?.('[data-act^="project:"]')) setTimeout(look, 1000);
+  on(document, 'click', target => {
+    if (element.isConnected && target.closest('[data-act^="project:"]')) setTimeout(look, PROJECT_MILLISECONDS);
   });
 
-  return {faces, follow, look, named, names, paths, sent, show};
-})();
+  return { faces, follow, look, names, show };
+};

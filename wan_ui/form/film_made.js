@@ -1,55 +1,64 @@
 // Which shots are made: the server is asked about the jobs that the shots were sent to, until these have ended.
-const made = (() => {
-  const EVERY = 1500;
-  let waiting = 0;
+import { endMark, isKept, keptRecipe, placeOf, recipeOf } from './film_shots.js';
 
-  // `isOld`: the job was made by the shots as they are, which are shown again.
+const EVERY_MILLISECONDS = 1500;
+
+/**
+ * A job that shots were sent to: their ids, the recipes by which it makes them, and those that were kept. `isOld`: it was made by
+ * the shots as they are, which are shown again.
+ * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
+ */
+
+/** @param {import('../parts/server.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+export const createMade = ({ element }, { film, change }) => {
+  let timer = 0;
+
+  /** @param {string} id */
+  const shotOf = id => film.shots[placeOf(film, id)];
+
+  /** @param {string} job @param {string[]} blocks @param {boolean} [isOld] */
   const follow = (job, blocks, isOld = false) => {
-    film.jobs = [...film.jobs.filter(one => one.job !== job), {job, blocks, isOld, recipes: {}, marks: {}}];
-    const known = film.jobs.at(-1);
-    for (const id of blocks) {
-      const one = film.shots[film.place(id)];
-      if (one) known.recipes[id] = film.recipe(one);
-    }
-    known.kept = blocks.filter(id => { const one = film.shots[film.place(id)]; return one && film.isKept(one); });
+    const shots = blocks.map(shotOf).filter(shot => shot !== undefined);
+    const recipes = Object.fromEntries(shots.map(shot => [shot.id, recipeOf(film, shot)]));
+    const kept = shots.filter(shot => isKept(film, shot)).map(shot => shot.id);
+    film.jobs = [...film.jobs.filter(one => one.job !== job), { job, blocks, isOld, recipes, kept }];
     look();
   };
   const look = async () => {
-    clearTimeout(waiting);
+    clearTimeout(timer);
     if (!element.isConnected) return;
-    for (const known of [...film.jobs]) await take(known);
-    if (film.jobs.length) waiting = setTimeout(look, EVERY);
+    for (const sent of [...film.jobs]) await take(sent);
+    if (film.jobs.length) timer = setTimeout(look, EVERY_MILLISECONDS);
   };
-  const take = async known => {
-    const done = () => { film.jobs = film.jobs.filter(one => one !== known); };
-    let told;
+  /** @param {SentJob} sent */
+  const forget = sent => {
+    film.jobs = film.jobs.filter(one => one !== sent);
+  };
+  /** @param {SentJob} sent */
+  const take = async sent => {
+    let news;
     try {
-      const answer = await fetch(`studio/shots/${encodeURIComponent(known.job)}`);
-      if (!answer.ok) return done();
-      told = await answer.json();
-    } catch { return; }  // the server is away for a moment
+      const answer = await fetch(`studio/shots/${encodeURIComponent(sent.job)}`);
+      if (!answer.ok) return forget(sent);
+      news = await answer.json();
+    } catch {
+      return; // the server is away for a moment
+    }
     let isChanged = false;
-    for (const shot of told.shots) {
-      const id = known.blocks[shot.number - 1], at = film.place(id), one = film.shots[at];
-      if (!one || known.kept.includes(id) || one.made?.job === shot.job) continue;
-      const before = film.shots[film.place(known.blocks[shot.number - 2])];
-      one.made = {
-        job: shot.job, frames: shot.frames, fps: shot.fps, first: shot.first, video: shot.video, poster: shot.poster,
-        recipe: known.recipes[id], after: shot.goes_on ? film.mark(before) : '',
-      };
-      if (!known.isOld) one.trim = null;
-      if (shot.given) Object.assign(one.made, {kept: true, recipe: [0, one.prompt]});
+    for (const { number, given, goes_on: continued, ...video } of news.shots) {
+      const id = sent.blocks[number - 1];
+      const shot = shotOf(id);
+      if (!shot || sent.kept.includes(id) || shot.made?.job === video.job) continue;
+      const { job, frames, fps, first, video: address, poster } = video;
+      const after = continued ? endMark(film, shotOf(sent.blocks[number - 2])) : '';
+      shot.made = { job, frames, fps, first, video: address, poster, recipe: sent.recipes[id], after };
+      if (!sent.isOld) shot.trim = null;
+      if (given) Object.assign(shot.made, { kept: true, recipe: keptRecipe(shot.prompt) });
       isChanged = true;
     }
-    if (told.has_ended) done();
-    if (isChanged) film.change();
+    if (news.has_ended) forget(sent);
+    if (isChanged) change();
   };
-  window.studioFilmSent = html => {
-    const [, job, blocks] = /data-job="([^"]+)" data-blocks="([^"]*)"/.exec(html ?? '') ?? [];
-    if (job) follow(job, blocks.split(',').filter(Boolean));
-  };
-  return {follow, look};
-})();
-window.studioFilmTakes = () => { if (element.isConnected && find('.shots').dataset.drawn) figures.follow(); };
-watch('value', film.open);
-film.open();
+
+  return { follow, look };
+};

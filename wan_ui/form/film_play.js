@@ -1,102 +1,143 @@
-// Plays the whole: the made shots one after another with their fades and the sound, and a card for each that is not made yet.
-// Two players take turns, so that the next shot is there when it begins.
-const play = (() => {
-  let parts = [], time = 0, last = 0, isPlaying = false, shown = -1;
+// Plays the whole film: the made shots one after another with their fades and the sound, and a card for each that is not made yet. Two
+// players take turns, so that the next shot is loaded when it starts.
+import { fieldValue, findAll, get, on, play as playMedia } from '../parts/dom.js';
+import { clamp } from '../parts/text.js';
+import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from './film_shots.js';
 
-  const root = () => find('.film-player');
-  const players = () => [...root().querySelectorAll('video')];
-  const audio = () => root().querySelector('audio');
-  const end = () => parts.length ? parts.at(-1).to : 0;
-  const partAt = moment => Math.max(0, parts.findLastIndex(part => part.from <= moment));
+/** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
+
+/** @param {import('../parts/server.js').Talk} talk @param {import('./film_shots.js').Film} film */
+export const startFilmPlayer = ({ element, words, one }, film) => {
+  /** @type {Part[]} */
+  let parts = [];
+  let time = 0;
+  let last = 0;
+  let isPlaying = false;
+  let shown = -1;
+
+  const root = () => one('.film-player');
+  const players = () => /** @type {HTMLVideoElement[]} */ (findAll('video', root()));
+  const audio = () => get('audio', HTMLAudioElement, root());
+  const end = () => parts.at(-1)?.to ?? 0;
+  /** @param {number} moment */
+  const partAt = moment =>
+    Math.max(
+      0,
+      parts.findLastIndex(part => part.from <= moment),
+    );
 
   const open = () => {
-    let from = 0;
-    parts = film.shots.map((one, index) => {
-      from -= film.fadeOf(one);
-      const isMade = film.isKept(one);
-      const part = {
-        from, to: from + film.seconds(one), fade: film.fadeOf(one), index, prompt: one.prompt,
-        source: isMade ? one.made.video : '', begin: isMade ? film.beginOf(one) : 0,
-        picture: one.start === 'image' ? one.image?.url : '',
+    const starts = startTimes(film);
+    parts = film.shots.map((shot, index) => {
+      const kept = isKept(film, shot) ? shot : null;
+      return {
+        from: starts[index],
+        to: starts[index] + secondsOf(film, shot),
+        fade: fadeOf(film, shot),
+        index,
+        prompt: shot.prompt,
+        source: kept ? kept.made.video : '',
+        begin: kept ? startSeconds(kept) : 0,
+        picture: (shot.start === 'image' && shot.image?.url) || '',
       };
-      from = part.to;
-      return part;
     });
     if (!parts.length) return;
     root().hidden = false;
-    for (const video of players()) { video.removeAttribute('src'); video.dataset.part = ''; }
+    for (const player of players()) {
+      player.removeAttribute('src');
+      player.dataset.part = '';
+    }
     seek(0);
     resume();
-    root().scrollIntoView({block: 'nearest'});
+    root().scrollIntoView({ block: 'nearest' });
   };
   const close = () => {
     pause();
     root().hidden = true;
-    for (const video of players()) { video.removeAttribute('src'); video.load(); }
-  };
-  const prepared = index => {
-    const part = parts[index], video = players()[index % 2];
-    if (!part?.source) return null;
-    if (video.dataset.part !== String(index)) {
-      video.dataset.part = index;
-      video.src = part.source;
-      video.currentTime = part.begin;
+    for (const player of players()) {
+      player.removeAttribute('src');
+      player.load();
     }
-    return video;
   };
+  /** The player of a part, loaded; null if the part is not made. @param {number} index */
+  const prepared = index => {
+    const part = parts[index];
+    const player = players()[index % 2];
+    if (!part?.source) return null;
+    if (player.dataset.part !== String(index)) {
+      player.dataset.part = String(index);
+      player.src = part.source;
+      player.currentTime = part.begin;
+    }
+    return player;
+  };
+  /** @param {number} moment */
   const seek = moment => {
-    time = Math.min(Math.max(0, moment), Math.max(0, end() - 0.01));
+    time = clamp(moment, 0, Math.max(0, end() - 0.01));
     shown = -1;
-    for (const video of players()) video.pause();
-    const own = film.track, sound = audio();
-    if (own) sound.currentTime = Math.max(0, time - own.start);
+    for (const player of players()) player.pause();
+    if (film.track) audio().currentTime = Math.max(0, time - film.track.start);
     step();
   };
   const step = () => {
-    const at = partAt(time), part = parts[at], video = prepared(at), next = parts[at + 1];
+    const at = partAt(time);
+    const part = parts[at];
+    if (!part) return;
+    const player = prepared(at);
     if (at !== shown) {
       shown = at;
-      if (video) {
-        const wanted = part.begin + time - part.from;
-        if (Math.abs(video.currentTime - wanted) > 0.15) video.currentTime = wanted;
-      }
-      card(part);
+      const wanted = part.begin + time - part.from;
+      if (player && Math.abs(player.currentTime - wanted) > 0.15) player.currentTime = wanted;
+      showCard(part);
     }
     const share = part.fade ? Math.min(1, (time - part.from) / part.fade) : 1;
-    players().forEach((one, place) => {
-      const isOwn = one === video, isBefore = at > 0 && place === (at - 1) % 2 && share < 1 && parts[at - 1].source;
-      one.style.opacity = isOwn ? share : isBefore ? 1 : 0;
-      one.style.zIndex = isOwn ? 1 : 0;
-      if ((isOwn || isBefore) && isPlaying) { if (one.paused) one.play().catch(() => {}); } else if (!one.paused) one.pause();
-      one.volume = isOwn ? share : 1 - share;
+    players().forEach((other, place) => {
+      const isOwn = other === player;
+      const isBefore = at > 0 && place === (at - 1) % 2 && share < 1 && parts[at - 1].source !== '';
+      other.style.opacity = String(isOwn ? share : isBefore ? 1 : 0);
+      other.style.zIndex = isOwn ? '1' : '0';
+      const isHeard = (isOwn || isBefore) && isPlaying;
+      if (isHeard && other.paused) playMedia(other);
+      if (!isHeard && !other.paused) other.pause();
+      other.volume = Math.max(0, isOwn ? share : 1 - share);
     });
-    if (next?.source && share >= 1) prepared(at + 1);
-    follow();
-    const said = `${time.toFixed(1)} / ${end().toFixed(1)} s`;
-    const slider = root().querySelector('input'), output = root().querySelector('output');
-    if (slider !== document.activeElement || isPlaying) slider.value = end() ? 1000 * time / end() : 0;
-    if (output.textContent !== said) output.textContent = said;
+    if (share >= 1) prepared(at + 1);
+    followTrack();
+    showTime();
   };
-  const card = part => {
-    const text = root().querySelector('p');
-    text.hidden = !!part.source;
-    text.textContent = `${part.index + 1}  ${part.prompt}`;
-    text.style.backgroundImage = part.picture ? `url("${part.picture}")` : '';
+  const showTime = () => {
+    const text = `${time.toFixed(1)} / ${end().toFixed(1)} s`;
+    const slider = get('input', HTMLInputElement, root());
+    const output = get('output', HTMLOutputElement, root());
+    if (slider !== document.activeElement || isPlaying) slider.value = String(end() ? (1000 * time) / end() : 0);
+    if (output.textContent !== text) output.textContent = text;
   };
-  // The sound keeps to the film's time.
-  const follow = () => {
-    const own = film.track, sound = audio();
-    if (!own) return;
-    const heard = time - own.start, left = Math.min(sound.duration || Infinity, end() - own.start) - heard;
-    sound.volume = Math.min(1, own.volume) * (own.fade ? Math.max(0, Math.min(1, heard / own.fade, left / own.fade)) : 1);
+  /** @param {Part} part */
+  const showCard = part => {
+    const card = get('p', HTMLParagraphElement, root());
+    card.hidden = part.source !== '';
+    card.textContent = `${part.index + 1}  ${part.prompt}`;
+    card.style.backgroundImage = part.picture ? `url("${part.picture}")` : '';
+  };
+  /** Keeps the sound at the film's time. */
+  const followTrack = () => {
+    const { track } = film;
+    const sound = audio();
+    if (!track) return;
+    const heard = time - track.start;
+    const left = Math.min(sound.duration || Infinity, end() - track.start) - heard;
+    sound.volume = trackVolume(track, heard, left);
     if (!isPlaying || heard < 0 || left <= 0) return sound.pause();
     if (Math.abs(sound.currentTime - heard) > 0.25) sound.currentTime = heard;
-    if (sound.paused) sound.play().catch(() => {});
+    if (sound.paused) playMedia(sound);
   };
+  /** @param {number} now */
   const tick = now => {
     if (!isPlaying || !element.isConnected) return;
-    const waits = players().some(one => one.dataset.part === String(shown) && one.readyState < 2 && one.hasAttribute('src'));
-    if (!waits) time += Math.min(0.1, (now - last) / 1000);
+    const isWaiting = players().some(
+      player => player.dataset.part === String(shown) && player.readyState < 2 && player.hasAttribute('src'),
+    );
+    if (!isWaiting) time += Math.min(0.1, (now - last) / 1000);
     last = now;
     if (time >= end()) {
       seek(0);
@@ -108,27 +149,26 @@ const play = (() => {
   const resume = () => {
     isPlaying = true;
     last = performance.now();
-    draw();
+    showButton();
     requestAnimationFrame(tick);
   };
   const pause = () => {
     isPlaying = false;
-    for (const video of players()) video.pause();
+    for (const player of players()) player.pause();
     audio().pause();
-    draw();
+    showButton();
   };
-  const draw = () => {
-    root().dataset.playing = isPlaying;
-    root().querySelector('[data-shot=pause]').textContent = isPlaying ? words().pause : words().play;
+  const showButton = () => {
+    root().dataset.playing = String(isPlaying);
+    one('.film-player [data-shot=pause]').textContent = isPlaying ? words().pause : words().play;
   };
-  element.addEventListener('click', event => {
-    const what = event.target.closest('[data-shot]')?.dataset.shot;
+  on(element, 'click', target => {
+    const what = /** @type {HTMLElement | null} */ (target.closest('[data-shot]'))?.dataset.shot;
     if (what === 'play') open();
     if (what === 'pause') isPlaying ? pause() : resume();
     if (what === 'close') close();
   });
-  element.addEventListener('input', event => {
-    if (event.target.closest('.film-bar')) seek(event.target.value / 1000 * end());
+  on(element, 'input', target => {
+    if (target.closest('.film-bar')) seek((Number(fieldValue(target)) / 1000) * end());
   });
-  return {close};
-})();
+};

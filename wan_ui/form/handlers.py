@@ -34,24 +34,16 @@ from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")
 
-# The answer to a preset's choice brings all of its own values, so it is asked once, and only for a choice. Gradio's dropdown
-# sends "input" twice for one, and again when its list is closed as it was; it sends "select" too, but not for one by keyboard.
-_LOOKED_AT = "name => { window.studioPreset = name; }"
-_SELECTED = "() => { window.studioPreset = undefined; }"  # what was chosen already may be chosen again
-_CHOSEN = """name => {
-  if (name === window.studioPreset) return;
-  window.studioPreset = name;
-  window.studioTyped.clear();
-  window.studioAct('choose', {what: 'preset'});
-}"""
-# What a person has typed since a preset was chosen: the answer to that choice may come later, and must not bring the preset's own
-# value back. `studio.js` keeps it, by the control's name.
-_FORGET_TYPED = "() => window.studioTyped.clear()"
-_NOTE_TYPED = "value => window.studioNoteTyped('NAME', value)"
-_PUT_BACK = "() => NAMES.map(name => window.studioTyped.get(name))"  # Gradio leaves alone what is undefined
-_IF_TYPED = "(count, ...others) => [window.studioTyped.get('guided_steps') ?? null, ...others]"
-_COUNT_TYPED = "(count, ...others) => [window.studioTyped.get('guided_steps') ?? count, ...others]"
-_STEPS_TYPED = "(count, name, steps) => [count, name, window.studioTyped.get('steps') ?? steps]"
+# The answer to a preset's choice brings all of its own values, so it is asked once, and only for a choice: see `typed.js`.
+_LOOKED_AT = "name => studio.form.presetLookedAt(name)"
+_SELECTED = "() => studio.form.presetSelected()"
+_CHOSEN = "name => studio.form.presetChosen(name)"
+_FORGET_TYPED = "() => studio.form.forgetTyped()"
+_NOTE_TYPED = "value => studio.form.noteTyped('NAME', value)"
+_PUT_BACK = "() => studio.form.typedValues(NAMES)"  # Gradio leaves alone what is undefined
+_IF_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', null), ...others]"
+_COUNT_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', count), ...others]"
+_STEPS_TYPED = "(count, name, steps) => [count, name, studio.form.typedOr('steps', steps)]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
 from wan_ui.parts.buttons import Act, icon_button, text_button
-from wan_ui.parts.events import Updates, Values
+from wan_ui.parts.events import Updates, Values, starts
 from wan_ui.parts.message import Message
 from wan_ui.words.english import Texts
 
@@ -29,20 +29,12 @@ _PERSONAL = FROM_INPUTS.union(one.name for one in FIELDS if one.personal)
 _FORMAT = "wan-studio-presets"
 
 
-# A new drawing would close the menu.
-_ON_LOAD = """
-let isOpen = false;
-element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
-watch('value', () => { if (isOpen) element.querySelector('details').open = true; });
-"""
-
-
 Presets = Mapping[str, Mapping[str, Any]]
 
 
 def build_own_presets(texts: Texts) -> gr.HTML:
     """The menu, with no preset yet."""
-    return gr.HTML(own_presets_html({}, texts), js_on_load=_ON_LOAD, elem_id="own-presets")
+    return gr.HTML(own_presets_html({}, texts), js_on_load=starts("own_presets"), elem_id="own-presets")
 
 
 def own_presets_html(presets: Presets, texts: Texts) -> str:

@@ -13,18 +13,12 @@ import gradio as gr
 from presets import ImageExample, Preset
 from wan_ui.door.uploads import checked_upload
 from wan_ui.form.crop import data_address
+from wan_ui.parts.events import starts
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
 PICTURES = ("image", "last_image")  # the roles (see `backend.contract.settings.INPUTS`) that the panel asks for
-
-_CHOOSE = """
-element.addEventListener('click', event => {
-  const button = event.target.closest('[data-index]');
-  if (button) trigger('choose', {index: Number(button.dataset.index)});
-});
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +49,9 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
     last_image = _picture("last-image", labels.last_image, texts.last_image, labels, height=120, visible=has_last)
     note = build_note("image-note")
     with gr.Row(elem_id="picture-row"):
-        examples = gr.HTML(picture_examples_html(preset, texts), js_on_load=_CHOOSE, elem_id="image-examples")
+        examples = gr.HTML(
+            picture_examples_html(preset, texts), js_on_load=starts("picture_examples", "choose"), elem_id="image-examples"
+        )
         pad = gr.Button(labels.image_pad, size="sm", elem_id="pad", min_width=100)
     return ImagePanel(image=image, last_image=last_image, preview=preview, pad=pad, focus=focus, note=note, examples=examples)
 

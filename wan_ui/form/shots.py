@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -22,13 +21,9 @@ from presets import Preset
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import to_cache
 from wan_ui.form.shots_html import editor_html
-from wan_ui.parts.events import script_that_talks
+from wan_ui.parts.events import starts
 from wan_ui.words.english import Texts
 
-_NAMES = ("film", "film_figures", "film_edit", "film_track", "film_play", "film_made")
-_SCRIPTS = [Path(__file__).with_name(f"{name}.js") for name in _NAMES]
-_TELL = "watch('value', () => window.studioFilmSent?.(props.value));"
-_TAKES = "const tell = () => { window.studioFigures = props.value; window.studioFilmTakes?.(); }; watch('value', tell); tell();"
 _TRACK = ("track_start", "track_fade", "track_volume")
 _ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim", "fps")
 _BLOCK = re.compile(r"[a-z0-9]{1,16}")
@@ -76,10 +71,9 @@ class ShotsPanel:
 def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
     """Builds the panel for this preset, with the switch off."""
     lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
-    script = script_that_talks("shots", *_SCRIPTS)
-    editor = gr.HTML(editor_html("", texts), js_on_load=script, elem_id="shots-editor", apply_default_css=False)
-    sent = gr.HTML("", js_on_load=_TELL, elem_id="shots-sent", apply_default_css=False)
-    figures = gr.HTML(figures_of(preset), js_on_load=_TAKES, elem_id="shots-figures", apply_default_css=False)
+    editor = gr.HTML(editor_html("", texts), js_on_load=starts("film"), elem_id="shots-editor", apply_default_css=False)
+    sent = gr.HTML("", js_on_load=starts("film_sent"), elem_id="shots-sent", apply_default_css=False)
+    figures = gr.HTML(figures_of(preset), js_on_load=starts("film_figures"), elem_id="shots-figures", apply_default_css=False)
     return ShotsPanel(lines=lines, editor=editor, sent=sent, figures=figures)
 
 

@@ -19,32 +19,12 @@ from wan_ui.desk.projects import project_name, project_url
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.parts.buttons import Act, icon_button, text_button
-from wan_ui.parts.events import Updates, Values
+from wan_ui.parts.events import Updates, Values, starts
 from wan_ui.parts.icons import icon
 from wan_ui.parts.message import Message
 from wan_ui.words.english import Texts
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
-
-# A new drawing would close the menu, and lose what is typed there and how far it is scrolled.
-_ON_LOAD = """
-let isOpen = false, typed = '', isTyping = false, top = 0;
-element.addEventListener('toggle', event => { isOpen = event.target.open; }, true);
-element.addEventListener('scroll', event => { if (isOpen) top = event.target.scrollTop; }, true);
-element.addEventListener('input', event => { if (event.target.id === 'project-name') typed = event.target.value; });
-element.addEventListener('focusin', event => { isTyping = event.target.id === 'project-name'; });
-element.addEventListener('click', event => {
-  if (event.target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
-});
-watch('value', () => {
-  if (!isOpen) return;
-  const kept = top, name = element.querySelector('#project-name');
-  element.querySelector('details').open = true;
-  name.value = typed;
-  if (isTyping) name.focus();
-  element.querySelector('details > div').scrollTop = kept;
-});
-"""
 
 
 def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str, str]]:
@@ -63,7 +43,7 @@ def selected_project(value: object) -> str | None:
 
 def build_projects_menu(texts: Texts) -> gr.HTML:
     """The menu, with no project yet."""
-    return gr.HTML(projects_html((), "", texts), js_on_load=_ON_LOAD, elem_id="projects", apply_default_css=False)
+    return gr.HTML(projects_html((), "", texts), js_on_load=starts("projects"), elem_id="projects", apply_default_css=False)
 
 
 def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:

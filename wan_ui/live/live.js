@@ -1,229 +1,289 @@
-// The live view's own script, run once by Gradio after `parts/talk.js`, with `element` and `watch`. Frames are drawn at the video's own
-// speed; what is pressed and said goes to the server at once.
-const live = {job: '', frames: [], fps: 16, block: 4, due: 0, drawn: [], ended: true, held: [], stream: null, asked: 0,
-  isDrawing: false};
+// The live view. Frames are drawn at the video's own speed; what is pressed and typed goes to the server at once.
+import { capture, find, findAll, get, on, onRelease } from '../parts/dom.js';
+import { createTalk } from '../parts/server.js';
+import { fill } from '../parts/text.js';
+import { joined, lookAction, readPackets } from './packets.js';
 
-const show = () => {
-  const option = find('#live-preset')?.selectedOptions[0];
-  if (!option) return;
-  const actions = option.dataset.actions.split(' ').filter(Boolean);
-  for (const button of element.querySelectorAll('[data-steer]')) button.hidden = !actions.includes(button.dataset.steer);
-  const isOn = !live.ended;
-  find('#live-start').hidden = isOn;
-  for (const name of ['#live-stop', '#live-say']) find(name).hidden = !isOn;
-  const {tasks, reads} = option.dataset, looks = actions.some(name => name.startsWith('look-'));
-  find('.picture').hidden = isOn || !tasks.includes('i2v');
-  find('.picture span').textContent = tasks.includes('t2v') ? words().picture_may : words().picture;
-  find('.wide').hidden = reads === 'false';
-  if (reads === 'false') find('#live-say').hidden = true;
-  if (live.ended && !live.drawn.length) find('.veil').textContent = looks ? words().drag : words().start_hint;
-  find('#live-canvas').classList.toggle('looks', isOn && looks);
-  find('#live-preset').disabled = isOn;
-  find('.live').dataset.on = isOn;
-  find('.dot').hidden = !isOn || !live.drawn.length;
-};
+const AGAIN_MILLISECONDS = 1000; // until a stream that broke is opened again
 
-const chosen = () => find('#live-preset').selectedOptions[0].dataset;
-// The first prompt is the model's example: in its own words where they are the page's language, else as a caption in the empty field,
-// in whose place the example comes once it is sent.
-const offer = () => {
-  const {example, caption} = chosen(), field = find('#live-prompt');
-  if (!field.dataset.typed) field.value = caption === example ? example : '';  // what a person has typed stays
-  field.placeholder = caption;
-};
-element.addEventListener('input', ({target}) => { if (target.id === 'live-prompt') target.dataset.typed = target.value.trim(); });
+/** @typedef {{number: number, picture: ImageBitmap, at: number}} Frame `at`: when it arrived, in milliseconds. */
+/** @typedef {{words: string, error?: string, has_ended: boolean, fps: number, block: number, left: number | null}} State */
 
-const begin = job => {
-  Object.assign(live, {job, frames: [], due: 0, drawn: [], ended: false, held: []});
-  find('.live').dataset.job = job;
-  find('.veil').hidden = false;
-  find('.headline').textContent = find('.numbers').textContent = '';
-  show();
-  listen(job);
-};
+/** @param {GradioComponent} component */
+export const startLive = ({ element, watch }) => {
+  const { words, note, send, upload, one, input, select, button, canvas } = createTalk(element, 'live');
+  const live = {
+    job: '',
+    /** Frames that wait to be drawn, in order. @type {Frame[]} */
+    frames: [],
+    fps: 16,
+    block: 4,
+    due: 0,
+    /** When the frames of the last two seconds were drawn. @type {number[]} */
+    drawn: [],
+    hasEnded: true,
+    /** The actions whose keys or buttons are down, in the order of their presses. @type {string[]} */
+    held: [],
+    isDrawing: false,
+  };
 
-// Packets of the stream: see `wan_ui.live.routes`. A stream that breaks off is opened again.
-const STATE = 0xFFFFFFFF;
-const listen = async job => {
-  while (live.job === job && !live.ended) {
-    try {
-      const answer = await fetch(`studio/live/${job}/frames`);
-      if (answer.status === 404) return finish({has_ended: true, words: ''});
-      live.stream = answer.body.getReader();
-      await readAll(job, live.stream);
-    } catch { /* the connection was lost */ }
-    if (live.job === job && !live.ended) await new Promise(after => setTimeout(after, 1000));
-  }
-};
-const readAll = async (job, reader) => {
-  let held = new Uint8Array(0);
-  for (;;) {
-    const {done, value} = await reader.read();
-    if (done || live.job !== job) return;
-    const whole = new Uint8Array(held.length + value.length);
-    whole.set(held);
-    whole.set(value, held.length);
-    held = take(whole);
-  }
-};
-const take = bytes => {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  let at = 0;
-  while (bytes.length - at >= 8 && bytes.length - at >= 8 + view.getUint32(at + 4)) {
-    const number = view.getUint32(at), end = at + 8 + view.getUint32(at + 4), body = bytes.slice(at + 8, end);
-    number === STATE ? state(JSON.parse(new TextDecoder().decode(body))) : arrive(number, body);
-    at = end;
-  }
-  return bytes.slice(at);
-};
-const arrive = async (number, body) => {
-  const picture = await createImageBitmap(new Blob([body], {type: 'image/jpeg'}));
-  live.frames.push({number, picture, at: performance.now()});
-  live.frames.sort((one, other) => one.number - other.number);
-  const most = live.fps;  // a second: what is later than that is of no use
-  if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
-  if (!live.isDrawing) requestAnimationFrame(draw);
-  live.isDrawing = true;
-};
-const state = given => {
-  [live.fps, live.block] = [given.fps, given.block];
-  const left = given.left === null ? '' : ` · ${fill(words().left, {seconds: given.left})}`;
-  find('.headline').textContent = given.words + left;
-  if (given.error) note(given.error);
-  if (given.has_ended) finish(given);
-};
-const finish = given => {
-  live.ended = true;
-  find('.headline').textContent = given.words ? `${given.words} ${live.drawn.length ? words().kept : ''}` : '';
-  show();
-};
+  const steers = () => /** @type {HTMLButtonElement[]} */ (findAll('[data-steer]', element));
+  const chosen = () => select('#live-preset').selectedOptions[0]?.dataset ?? {};
+  const actionsOf = () => (chosen().actions ?? '').split(' ').filter(Boolean);
 
-// Drawing. A frame is due one frame's time after the last one. A block arrives at once: when more than a block waits, drawing is a
-// little faster, so that one frame is in hand when the next block comes, and what is pressed is seen as soon as can be. The browser
-// is asked for its own frames only while there are some to draw.
-const draw = now => {
-  live.isDrawing = live.frames.length > 0;
-  if (live.isDrawing) requestAnimationFrame(draw);
-  const canvas = find('#live-canvas');
-  if (!canvas || !live.frames.length || now < live.due) return;
-  const {picture, at, number} = live.frames.shift();
-  if (canvas.width !== picture.width || canvas.height !== picture.height) {
-    [canvas.width, canvas.height] = [picture.width, picture.height];
-    find('.live').style.setProperty('--ratio', picture.width / picture.height);
-  }
-  canvas.getContext('2d').drawImage(picture, 0, 0);
-  canvas.dataset.frame = number;
-  const pace = 1000 / live.fps * (live.frames.length > live.block ? 0.85 : 1);
-  live.due = Math.max(live.due + pace, now);
-  find('.veil').hidden = true;
-  live.drawn.push(now);
-  while (live.drawn.length > 1 && live.drawn[0] < now - 2000) live.drawn.shift();
-  const seconds = (now - live.drawn[0]) / 1000, rate = seconds > 0.5 ? (live.drawn.length - 1) / seconds : 0;
-  find('.numbers').textContent = rate && !live.ended
-    ? fill(words().rate, {fps: rate.toFixed(0), milliseconds: Math.round(now - at)}) : '';
-  if (live.drawn.length === 1) show();
-};
+  const show = () => {
+    if (!find('#live-preset', element) || !select('#live-preset').selectedOptions.length) return;
+    const actions = actionsOf();
+    const isOn = !live.hasEnded;
+    const { tasks = '', reads } = chosen();
+    const looks = actions.some(name => name.startsWith('look-'));
+    for (const one of steers()) one.hidden = !actions.includes(one.dataset.steer ?? '');
+    one('#live-start').hidden = isOn;
+    for (const name of ['#live-stop', '#live-say']) one(name).hidden = !isOn;
+    one('.picture').hidden = isOn || !tasks.includes('i2v');
+    one('.picture span').textContent = tasks.includes('t2v') ? words().picture_may : words().picture;
+    one('.wide').hidden = reads === 'false';
+    if (reads === 'false') one('#live-say').hidden = true;
+    if (live.hasEnded && !live.drawn.length) one('.veil').textContent = looks ? words().drag : words().start_hint;
+    one('#live-canvas').classList.toggle('looks', isOn && looks);
+    select('#live-preset').disabled = isOn;
+    one('.live').dataset.on = String(isOn);
+    one('.dot').hidden = !isOn || !live.drawn.length;
+  };
 
-// What is pressed: an action holds as long as its key or button is down. Of several the last one counts, or all of them where the
-// model does them together; when none is left, it rests.
-const steer = async () => {
-  const {actions, combines} = chosen();
-  const held = combines === 'true' ? live.held : live.held.slice(-1);
-  for (const button of element.querySelectorAll('[data-steer]')) button.setAttribute('aria-pressed', held.includes(button.dataset.steer));
-  const action = held.join('+') || (actions.split(' ').includes('stay') ? 'stay' : '');
-  if (action && !live.ended) await send(`/${live.job}/say`, {action});
-};
-const press = name => {
-  if (live.ended || live.held.includes(name)) return;
-  live.held.push(name);
-  steer();
-};
-const rest = name => {
-  if (!live.held.includes(name)) return;
-  live.held = live.held.filter(other => other !== name);
-  steer();
-};
-const isOpen = () => element.offsetParent !== null;
-const buttonOf = event => isOpen() && !live.ended && !event.ctrlKey && !event.altKey && !event.metaKey
-  && !event.target.closest?.('input, textarea, select')
-  && [...element.querySelectorAll('[data-steer]:not([hidden])')].find(button => button.dataset.keys.split(' ').includes(event.key.length > 1 ? event.key : event.key.toLowerCase()));
-document.addEventListener('keydown', event => {
-  const button = buttonOf(event);
-  if (!button) return;
-  event.preventDefault();
-  if (!event.repeat) press(button.dataset.steer);
-});
-document.addEventListener('keyup', event => { const button = buttonOf(event); if (button) rest(button.dataset.steer); });
-element.addEventListener('pointerdown', event => {
-  const button = event.target.closest('[data-steer]');
-  if (!button) return;
-  capture(button, event);
-  press(button.dataset.steer);
-});
-onRelease(event => {
-  const button = event.target.closest('[data-steer]');
-  if (button) rest(button.dataset.steer);
-});
-// The mouse looks around where the model takes it: as long as it is dragged, in the direction in which it moves most.
-const look = (across, down) => {
-  const name = Math.max(Math.abs(across), Math.abs(down)) < 3 ? '' : Math.abs(across) > Math.abs(down)
-    ? `look-${across > 0 ? 'right' : 'left'}` : `look-${down > 0 ? 'down' : 'up'}`;
-  if (live.held.includes(name)) return;
-  const held = live.held.filter(other => !other.startsWith('look-'));
-  if (!name && held.length === live.held.length) return;
-  live.held = name ? [...held, name] : held;
-  steer();
-};
-let from = null;
-element.addEventListener('pointerdown', event => {
-  if (event.target.id !== 'live-canvas' || !event.target.classList.contains('looks')) return;
-  capture(event.target, event);
-  from = [event.clientX, event.clientY];
-});
-element.addEventListener('pointermove', event => {
-  if (!from) return;
-  const [x, y] = [event.clientX, event.clientY];
-  if (Math.hypot(x - from[0], y - from[1]) < 6) return;
-  look(x - from[0], y - from[1]);
-  from = [x, y];
-});
-onRelease(() => { if (from) look(0, 0); from = null; });
-element.addEventListener('contextmenu', event => { if (event.target.closest('[data-steer]')) event.preventDefault(); });
-element.addEventListener('click', async event => {
-  const {id} = event.target;
-  if (id === 'live-start') {
+  // The first prompt is the model's example, if that is in the page's language. Otherwise its caption is shown in the empty field,
+  // and the example is sent in its place.
+  const offer = () => {
+    const { example = '', caption = '' } = chosen();
+    const field = input('#live-prompt');
+    if (!field.dataset.typed) field.value = caption === example ? example : ''; // what a person has typed stays
+    field.placeholder = caption;
+  };
+
+  on(element, 'input', target => {
+    if (target instanceof HTMLInputElement && target.id === 'live-prompt') target.dataset.typed = target.value.trim();
+  });
+
+  /** @param {string} job */
+  const begin = job => {
+    Object.assign(live, { job, frames: [], due: 0, drawn: [], hasEnded: false, held: [] });
+    one('.live').dataset.job = job;
+    one('.veil').hidden = false;
+    one('.headline').textContent = one('.numbers').textContent = '';
+    show();
+    listen(job);
+  };
+
+  /** Reads the job's stream until the job ends. @param {string} job */
+  const listen = async job => {
+    while (live.job === job && !live.hasEnded) {
+      try {
+        const answer = await fetch(`studio/live/${job}/frames`);
+        if (answer.status === 404) return finish('');
+        if (answer.body) await readAll(job, answer.body.getReader());
+      } catch {
+        // The connection was lost.
+      }
+      if (live.job === job && !live.hasEnded) await new Promise(after => setTimeout(after, AGAIN_MILLISECONDS));
+    }
+  };
+
+  /** @param {string} job @param {ReadableStreamDefaultReader<Uint8Array>} reader */
+  const readAll = async (job, reader) => {
+    let held = new Uint8Array(0);
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done || live.job !== job) return;
+      const { packets, rest } = readPackets(joined(held, value));
+      for (const { number, isState, body } of packets) {
+        if (isState) showState(JSON.parse(new TextDecoder().decode(body)));
+        else arrive(number, body);
+      }
+      held = rest;
+    }
+  };
+
+  /** @param {number} number @param {Uint8Array<ArrayBuffer>} body */
+  const arrive = async (number, body) => {
+    const picture = await createImageBitmap(new Blob([body], { type: 'image/jpeg' }));
+    live.frames.push({ number, picture, at: performance.now() });
+    live.frames.sort((one, other) => one.number - other.number);
+    const most = live.fps; // one second: older frames are of no use
+    if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
+    if (!live.isDrawing) requestAnimationFrame(draw);
+    live.isDrawing = true;
+  };
+
+  /** @param {State} state */
+  const showState = state => {
+    live.fps = state.fps;
+    live.block = state.block;
+    const left = state.left === null ? '' : ` · ${fill(words().left, { seconds: state.left })}`;
+    one('.headline').textContent = state.words + left;
+    if (state.error) note(state.error);
+    if (state.has_ended) finish(state.words);
+  };
+
+  /** @param {string} text */
+  const finish = text => {
+    live.hasEnded = true;
+    one('.headline').textContent = text ? `${text} ${live.drawn.length ? words().kept : ''}` : '';
+    show();
+  };
+
+  // A frame is due one frame's time after the last one. A block arrives at once: if more than a block waits, drawing is a little
+  // faster, so that one frame is left when the next block comes, and a press is seen as soon as possible. The page asks for
+  // animation frames only while there is something to draw.
+  /** @param {number} now */
+  const draw = now => {
+    live.isDrawing = live.frames.length > 0;
+    if (live.isDrawing) requestAnimationFrame(draw);
+    if (!find('#live-canvas', element) || now < live.due) return;
+    const frame = live.frames.shift();
+    if (!frame) return;
+    const { picture, at, number } = frame;
+    const shown = canvas('#live-canvas');
+    if (shown.width !== picture.width || shown.height !== picture.height) {
+      [shown.width, shown.height] = [picture.width, picture.height];
+      one('.live').style.setProperty('--ratio', String(picture.width / picture.height));
+    }
+    shown.getContext('2d')?.drawImage(picture, 0, 0);
+    shown.dataset.frame = String(number);
+    const pace = (1000 / live.fps) * (live.frames.length > live.block ? 0.85 : 1);
+    live.due = Math.max(live.due + pace, now);
+    one('.veil').hidden = true;
+    live.drawn.push(now);
+    while (live.drawn.length > 1 && live.drawn[0] < now - 2000) live.drawn.shift();
+    const seconds = (now - live.drawn[0]) / 1000;
+    const fps = seconds > 0.5 ? (live.drawn.length - 1) / seconds : 0;
+    const numbers = { fps: fps.toFixed(0), milliseconds: Math.round(now - at) };
+    one('.numbers').textContent = fps && !live.hasEnded ? fill(words().rate, numbers) : '';
+    if (live.drawn.length === 1) show();
+  };
+
+  // An action lasts as long as its key or button is down. Of several, the last one counts, or all of them if the model combines
+  // them; when none is left, the model gets `stay`.
+  const steer = async () => {
+    const held = chosen().combines === 'true' ? live.held : live.held.slice(-1);
+    for (const one of steers()) one.setAttribute('aria-pressed', String(held.includes(one.dataset.steer ?? '')));
+    const action = held.join('+') || (actionsOf().includes('stay') ? 'stay' : '');
+    if (action && !live.hasEnded) await send(`/${live.job}/say`, { action });
+  };
+
+  /** @param {string} action */
+  const press = action => {
+    if (live.hasEnded || live.held.includes(action)) return;
+    live.held.push(action);
+    steer();
+  };
+
+  /** @param {string} action */
+  const release = action => {
+    if (!live.held.includes(action)) return;
+    live.held = live.held.filter(other => other !== action);
+    steer();
+  };
+
+  /** The action of a key, if the view is shown and the key is not typed into a field. @param {Element} target @param {KeyboardEvent} event */
+  const actionOf = (target, event) => {
+    const isFree = element.offsetParent !== null && !live.hasEnded && !event.ctrlKey && !event.altKey && !event.metaKey;
+    if (!isFree || target.closest('input, textarea, select')) return undefined;
+    const key = event.key.length > 1 ? event.key : event.key.toLowerCase();
+    return steers().find(one => !one.hidden && one.dataset.keys?.split(' ').includes(key))?.dataset.steer;
+  };
+
+  /** @param {Element} target */
+  const steerOf = target => /** @type {HTMLElement | null} */ (target.closest('[data-steer]'));
+
+  on(document, 'keydown', (target, event) => {
+    const action = actionOf(target, event);
+    if (!action) return;
+    event.preventDefault();
+    if (!event.repeat) press(action);
+  });
+  on(document, 'keyup', (target, event) => {
+    const action = actionOf(target, event);
+    if (action) release(action);
+  });
+  on(element, 'pointerdown', (target, event) => {
+    const pressed = steerOf(target);
+    if (!pressed) return;
+    capture(pressed, event);
+    press(pressed.dataset.steer ?? '');
+  });
+  onRelease(element, target => release(steerOf(target)?.dataset.steer ?? ''));
+  on(element, 'contextmenu', (target, event) => {
+    if (steerOf(target)) event.preventDefault();
+  });
+
+  // The mouse looks around, if the model can: as long as it is dragged.
+  /** @param {number} across @param {number} down */
+  const look = (across, down) => {
+    const action = lookAction(across, down);
+    if (live.held.includes(action)) return;
+    const others = live.held.filter(other => !other.startsWith('look-'));
+    if (!action && others.length === live.held.length) return;
+    live.held = action ? [...others, action] : others;
+    steer();
+  };
+  /** Where the pointer was. @type {{x: number, y: number} | null} */
+  let from = null;
+  on(element, 'pointerdown', (target, event) => {
+    if (target.id !== 'live-canvas' || !target.classList.contains('looks')) return;
+    capture(target, event);
+    from = { x: event.clientX, y: event.clientY };
+  });
+  on(element, 'pointermove', (_, event) => {
+    if (!from) return;
+    const [across, down] = [event.clientX - from.x, event.clientY - from.y];
+    if (Math.hypot(across, down) < 6) return;
+    look(across, down);
+    from = { x: event.clientX, y: event.clientY };
+  });
+  onRelease(element, () => {
+    if (from) look(0, 0);
+    from = null;
+  });
+
+  const begins = async () => {
     note('');
-    const file = find('.picture').hidden ? undefined : find('#live-picture').files[0];
-    const image = file && await uploaded(file);
+    const file = one('.picture').hidden ? undefined : get('#live-picture', HTMLInputElement, element).files?.[0];
+    const image = file && (await upload(file));
     if (image === null) return;
-    const prompt = find('.wide').hidden ? '' : find('#live-prompt').value ||= chosen().example;
-    const given = await send('', {preset: find('#live-preset').value, prompt, image});
+    const field = input('#live-prompt');
+    if (!one('.wide').hidden) field.value ||= chosen().example ?? '';
+    const prompt = one('.wide').hidden ? '' : field.value;
+    const given = await send('', { preset: select('#live-preset').value, prompt, image });
     if (given) begin(given.job);
-  } else if (id === 'live-stop') send(`/${live.job}/stop`);
-  else if (id === 'live-say') send(`/${live.job}/say`, {prompt: find('#live-prompt').value});
-});
-element.addEventListener('keydown', event => {
-  if (event.key !== 'Enter' || event.target.id !== 'live-prompt') return;
-  event.preventDefault();
-  find(live.ended ? '#live-start' : '#live-say').click();
-});
-element.addEventListener('change', event => {
-  if (event.target.id === 'live-picture') {
-    const label = find('.picture b');
-    label.dataset.empty ??= label.textContent;
-    label.textContent = event.target.files[0]?.name ?? label.dataset.empty;
-  }
-  if (event.target.id !== 'live-preset') return;
-  offer();
-  show();
-});
+  };
+  on(element, 'click', ({ id }) => {
+    if (id === 'live-start') begins();
+    else if (id === 'live-stop') send(`/${live.job}/stop`);
+    else if (id === 'live-say') send(`/${live.job}/say`, { prompt: input('#live-prompt').value });
+  });
+  on(element, 'keydown', (target, event) => {
+    if (event.key !== 'Enter' || target.id !== 'live-prompt') return;
+    event.preventDefault();
+    button(live.hasEnded ? '#live-start' : '#live-say').click();
+  });
+  on(element, 'change', target => {
+    if (target.id === 'live-picture' && target instanceof HTMLInputElement) {
+      const label = one('.picture b');
+      label.dataset.empty ??= label.textContent ?? '';
+      label.textContent = target.files?.[0]?.name ?? label.dataset.empty;
+    }
+    if (target.id !== 'live-preset') return;
+    offer();
+    show();
+  });
 
-// The page was opened, perhaps again: what this visitor is making goes on.
-const open = () => {
-  const job = find('.live')?.dataset.job;
-  if (find('#live-preset') && !find('#live-prompt').placeholder) offer();
-  if (job && job !== live.job) begin(job);
-  else show();
+  // The page was opened, perhaps again: what this visitor is making continues.
+  const open = () => {
+    const job = find('.live', element)?.dataset.job;
+    if (find('#live-preset', element) && !input('#live-prompt').placeholder) offer();
+    if (job && job !== live.job) begin(job);
+    else show();
+  };
+  watch('value', open);
+  open();
 };
-watch('value', open);
-open();

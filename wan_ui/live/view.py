@@ -4,8 +4,6 @@ without a detour through Gradio.
 Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live-stop`, `live-canvas`.
 """
 
-from pathlib import Path
-
 import gradio as gr
 
 from presets import list_presets
@@ -13,16 +11,14 @@ from wan_ui.door.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
 from wan_ui.live.html import live_html
 from wan_ui.live.routes import live_routes
-from wan_ui.parts.events import script_that_talks
+from wan_ui.parts.events import starts
 from wan_ui.view import Shell, View
-
-_SCRIPT = script_that_talks("live", Path(__file__).with_name("live.js"))
 
 
 def build_live(shell: Shell) -> LiveHandlers:
     """The panel, with nothing running, and its handlers."""
     presets = [preset for preset in list_presets() if preset.live and shell.desk.offers()(preset)]
-    panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=_SCRIPT, elem_id="live", apply_default_css=False)
+    panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=starts("live"), elem_id="live", apply_default_css=False)
     return LiveHandlers(desk=shell.desk, panel=panel)
 
 

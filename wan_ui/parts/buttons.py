@@ -9,7 +9,6 @@ for the form), `again` (queue at once), `own` (the visitor's own presets), `drop
 `rewrite` (a suggestion for the prompt). Views add theirs.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,18 +16,9 @@ from typing import Any
 
 import gradio as gr
 
+from wan_ui.parts.events import starts
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
-
-# The names of custom events are in quotes here, because Gradio finds them in this text.
-_ON_LOAD = """
-const groups = GROUPS;
-window.studioAct = (group, data) => {
-  if (groups.includes('act_' + group)) trigger('act_' + group, data);
-};
-window.studioProject = async file => trigger('act_project', {what: 'import', value: (await upload(file)).path});
-window.studioDrop = async file => trigger('act_drop', {what: 'drop', value: (await upload(file)).path});
-"""
 
 _LONGEST = 500_000  # characters; a file of presets is the longest that a page sends
 
@@ -51,8 +41,7 @@ class Act:
 
 def build_act(groups: Sequence[str]) -> gr.HTML:
     """The component that receives presses of these groups as its events `act_GROUP`; it shows nothing."""
-    names = json.dumps([f"act_{group}" for group in groups])
-    return gr.HTML("<span hidden></span>", js_on_load=_ON_LOAD.replace("GROUPS", names), elem_id="act")
+    return gr.HTML("<span hidden></span>", js_on_load=starts("act", *(f"act_{group}" for group in groups)), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:

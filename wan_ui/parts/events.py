@@ -1,8 +1,8 @@
 """How events are wired: outside Gradio's queue, so that no click waits for the followers, and private: they are no API."""
 
+import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import gradio as gr
@@ -50,25 +50,13 @@ LAST: _Last = {"trigger_mode": "always_last"}
 EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that may be pressed faster than the server answers
 
 
-def script_that_talks(view: str, *paths: Path) -> str:
-    """For a view's `js_on_load`: its own scripts, after what all have in common that talk to the server themselves."""
-    files = (Path(__file__).with_name("talk.js"), *paths)
-    return f"const viewName = '{view}';\n{''.join(path.read_text('utf-8') for path in files)}"
+def starts(script: str, *events: str) -> str:
+    """The `js_on_load` of an HTML component: starts one of the scripts that `wan_ui/assets/studio.js` lists by name.
 
-
-def script_for(name: str) -> str:
-    """For a `gr.HTML`'s `js_on_load`: the page's script shows there what the server tells about this part (see
-    `wan_ui.routes.changes`). What was drawn before that which is shown already came late, and is not shown (see `at_moment`)."""
-    return f"""
-const momentOf = html => Number(/^<!--(\\d+)-->/.exec(html)?.[1] ?? 0);
-let newest = props.value;
-const take = html => {{
-  if (momentOf(html) >= momentOf(newest)) newest = html;
-  if (props.value !== newest) props.value = newest;
-}};
-(window.studioTold ??= {{}})['{name}'] = html => {{ take(props.value); take(html); }};
-watch('value', () => take(props.value));
-"""
+    Args:
+        events: The component's own events, which the script triggers. Gradio finds their names in this text, in quotes.
+    """
+    return f"studio.start({json.dumps(script)}, {{element, props, trigger, upload, watch}}, {json.dumps(events)});"
 
 
 def moment() -> int:

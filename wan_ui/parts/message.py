@@ -9,33 +9,9 @@ from typing import Self
 import gradio as gr
 
 from backend.errors import StudioError
+from wan_ui.parts.events import starts
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
-
-_ON_LOAD = """
-let timer = 0;
-watch('value', () => {
-  const note = element.querySelector('.message');
-  if (!note || !note.dataset.nonce) return;
-  if (note.dataset.view && window.studioView) {
-    window.studioView(note.dataset.view);
-    const column = document.getElementById(`${note.dataset.view}-column`);  // on a phone it may be below the stage
-    if (column?.getBoundingClientRect().top > innerHeight / 2) column.scrollIntoView({behavior: 'smooth'});
-  }
-  if (note.dataset.copy) {
-    const link = location.origin + location.pathname + note.dataset.copy;
-    note.querySelector('input').value = link;
-    navigator.clipboard?.writeText(link).catch(() => {});
-  }
-  clearTimeout(timer);
-  const isSaid = note.querySelector('span').textContent.trim() !== '';
-  note.classList.toggle('shown', isSaid);
-  if (isSaid) timer = setTimeout(() => note.classList.remove('shown'), 9000);
-});
-element.addEventListener('click', event => {
-  if (event.target.closest('[data-act], .close')) element.querySelector('.message').classList.remove('shown');
-});
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +43,4 @@ class Message:
 
 def build_message() -> gr.HTML:
     """The line, empty; `render` gives it its place."""
-    return gr.HTML('<div class="message"></div>', js_on_load=_ON_LOAD, elem_id="message", render=False)
+    return gr.HTML('<div class="message"></div>', js_on_load=starts("message"), elem_id="message", render=False)

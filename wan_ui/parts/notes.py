@@ -7,15 +7,9 @@ from typing import Literal, get_args
 import gradio as gr
 
 from backend.errors import ClipError, ImageError, SoundError, StudioError
+from wan_ui.parts.events import starts
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
-
-_SHOW = """
-watch('value', () => {
-  const note = element.querySelector('.note:not([hidden])');
-  if (note) note.scrollIntoView({block: 'center', behavior: 'smooth'});
-});
-"""
 
 Place = Literal["prompt", "image", "sound", "settings"]
 PLACES: tuple[Place, ...] = get_args(Place)
@@ -32,7 +26,7 @@ _PLACES_OF: dict[str, Place] = {
 
 def build_note(elem_id: str) -> gr.HTML:
     """An empty note; it becomes visible with its first text."""
-    return gr.HTML(note_html(), js_on_load=_SHOW, elem_id=elem_id)
+    return gr.HTML(note_html(), js_on_load=starts("note"), elem_id=elem_id)
 
 
 def place_of(error: StudioError, *, is_of_shots: bool = False) -> Place:

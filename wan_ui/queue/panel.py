@@ -2,12 +2,12 @@
 
 import gradio as gr
 
-from wan_ui.parts.events import script_for
+from wan_ui.parts.events import starts
 from wan_ui.queue.html import Queue, queue_html
 from wan_ui.words.english import Texts
 
 
 def build_queue(texts: Texts) -> gr.HTML:
     """The queue, empty; `render` gives it its place."""
-    html, script = queue_html(Queue(), texts), script_for("queue")
+    html, script = queue_html(Queue(), texts), starts("queue")
     return gr.HTML(html, js_on_load=script, elem_id="queue", apply_default_css=False, render=False)

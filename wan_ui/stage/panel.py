@@ -7,33 +7,10 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from wan_ui.parts.events import starts
 from wan_ui.parts.progress import StageView
 from wan_ui.stage.html import stage_html
 from wan_ui.words.english import Texts
-
-# The names of custom events are in quotes here, because Gradio finds them in this text.
-_ON_LOAD = """
-const actions = ['keep_seed'];
-element.addEventListener('click', event => {
-  const button = event.target.closest('[data-action]');
-  if (button && actions.includes(button.dataset.action)) trigger(button.dataset.action);
-});
-let shown = '', job = element.querySelector('.stage').dataset.job;
-watch('value', () => {
-  const stage = element.querySelector('.stage'), video = element.querySelector('video');
-  const source = video.getAttribute('src') || '';
-  if (source !== shown) {
-    shown = source;
-    video.muted = true;
-    video.load();
-    if (source) video.play().catch(() => {});
-  }
-  if (stage.dataset.job !== job) {
-    job = stage.dataset.job;
-    window.scrollTo({top: 0, behavior: 'smooth'});
-  }
-});
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,5 +26,5 @@ class Stage:
 def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
     """The stage before the first video. `render` gives its view a place."""
     html = stage_html(StageView(), None, texts)
-    view = gr.HTML(html, js_on_load=_ON_LOAD, elem_id="stage", apply_default_css=False, render=False)
+    view = gr.HTML(html, js_on_load=starts("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
     return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

@@ -44,7 +44,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     one.locator("#library-grid li", has_text="a secret of one").click()
     one.locator("#library-detail").get_by_role("button", name="Use settings").wait_for()
     assert one.get_by_role("button", name="Open folder").count() == 0
-    one.evaluate("job => studioAct('queue', {what: 'folder', job})", job)
+    one.evaluate("job => studio.act('queue', 'folder', {job})", job)
     one.wait_for_timeout(500)
     assert str(data_dir) not in one.content()
     two.keyboard.press("Alt+7")

@@ -158,7 +158,7 @@ def test_an_earlier_video_brings_its_clip_and_its_settings_back(visit, clip):
     job = make(page, "a square to be made once more")
     rest(page)
     page.reload()
-    until(page, "typeof window.studioAct === 'function'")
+    until(page, "window.studio?.isOpen")
     page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
     page.locator('.edit:not([data-clip=""])').wait_for()
     assert page.locator("#edit-prompt").input_value() == "a square to be made once more"

@@ -163,7 +163,7 @@ def test_a_mask_is_brought_turned_around_and_comes_back_with_its_video(visit, cl
     assert stored[60, 10] == 0 and stored[60, 150] == 255
     rest(page)
     page.reload()
-    until(page, "typeof window.studioAct === 'function'")
+    until(page, "window.studio?.isOpen")
     page.locator('.stage[data-phase="finished"] [data-act="edit:use"]').click()
     page.locator('.edit[data-way="paint"]:not([data-clip=""])').wait_for()
     until(page, f"{PAINTED} > 0")

@@ -94,7 +94,7 @@ def test_a_new_prompt_holds_from_the_next_block_on(running):
 def test_a_page_that_is_loaded_again_goes_on(running):
     frame = square(running)["frame"]
     running.reload()
-    until(running, "typeof window.studioAct === 'function'")
+    until(running, "window.studio?.isOpen")
     running.locator('#views [data-view="live"]').click()
     seen(running, f"square.frame > {frame}")
 

@@ -83,7 +83,7 @@ def test_visitors_see_what_is_here_and_fetch_nothing(visit, studio, hub):
     page.locator('#models li[data-model="embedded:wan-tiny"]').wait_for()
     assert card(page).count() == 0 and page.locator('#models [data-act^="model:"]').count() == 0
     for what in ("fetch", "remove", "ask", "pause"):
-        page.evaluate("([what, value]) => studioAct('model', {what, value})", [what, MODEL])
+        page.evaluate("([what, value]) => studio.act('model', what, {value})", [what, MODEL])
     page.wait_for_timeout(1500)
     assert len(hub.log) == before and not page.locator("#message .message.shown").count()
 

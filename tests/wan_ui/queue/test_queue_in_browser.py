@@ -165,7 +165,7 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
     assert "one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
     rest(browser)
     browser.goto(Access.of(data_dir).link(studio.url))
-    until(browser, "typeof window.studioAct === 'function'")  # the model is busy, not ready
+    until(browser, "window.studio?.isOpen")  # the model is busy, not ready
     running = browser.locator('.queue li[data-state="running"]', has_text="one elsewhere")
     running.wait_for()
     running.click()
@@ -212,14 +212,14 @@ def test_a_visitor_who_waits_too_much_is_told(visit, close_gate):
     page.locator('.stage[data-phase="denoising"]').wait_for()
     job = page.locator(".stage").get_attribute("data-job")
     for number in range(21):
-        page.evaluate("job => window.studioAct('again', {what: 'same', job})", job)
+        page.evaluate("job => studio.act('again', 'same', {job})", job)
         if number < 20:
             until(page, "number => document.querySelector('.queue').dataset.count === String(number + 2)", number)
     page.locator('#message .message.shown[data-bad="true"]').wait_for()
     assert "may have 20" in page.locator("#message").inner_text()
     page.evaluate("""() => {
       for (const item of document.querySelectorAll('.queue li[data-state="queued"]'))
-        window.studioAct('queue', {what: 'cancel', job: item.dataset.job});
+        studio.act('queue', 'cancel', {job: item.dataset.job});
     }""")
     page.locator("#stop").click()
     until(page, "document.querySelector('.queue').dataset.count === '0'")

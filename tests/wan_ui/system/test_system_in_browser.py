@@ -34,7 +34,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     visitor.keyboard.press("Alt+7")
     visitor.locator(".system", has_text="Intermediate files").wait_for()
     assert visitor.locator('[data-act="clean:now"]').count() == 0
-    visitor.evaluate("studioAct('clean', {what: 'now'})")
+    visitor.evaluate("studio.act('clean', 'now')")
     visitor.wait_for_timeout(500)
     assert path.exists()
     rest(operator)

@@ -1,0 +1,67 @@
+// The buttons of all panels. Listens on the document, because panels are drawn again.
+import { act, importProject } from '../parts/actions.js';
+import { fieldValue, filesOf, find, findAll, on } from '../parts/dom.js';
+import { copyFrom, say } from '../parts/message.js';
+import { openView, showHelp, toggleQueue } from '../parts/views.js';
+
+/** Buttons that make a video: each press counts, also while the one before is being answered. */
+export const MAKES = '#generate, [data-shot=alone]';
+
+const openMenus = () => /** @type {HTMLDetailsElement[]} */ (findAll('details.popover[open]'));
+
+/** Closes all open menus, except one with this element in it. Returns whether one was open. @param {Element} [inside] */
+export const closeMenus = inside => {
+  const open = openMenus();
+  for (const menu of open) if (!inside || !menu.contains(inside)) menu.open = false;
+  return open.length > 0;
+};
+
+/** @param {Element} target @param {string} selector @returns {HTMLElement | null} */
+const closest = (target, selector) => target.closest(selector);
+
+/** @param {Element} target @param {MouseEvent} event */
+const press = (target, event) => {
+  const view = closest(target, 'button[data-view]')?.dataset.view;
+  if (view) return openView(view);
+  if (target.closest('#queue-toggle')) return toggleQueue();
+  if (target.closest('#help-toggle')) return showHelp();
+  const copying = closest(target, '[data-copy-text]');
+  if (copying) return void copyFrom(copying);
+  closeMenus(target);
+  const button = closest(target, '[data-act]');
+  if (!button) return;
+  const [group, what] = (button.dataset.act ?? '').split(':');
+  const { job = '', value = '' } = button.dataset;
+  if (what === 'star') button.dataset.on = button.dataset.on === 'true' ? 'false' : 'true';
+  if (group === 'choose' && what === 'choose' && event.detail === 0) button.focus();
+  const menu = button.closest('details.popover');
+  if (menu instanceof HTMLDetailsElement && ['prompt', 'load', 'link', 'use'].includes(what)) menu.open = false;
+  const field = { own: '#own-name', project: '#project-name' }[group]; // a name that is typed beside the button
+  const typed = field && find(field);
+  act(group, what, { job: field ? (typed ? fieldValue(typed) : '') : job, value });
+};
+
+export const startButtons = () => {
+  on(document, 'click', press);
+  // A double click is one press.
+  on(
+    document,
+    'click',
+    (target, event) => {
+      if (event.detail > 1 && target.closest(MAKES)) event.stopImmediatePropagation();
+    },
+    true,
+  );
+  on(document, 'change', target => {
+    const field = closest(target, '[data-change]');
+    if (!field) return;
+    const [group, what] = (field.dataset.change ?? '').split(':');
+    act(group, what, { job: field.dataset.job, value: fieldValue(field) });
+  });
+  on(document, 'change', target => {
+    if (target.id !== 'project-file') return;
+    const large = /** @type {HTMLElement} */ (target).dataset.large ?? '';
+    const [file] = filesOf(target);
+    if (file) importProject(file).catch(() => say(large));
+  });
+};

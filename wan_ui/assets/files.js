@@ -1,0 +1,56 @@
+// Files that are dropped anywhere or pasted. Fields for files keep what falls on them; in a view that takes clips, a file is its clip.
+import { dropFile } from '../parts/actions.js';
+import { find, findAll, isShown, on } from '../parts/dom.js';
+
+const OWN_FIELDS = '#input-image, #last-image, .takes-files';
+/** @type {{view: string, take: (file: File) => void} | null} */
+let taker = null;
+
+/** Gives dropped files to a view while it is shown. @param {string} view A selector. @param {(file: File) => void} take */
+export const takeFiles = (view, take) => {
+  taker = { view, take };
+};
+
+const isTaken = () => taker !== null && isShown(find(taker.view));
+
+/** @param {File} file */
+const take = file => (taker && isTaken() ? taker.take(file) : dropFile(file));
+
+/** @param {DragEvent} event */
+const hasFiles = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
+
+/** @param {File} file */
+const isMedia = file => /^(image|video)\//.test(file.type) || /\.(mp4|m4v|mov|webm)$/i.test(file.name);
+
+/** @param {boolean} isHidden */
+const showZone = isHidden => {
+  const zone = find('#drop-zone');
+  if (!zone) return;
+  zone.hidden = isHidden;
+  for (const words of findAll('p', zone)) words.hidden = words.matches('.clip') !== isTaken();
+};
+
+/** @param {EventTarget | null} target */
+const hasOwnField = target => target instanceof Element && target.closest(OWN_FIELDS) !== null;
+
+export const startFiles = () => {
+  addEventListener('dragover', event => {
+    if (!hasFiles(event) || hasOwnField(event.target)) return showZone(true);
+    event.preventDefault();
+    showZone(false);
+  });
+  addEventListener('dragleave', event => {
+    if (!event.relatedTarget) showZone(true);
+  });
+  addEventListener('drop', event => {
+    showZone(true);
+    if (!hasFiles(event) || hasOwnField(event.target)) return;
+    const file = [...(event.dataTransfer?.files ?? [])].find(isMedia);
+    event.preventDefault();
+    if (file) take(file);
+  });
+  on(document, 'paste', (_, event) => {
+    const file = [...(event.clipboardData?.files ?? [])].find(isMedia);
+    if (file) take(file);
+  });
+};

@@ -1,0 +1,63 @@
+// Keys. Fields in which something is typed keep all keys but Ctrl+Enter and Escape.
+import { hear, playTogether, stepTogether } from '../compare/compare.js';
+import { cardOf, moveInLibrary } from '../library/library.js';
+import { act } from '../parts/actions.js';
+import { find, isShown, isTyping, on } from '../parts/dom.js';
+import { openView, showHelp, toggleQueue, views } from '../parts/views.js';
+import { stepStage, toggleStage } from '../stage/player.js';
+import { toggleSound } from '../stage/sound.js';
+import { closeMenus, MAKES } from './buttons.js';
+
+/** Presses a button if it is shown and enabled. @param {string} selector */
+const press = selector => {
+  const button = find(selector);
+  if (!(button instanceof HTMLButtonElement) || !isShown(button) || button.disabled) return false;
+  button.click();
+  return true;
+};
+
+/** @param {number} by */
+const step = by => (isShown(find('.compare')) ? stepTogether(by) : stepStage(by));
+
+/** @param {Element} target @param {KeyboardEvent} event */
+const plainKey = (target, event) => {
+  const { key } = event;
+  const card = cardOf(target);
+  const job = card?.dataset.job;
+  const isSlider = target instanceof HTMLInputElement && target.type === 'range';
+  if (key === '?') showHelp();
+  else if (isShown(find('#library-grid')) && /^Arrow/.test(key) && !isSlider) {
+    event.preventDefault();
+    moveInLibrary(card, key);
+  } else if (card && key === 's') press(`#library-grid li[data-job="${job}"] [data-act="queue:star"]`);
+  else if (card && key === 'c') act('compare', 'add', { job });
+  else if (card && key === 'Delete') act('queue', 'delete', { job });
+  else if (key === ',' || key === '.') step(key === ',' ? -1 : 1);
+  else if (key === 'm') toggleSound();
+  else if (/^[1-4]$/.test(key) && isShown(find('.compare'))) hear(Number(key));
+  else if (key === ' ' && !target.closest('button, a, summary, video, input')) {
+    event.preventDefault();
+    isShown(find('.compare')) ? playTogether() : toggleStage();
+  }
+};
+
+export const startKeys = () =>
+  on(document, 'keydown', (target, event) => {
+    const { key, altKey } = event;
+    const isCtrl = event.ctrlKey || event.metaKey;
+    const isCtrlEnter = key === 'Enter' && isCtrl;
+    const view = altKey && /^[1-9]$/.test(key) && views()[Number(key) - 1];
+    if (event.repeat && (isCtrlEnter || (key === 'Enter' && target.closest(MAKES)))) {
+      event.preventDefault(); // a key that is held down is one press
+    } else if (isCtrlEnter) {
+      if (press('.view-column.shown button.primary') || press('#generate')) event.preventDefault();
+    } else if (key === 'Escape') {
+      if (!closeMenus() && !find('dialog[open]') && press('#stop')) event.preventDefault();
+    } else if (view) {
+      event.preventDefault();
+      openView(view);
+    } else if (altKey && key.toLowerCase() === 'q') {
+      event.preventDefault();
+      toggleQueue();
+    } else if (!isTyping(target) && !isCtrl && !altKey) plainKey(target, event);
+  });

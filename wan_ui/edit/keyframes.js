@@ -1,0 +1,35 @@
+// Where keyframes are put: each at a frame of its own.
+
+/** The free frame that is nearest to the wanted one, in a video whose last frame is `last`; null if all are taken.
+ * @param {number} wanted @param {readonly number[]} taken @param {number} last @returns {number | null} */
+export const freeFrame = (wanted, taken, last) => {
+  const near = nearestFrame(wanted, last);
+  for (let off = 0; off <= last; off++)
+    for (const frame of [near - off, near + off]) if (frame >= 0 && frame <= last && !taken.includes(frame)) return frame;
+  return null;
+};
+
+/** @param {number} wanted @param {number} last */
+export const nearestFrame = (wanted, last) => Math.max(0, Math.min(last, Math.round(wanted)));
+
+/** Where the next keyframe is put: at the ends first, then in the middle of the widest gap. @param {readonly number[]} taken @param {number} last */
+export const nextFrame = (taken, last) => [0, last].find(frame => !taken.includes(frame)) ?? middleOfWidestGap(taken);
+
+/** @param {readonly number[]} taken */
+const middleOfWidestGap = taken => {
+  const sorted = taken.toSorted((one, other) => one - other);
+  let [middle, widest] = [0, 0];
+  for (let place = 1; place < sorted.length; place++) {
+    const gap = sorted[place] - sorted[place - 1];
+    if (gap > widest) [middle, widest] = [sorted[place - 1] + (gap >> 1), gap];
+  }
+  return middle;
+};
+
+/** The free frame in the direction of `step` from the wanted one; null outside the video. @param {number} wanted @param {number} step
+ * @param {readonly number[]} taken @param {number} last */
+export const frameBeyond = (wanted, step, taken, last) => {
+  let frame = wanted;
+  while (step && taken.includes(frame)) frame += Math.sign(step);
+  return frame >= 0 && frame <= last ? frame : null;
+};

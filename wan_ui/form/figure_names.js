@@ -1,0 +1,51 @@
+// Which figures a prompt names. Names are found as `backend/contract/figures.py` finds them.
+
+/** @typedef {{path: string, url: string, name?: string}} Picture */
+/** @typedef {{name: string, image: Picture | null}} Figure */
+
+/** Scripts without spaces between words, as ranges of code points. */
+const WITHOUT_SPACES = [
+  [0x0e00, 0x0eff],
+  [0x1000, 0x109f],
+  [0x1780, 0x17ff],
+  [0x2e80, 0x9fff],
+  [0xac00, 0xd7af],
+  [0xf900, 0xfaff],
+  [0x20000, 0x3ffff],
+];
+
+/** A name with single spaces. @param {string} text */
+export const plainName = text => text.trim().split(/\s+/u).join(' ');
+
+/** @param {string} letter */
+const isPartOfWord = letter => {
+  const code = letter.codePointAt(0) ?? 0;
+  return /[\p{L}\p{M}\p{N}_]/u.test(letter) && !WITHOUT_SPACES.some(([from, to]) => from <= code && code <= to);
+};
+
+/** Whether a name ends here: the letter beside it belongs to another word. @param {string | undefined} beside @param {string} edge */
+const isEdge = (beside, edge) => !beside || !isPartOfWord(beside) || !isPartOfWord(edge);
+
+/** The letters of a text in small letters. @param {string} text */
+const lettersOf = text => [...plainName(text).toLowerCase()];
+
+/**
+ * The figures that a prompt names, in their own order. Of names inside one another, the longest counts.
+ * @param {string} prompt @param {readonly Figure[]} figures
+ */
+export const namedFigures = (prompt, figures) => {
+  if (!figures.length) return [];
+  const left = lettersOf(prompt);
+  const found = new Set();
+  for (const figure of figures.toSorted((one, other) => lettersOf(other.name).length - lettersOf(one.name).length)) {
+    const name = lettersOf(figure.name);
+    for (let start = 0; name.length && start + name.length <= left.length; start++) {
+      const end = start + name.length;
+      if (name.some((letter, index) => left[start + index] !== letter)) continue;
+      if (!isEdge(left[start - 1], name[0]) || !isEdge(left[end], name[name.length - 1])) continue;
+      left.fill('\0', start, end);
+      found.add(figure);
+    }
+  }
+  return figures.filter(figure => found.has(figure));
+};

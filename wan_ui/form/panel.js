@@ -1,0 +1,46 @@
+// The form's own parts in HTML: example pictures, the menu of own presets, the table of many videos.
+import { act } from '../parts/actions.js';
+import { filesOf, find, get, on } from '../parts/dom.js';
+
+const LONGEST_TABLE = 200_000; // characters
+const LONGEST_PRESETS = 320_000; // characters; `wan_ui/door/body_limit.py` allows this
+
+/** @param {GradioComponent} component @param {readonly string[]} events */
+export const startPictureExamples = ({ element, trigger }, [choose]) =>
+  on(element, 'click', target => {
+    const button = /** @type {HTMLElement | null} */ (target.closest('[data-index]'));
+    if (button) trigger(choose, { index: Number(button.dataset.index) });
+  });
+
+/** Keeps the menu of own presets open when it is drawn again. @param {GradioComponent} component */
+export const startOwnPresets = ({ element, watch }) => {
+  let isOpen = false;
+  on(
+    element,
+    'toggle',
+    target => {
+      isOpen = target instanceof HTMLDetailsElement && target.open;
+    },
+    true,
+  );
+  watch('value', () => {
+    const menu = find('details', element);
+    if (isOpen && menu instanceof HTMLDetailsElement) menu.open = true;
+  });
+};
+
+export const startPanel = () => {
+  on(document, 'click', target => {
+    const button = target.closest('.many-toggle');
+    if (!button) return;
+    const isOpen = get('#many', HTMLElement).classList.toggle('shown');
+    button.setAttribute('aria-expanded', String(isOpen));
+    if (isOpen) get('#many-table textarea', HTMLTextAreaElement).focus();
+  });
+  on(document, 'change', async target => {
+    const [group, what, most] = target.id === 'many-file' ? ['many', 'file', LONGEST_TABLE] : ['own', 'import', LONGEST_PRESETS];
+    if (!['many-file', 'own-file'].includes(target.id)) return;
+    const [file] = filesOf(target);
+    if (file) act(String(group), String(what), { value: (await file.text()).slice(0, Number(most)) });
+  });
+};

@@ -1,0 +1,88 @@
+// The library: a video plays below the pointer and below the keyboard's focus; the arrow keys move between the cards.
+import { find, findAll, findVideo, on, play } from '../parts/dom.js';
+
+const CARD = '#library-grid li';
+
+/** @param {Element} target @returns {HTMLElement | null} */
+export const cardOf = target => target.closest(CARD);
+
+/** Moves the focus to another card. @param {HTMLElement | null} card @param {string} key An arrow key. */
+export const moveInLibrary = (card, key) => {
+  const cards = findAll(CARD);
+  if (!cards.length) return;
+  const columns = cards.filter(other => other.offsetTop === cards[0].offsetTop).length;
+  const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key] ?? 0;
+  const place = (card ? cards.indexOf(card) : -1) + by;
+  const next = cards[Math.min(Math.max(place, 0), cards.length - 1)];
+  find('.card', next)?.focus();
+  next.scrollIntoView({ block: 'nearest' });
+};
+
+/** @param {Element} target */
+const playCard = target => {
+  const card = cardOf(target);
+  const video = card && findVideo('video', card);
+  if (!video || video.getAttribute('src')) return;
+  video.src = video.dataset.src ?? '';
+  play(video);
+};
+
+/** @param {Element} target @param {EventTarget | null} next Where the pointer or the focus goes. */
+const restCard = (target, next) => {
+  const card = cardOf(target);
+  if (!card || (next instanceof Node && card.contains(next))) return;
+  const video = findVideo('video', card);
+  video?.removeAttribute('src');
+  video?.load();
+};
+
+export const startLibrary = () => {
+  on(document, 'pointerover', playCard);
+  on(document, 'focusin', playCard);
+  on(document, 'pointerout', (target, event) => restCard(target, event.relatedTarget));
+  on(document, 'focusout', (target, event) => restCard(target, event.relatedTarget));
+};
+
+/** Keeps the menu of projects open when it is drawn again, with what is typed there. @param {GradioComponent} component */
+export const startProjects = ({ element, watch }) => {
+  let isOpen = false;
+  let typed = '';
+  let isTyping = false;
+  let top = 0;
+  on(
+    element,
+    'toggle',
+    target => {
+      isOpen = target instanceof HTMLDetailsElement && target.open;
+    },
+    true,
+  );
+  on(
+    element,
+    'scroll',
+    target => {
+      if (isOpen) top = target.scrollTop;
+    },
+    true,
+  );
+  on(element, 'input', target => {
+    if (target instanceof HTMLInputElement && target.id === 'project-name') typed = target.value;
+  });
+  on(element, 'focusin', target => {
+    isTyping = target.id === 'project-name';
+  });
+  on(element, 'click', target => {
+    if (target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
+  });
+  watch('value', () => {
+    const menu = find('details', element);
+    const name = find('#project-name', element);
+    const box = find('details > div', element);
+    if (!isOpen || !(menu instanceof HTMLDetailsElement) || !(name instanceof HTMLInputElement) || !box) return;
+    const kept = top;
+    menu.open = true;
+    name.value = typed;
+    if (isTyping) name.focus();
+    box.scrollTop = kept;
+  });
+};

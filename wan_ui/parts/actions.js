@@ -1,0 +1,33 @@
+// Sends presses of buttons to the component of `wan_ui/parts/buttons.py`, which has one Gradio event for each group.
+
+/** @type {GradioComponent | null} */
+let receiver = null;
+/** @type {readonly string[]} */
+let events = [];
+
+/** @param {GradioComponent} component @param {readonly string[]} names */
+export const startActions = (component, names) => {
+  receiver = component;
+  events = names;
+};
+
+export const canAct = () => receiver !== null;
+
+/**
+ * Presses a button of this group. Nothing happens before the page is complete, or if no handler has this group.
+ * @param {string} group @param {string} what @param {{job?: string, value?: string}} [data]
+ */
+export const act = (group, what, data = {}) => {
+  if (events.includes(`act_${group}`)) receiver?.trigger(`act_${group}`, { what, ...data });
+};
+
+/** @param {string} group @param {string} what @param {File} file */
+const send = async (group, what, file) => {
+  if (receiver) act(group, what, { value: (await receiver.upload(file)).path });
+};
+
+/** A file that was dropped on the page. @param {File} file */
+export const dropFile = file => send('drop', 'drop', file);
+
+/** A project from a file. @param {File} file */
+export const importProject = file => send('project', 'import', file);

@@ -1,0 +1,32 @@
+// Copies text. Browsers have `navigator.clipboard` only on https and on this machine; elsewhere the text is selected and copied.
+
+/**
+ * Copies a text to the clipboard. Returns whether the browser did.
+ * @param {string} text
+ */
+export const copyText = async text => {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copySelected(text);
+  }
+};
+
+/** @param {string} text */
+const copySelected = text => {
+  const field = Object.assign(document.createElement('textarea'), { value: text, readOnly: true });
+  const focused = document.activeElement;
+  field.style.cssText = 'position: fixed; top: 0; opacity: 0';
+  // Elements outside an open dialog cannot be selected.
+  (document.querySelector('dialog[open]') ?? document.body).append(field);
+  field.select();
+  try {
+    return document.execCommand('copy');
+  } catch {
+    return false;
+  } finally {
+    field.remove();
+    if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
+  }
+};

@@ -1,0 +1,62 @@
+// Which view is open, and whether the queue is. The header lists the views. A column has the classes in-KEY for each view in which
+// it is shown, and phone-KEY for those on a phone. The open view and the queue's state are attributes of the body; the style sheet
+// reads the classes and the attribute that are set here, because Gradio puts its own selector before each rule of the studio.
+import { act } from './actions.js';
+import { find, findAll, findVideo, isShown } from './dom.js';
+
+export const views = () => findAll('#views [data-view]').map(button => button.dataset.view ?? '');
+export const openedView = () => document.body.dataset.view ?? '';
+
+/** @param {string} view */
+const look = view => act(`look_${view}`, 'look');
+
+/** Opens a view; `stage` opens one that shows the stage, unless it is shown. @param {string} name */
+export const openView = name => {
+  const view = name !== 'stage' ? name : isShown(find('.stage')) ? openedView() : 'create';
+  if (!views().includes(view)) return;
+  document.body.dataset.view = view;
+  showPlace();
+  look(view);
+  if (!isShown(find('.stage'))) findVideo('.stage video')?.pause();
+};
+
+/** Shows the columns of the open view. Runs in every tick, because the header may be drawn again. */
+export const showPlace = () => {
+  document.body.dataset.view ||= views()[0] ?? '';
+  const { queue } = document.body.dataset;
+  const view = openedView();
+  const workspace = find('#workspace');
+  if (!view) return;
+  if (workspace && workspace.dataset.queue !== queue) workspace.dataset.queue = queue;
+  for (const { classList } of findAll('#workspace > .place')) {
+    classList.toggle('shown', classList.contains(`in-${view}`));
+    classList.toggle('shown-on-phone', classList.contains(`phone-${view}`));
+  }
+  if (find('#views [aria-current=true]')?.dataset.view === view) return;
+  for (const button of findAll('#views button')) button.setAttribute('aria-current', String(button.dataset.view === view));
+  find('#views [aria-current=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' }); // a phone shows some of the views
+};
+
+/** @param {boolean} isOpen */
+const showQueue = isOpen => {
+  document.body.dataset.queue = isOpen ? 'open' : 'closed';
+  localStorage.setItem('studio-queue', document.body.dataset.queue);
+  showPlace();
+};
+export const toggleQueue = () => showQueue(document.body.dataset.queue !== 'open');
+
+export const showHelp = () => {
+  const help = find('#help');
+  if (help instanceof HTMLDialogElement) help.showModal();
+};
+
+/** Starts to draw the open view again every few seconds, each second while something in it is busy. */
+export const startViews = () => {
+  document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
+  setInterval(() => {
+    if (!document.hidden) look(openedView());
+  }, 4000);
+  setInterval(() => {
+    if (!document.hidden && isShown(find('[data-busy=true]'))) look(openedView());
+  }, 1000);
+};

@@ -1,0 +1,77 @@
+// Reports that a video is done: in the window's title, and by a notification of the browser, for which the page asks once, after
+// the first video that took long. Reads the queue as the server sends it, so it knows of videos from other tabs.
+import { act } from '../parts/actions.js';
+import { find, findAll, on } from '../parts/dom.js';
+
+const LONG_MILLISECONDS = 30000;
+const ASKED = 'studio-notice-asked';
+const plainTitle = document.title;
+/** When each running video was seen first, by job. @type {Map<string, number>} */
+const watched = new Map();
+let endedWord = '';
+
+/** @param {string} words */
+const showTitle = words => {
+  document.title = words ? `${words} · ${plainTitle}` : plainTitle;
+};
+
+/** Each job's state and prompt, and its progress in per cent while it runs. @param {string} html */
+const readQueue = html =>
+  findAll('li[data-job]', new DOMParser().parseFromString(html, 'text/html')).map(item => ({
+    job: item.dataset.job ?? '',
+    state: item.dataset.state,
+    prompt: find('b', item)?.textContent ?? '',
+    percent: parseInt(find('.bar i', item)?.style.width ?? '', 10),
+  }));
+
+/** @param {string} html */
+export const readQueueNews = html => {
+  const jobs = readQueue(html);
+  const now = Date.now();
+  for (const { job, state, prompt } of jobs) {
+    if (state === 'running' && !watched.has(job)) watched.set(job, now);
+    if (state !== 'finished' && state !== 'failed') continue;
+    const started = watched.get(job);
+    watched.delete(job);
+    if (started !== undefined) report(job, state, prompt, now - started);
+  }
+  const running = jobs.find(one => one.state === 'running');
+  showTitle(endedWord || (running && running.percent > 0 ? `${running.percent} %` : ''));
+};
+
+/** @param {string} job @param {'finished' | 'failed'} state @param {string} prompt @param {number} milliseconds */
+const report = (job, state, prompt, milliseconds) => {
+  const question = find('#notice');
+  if (!question) return;
+  const { done = '', failed = '' } = question.dataset;
+  const words = state === 'finished' ? done : failed;
+  if (document.hidden) endedWord = words;
+  if (milliseconds < LONG_MILLISECONDS || !('Notification' in window)) return;
+  if (Notification.permission === 'granted') {
+    if (!document.hidden) return;
+    const notice = new Notification(words, { body: prompt, tag: job, icon: 'favicon.ico' });
+    notice.onclick = () => {
+      window.focus();
+      act('show', 'show', { job });
+      notice.close();
+    };
+  } else if (Notification.permission === 'default' && !localStorage.getItem(ASKED)) {
+    localStorage.setItem(ASKED, 'true');
+    question.hidden = false;
+  }
+};
+
+export const startNotice = () => {
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden) return;
+    endedWord = '';
+    showTitle('');
+  });
+  on(document, 'click', target => {
+    const answer = /** @type {HTMLElement | null} */ (target.closest('[data-notice]'))?.dataset.notice;
+    const question = find('#notice');
+    if (!answer || !question) return;
+    question.hidden = true;
+    if (answer === 'yes') Notification.requestPermission();
+  });
+};

@@ -1,0 +1,146 @@
+// How loud the stage is, and its waveform. All is muted at first; the browser keeps what the visitor chooses.
+import { fieldValue, find, get, video as getVideo, input, isShown, on, play } from '../parts/dom.js';
+import { channelsOf, decodeSound, peaksOf } from '../parts/waveform.js';
+
+const PEAKS = 800;
+const USUAL_VOLUME = 0.8;
+const kept = Number(localStorage.getItem('studio-volume') ?? USUAL_VOLUME);
+
+/** `source` is the stage's video that was started with this loudness; `isRefused`: the browser does not start it with sound. */
+const loudness = {
+  isMuted: localStorage.getItem('studio-muted') !== 'false',
+  volume: kept >= 0 && kept <= 1 ? kept : USUAL_VOLUME,
+  /** @type {string | null} */
+  source: '',
+  isRefused: false,
+};
+
+/** The volume of a video that the visitor asked to hear. */
+export const heardVolume = () => loudness.volume || 0.5;
+
+/** @param {boolean} isMuted @param {number} volume */
+const remember = (isMuted, volume) => {
+  Object.assign(loudness, { isMuted, volume, isRefused: false });
+  localStorage.setItem('studio-muted', String(isMuted));
+  localStorage.setItem('studio-volume', String(volume));
+};
+
+/** @param {HTMLVideoElement} video */
+const setLoudness = video => {
+  video.volume = loudness.volume;
+  video.muted = loudness.isMuted || loudness.volume === 0;
+};
+
+export const toggleSound = () => {
+  if (!isShown(find('[data-player=sound]'))) return;
+  const video = getVideo('.stage video');
+  remember(!video.muted, heardVolume());
+  setLoudness(video);
+  showSound();
+};
+
+/** @param {HTMLVideoElement} video */
+const startWithSound = async video => {
+  loudness.isRefused = false;
+  setLoudness(video);
+  if (video.muted) return;
+  try {
+    await video.play();
+  } catch (error) {
+    if (!(error instanceof DOMException) || error.name !== 'NotAllowedError') return;
+    loudness.isRefused = video.muted = true;
+    play(video);
+  }
+};
+
+/** Shows the sound's controls as they are. Runs in every tick, because the stage may be drawn again. */
+export const showSound = () => {
+  const player = find('.stage .player');
+  if (player?.dataset.sound !== 'true' || !isShown(player)) return;
+  const video = getVideo('.stage video');
+  const source = video.getAttribute('src');
+  if (source !== loudness.source) {
+    loudness.source = source;
+    startWithSound(video);
+  }
+  const button = get('[data-player=sound]', HTMLButtonElement, player);
+  const slider = input('[data-player=volume]', player);
+  const words = (loudness.isRefused ? button.dataset.refusedWords : button.dataset.words) ?? '';
+  button.setAttribute('aria-pressed', String(!video.muted));
+  button.dataset.refused = String(loudness.isRefused);
+  if (button.title !== words) button.title = button.ariaLabel = words;
+  if (slider !== document.activeElement) slider.value = String(Math.round(100 * loudness.volume));
+  slider.dataset.muted = String(video.muted);
+  showWave(player, video, source ?? '');
+};
+
+const wave = { source: '', peaks: /** @type {Float32Array | null} */ (null), drawn: '' };
+
+/** @param {HTMLElement} player @param {HTMLVideoElement} video @param {string} source */
+const showWave = (player, video, source) => {
+  const seconds = Number(player.dataset.frames) / Number(player.dataset.fps);
+  if (wave.source !== source) {
+    Object.assign(wave, { source, peaks: null });
+    readPeaks(source, seconds).catch(() => {}); // a video whose sound cannot be read has no waveform
+  }
+  player.dataset.wave = String(wave.peaks !== null);
+  if (wave.peaks) drawWave(get('canvas', HTMLCanvasElement, player), wave.peaks, Math.min(1, video.currentTime / seconds));
+};
+
+/** @param {string} source @param {number} seconds */
+const readPeaks = async (source, seconds) => {
+  const sound = await decodeSound(source, 48000);
+  const peaks = peaksOf(channelsOf(sound), PEAKS, (seconds * sound.sampleRate) / PEAKS);
+  if (wave.source === source) wave.peaks = peaks;
+};
+
+/** @param {HTMLCanvasElement} canvas @param {Float32Array} peaks @param {number} played The share that was played. */
+const drawWave = (canvas, peaks, played) => {
+  const scale = devicePixelRatio || 1;
+  const style = getComputedStyle(canvas);
+  const accent = style.getPropertyValue('--accent');
+  const width = Math.round(canvas.clientWidth * scale);
+  const height = Math.round(canvas.clientHeight * scale);
+  const edge = Math.round(played * width);
+  const state = [wave.source, width, height, edge, style.color, accent].join();
+  if (state === wave.drawn && canvas.width === width) return;
+  Object.assign(canvas, { width, height });
+  const pen = canvas.getContext('2d');
+  if (!pen) return;
+  const step = 3 * scale;
+  const bar = 2 * scale;
+  for (let left = 0; left < width; left += step) {
+    const first = Math.floor((left / width) * PEAKS);
+    const end = Math.max(first + 1, Math.floor(((left + step) / width) * PEAKS));
+    const tall = Math.max(bar, Math.max(...peaks.subarray(first, end)) * height);
+    pen.fillStyle = left < edge ? accent : style.color;
+    pen.fillRect(left, (height - tall) / 2, bar, tall);
+  }
+  pen.fillStyle = accent;
+  pen.fillRect(Math.min(width - bar, edge), 0, bar, height);
+  wave.drawn = state;
+};
+
+export const startSound = () => {
+  // A video that is put on the stage is silent until it is seen there.
+  on(
+    document,
+    'loadstart',
+    target => {
+      if (!(target instanceof HTMLVideoElement) || !target.matches('.stage video')) return;
+      target.muted = true;
+      loudness.source = '';
+    },
+    true,
+  );
+  on(document, 'click', target => {
+    if (target.closest('[data-player=sound]')) toggleSound();
+  });
+  on(document, 'input', target => {
+    if (!target.matches('[data-player=volume]')) return;
+    const volume = Number(fieldValue(target)) / 100;
+    remember(volume === 0, volume);
+    setLoudness(getVideo('.stage video'));
+    showSound();
+  });
+};

@@ -1,0 +1,28 @@
+// The stage: shows each new video from its start. See `wan_ui/stage/panel.py`.
+import { find, findVideo, on, play } from '../parts/dom.js';
+
+/** @param {GradioComponent} component @param {readonly string[]} actions */
+export const startStage = ({ element, trigger, watch }, actions) => {
+  on(element, 'click', target => {
+    const action = /** @type {HTMLElement | null} */ (target.closest('[data-action]'))?.dataset.action ?? '';
+    if (actions.includes(action)) trigger(action);
+  });
+  let shown = '';
+  let job = find('.stage', element)?.dataset.job;
+  watch('value', () => {
+    const stage = find('.stage', element);
+    const video = findVideo('video', element);
+    if (!stage || !video) return;
+    const source = video.getAttribute('src') ?? '';
+    if (source !== shown) {
+      shown = source;
+      video.muted = true;
+      video.load();
+      if (source) play(video);
+    }
+    if (stage.dataset.job !== job) {
+      job = stage.dataset.job;
+      window.scrollTo({ top: 0, behavior: 'smooth' });
+    }
+  });
+};
