@@ -48,6 +48,7 @@ class StageHandlers(Panel):
     panel: Stage
     message: gr.HTML
     followed: dict[str, str] = field(default_factory=dict)  # which job each page shows, by Gradio's session
+    placed: dict[str, str] = field(default_factory=dict)  # and which was put on its stage and is not followed yet
 
     @property
     def form_handlers(self) -> FormHandlers:
@@ -114,7 +115,7 @@ class StageHandlers(Panel):
             log.exception("a request could not be submitted")
             return notes(f"{visit.texts.error_unexpected} {visit.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
-        shown = self._on_stage(values[self.panel.job_id], job, visit)
+        shown = self._on_stage(values[self.panel.job_id], job, visit, request.session_hash or "")
         shown |= {self.form.prompt.shots.sent: sent_html(values[self.form.prompt.shots.lines], job)}
         return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(visit) | self._line(visit)
 
@@ -126,11 +127,16 @@ class StageHandlers(Panel):
     def _line(self, visit: Visit) -> Updates:
         return {self.panel.queue: queue_now(self.desk, visit)}
 
-    def _on_stage(self, shown: str | None, job: Job, visit: Visit) -> Updates:
-        """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one."""
-        old = self.desk.job(shown, visit)
-        if old is not None and not old.has_ended and old.id != job.id:
-            return {}
+    def _on_stage(self, shown: str | None, job: Job, visit: Visit, page: str) -> Updates:
+        """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one.
+
+        `shown` is older than a press of Generate that is being answered, so what that one has put there counts too.
+        """
+        for job_id in (shown, self.placed.get(page), self.followed.get(page)):
+            old = self.desk.job(job_id, visit)
+            if old is not None and not old.has_ended and old.id != job.id:
+                return {}
+        self.placed[page] = job.id
         view = placed(StageView(phase="queued"), self.desk.engine, job.id)
         return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, visit.texts)}
 
@@ -148,6 +154,7 @@ class StageHandlers(Panel):
             yield gr.skip()
             return
         self.followed[page] = job.id
+        self.placed.pop(page, None)
         try:
             async for view in follow(self.desk.engine, job.id):
                 if self.followed.get(page) != job.id:

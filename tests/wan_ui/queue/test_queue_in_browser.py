@@ -98,6 +98,22 @@ def test_each_press_of_generate_counts_and_a_double_click_or_a_key_held_down_is_
     page.unroute("**/run/predict")
 
 
+def test_two_presses_on_an_empty_stage_show_the_video_that_is_made_first(visit, close_gate):
+    """The second press was sent before the first one was answered."""
+    close_gate("the first of two")
+    page = visit()
+    page.locator("#prompt textarea").fill("the first of two")
+    page.evaluate("for (const press of [1, 2]) document.querySelector('#generate').click()")
+    until(page, "document.querySelectorAll('.queue li[data-state=running], .queue li[data-state=queued]').length === 2")
+    page.wait_for_timeout(500)  # the answers have come
+    running = page.locator('.queue li[data-state="running"]').get_attribute("data-job")
+    assert page.locator(".stage").get_attribute("data-job") == running
+    page.evaluate(
+        "for (const {dataset} of document.querySelectorAll('.queue li[data-job]')) studio.act('queue', 'cancel', {job: dataset.job})"
+    )
+    until(page, "document.querySelector('.queue').dataset.count === '0'")
+
+
 def test_an_answer_that_comes_late_does_not_bring_an_older_queue_back(page, close_gate):
     close_gate("one that is stopped")
     answers, holds = [], [True]
