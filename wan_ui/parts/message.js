@@ -1,6 +1,6 @@
 // The line at the bottom of the page that says what has just happened. See `wan_ui/parts/message.py`.
 import { copyText } from './clipboard.js';
-import { find, findAll, get, input, on } from './dom.js';
+import { find, get, input, on } from './dom.js';
 import { openView } from './views.js';
 
 const SAID_MILLISECONDS = 4000;
@@ -22,25 +22,28 @@ export const say = text => {
   showFor(line, SAID_MILLISECONDS);
 };
 
-/** Copies a button's text and says so, or shows the text selected and says how to copy it. @param {HTMLElement} button */
-export const copyFrom = async button => {
-  const { copyText: text = '', said = '', unsaid = '' } = button.dataset;
-  const isCopied = await copyText(text);
-  say(isCopied ? said : unsaid);
-  if (!isCopied) showSelected(text);
-};
-
-/** Shows a text in the line, selected, so that it can be copied by hand. @param {string} text */
-const showSelected = text => {
+/**
+ * Copies a text. If the browser refuses, the line shows the text selected and says how to copy it. Returns whether it was copied.
+ * @param {string} text @param {string} byHand How to copy it.
+ */
+const copyOrSelect = async (text, byHand) => {
+  if (await copyText(text)) return true;
   const line = find('#message .message');
-  if (!line) return;
-  const field = findAll('input', line).find(one => one instanceof HTMLInputElement) ?? document.createElement('input');
-  if (!(field instanceof HTMLInputElement)) return;
-  Object.assign(field, { readOnly: true, value: text });
-  if (!field.isConnected) find('span', line)?.after(field);
-  clearTimeout(timer);
+  if (!line) return false;
+  clearTimeout(timer); // the line stays until the text is copied
+  line.classList.add('shown');
+  (find('span', line) ?? line).textContent = byHand;
+  const field = line.querySelector('input') ?? line.appendChild(document.createElement('textarea'));
+  Object.assign(field, { value: text, readOnly: true });
   field.focus();
   field.select();
+  return false;
+};
+
+/** Copies a button's text and says so. @param {HTMLElement} button */
+export const copyFrom = async button => {
+  const { copyText: text = '', said = '', byHand = '' } = button.dataset;
+  if (await copyOrSelect(text, byHand)) say(said);
 };
 
 /** @param {GradioComponent} component */
@@ -55,22 +58,14 @@ export const startMessage = ({ element, watch }) => {
     clearTimeout(timer);
     line.classList.remove('shown');
     if (get('span', HTMLElement, line).textContent.trim()) showFor(line, SHOWN_MILLISECONDS);
-    if (copy) copyLink(line, location.origin + location.pathname + copy);
+    if (!copy) return;
+    const link = location.origin + location.pathname + copy;
+    input('input', line).value = link;
+    copyOrSelect(link, line.dataset.byHand ?? '');
   });
   on(element, 'click', target => {
     if (target.closest('[data-act], .close')) find('.message', element)?.classList.remove('shown');
   });
-};
-
-/** @param {HTMLElement} line @param {string} link */
-const copyLink = async (line, link) => {
-  const field = input('input', line);
-  field.value = link;
-  if (await copyText(link)) return;
-  clearTimeout(timer); // the line stays until the link is copied by hand
-  get('span', HTMLElement, line).textContent = line.dataset.uncopied ?? '';
-  field.focus();
-  field.select();
 };
 
 /** Brings an error below a control into view. @param {GradioComponent} component */

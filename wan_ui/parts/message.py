@@ -33,9 +33,11 @@ class Message:
     def html(self, texts: Texts) -> str:
         """The line; a number that is new each time makes the page notice a repeated message."""
         where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.copy_link)}">' if self.copy else ""
+        by_hand = f' data-by-hand="{escape(texts.copy_by_hand)}"' if self.copy else ""
         return (
             f'<div class="message" role="{"alert" if self.is_bad else "status"}" data-nonce="{secrets.token_hex(4)}"'
-            f' data-view="{escape(self.view)}" data-copy="{escape(self.copy)}" data-bad="{"true" if self.is_bad else "false"}">'
+            f' data-view="{escape(self.view)}" data-copy="{escape(self.copy)}"{by_hand}'
+            f' data-bad="{"true" if self.is_bad else "false"}">'
             f"<span>{escape(self.text)}</span>{where}{self.button}"
             f'<button type="button" class="close" aria-label="{escape(texts.close)}">×</button></div>'
         )

@@ -521,6 +521,7 @@ CHINESE = Texts(
     compare_tray="已选 {count} 个，再选一个即可并排观看。",
     compare_export="存为一个视频",
     copy_link="复制链接",
+    copy_by_hand="请按 Ctrl+C 复制选中的文字。",
     compare_linked="链接已在剪贴板中。只有您能看到视频，其他人得到的是设置。",
     compare_hear="听第 {number} 个视频（按键 {number}）",
     compare_wipe="划变",

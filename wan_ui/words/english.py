@@ -612,6 +612,7 @@ class Texts:
     compare_tray: str = "{count} chosen. Choose another to see them side by side."
     compare_export: str = "Save as one video"
     copy_link: str = "Copy link"
+    copy_by_hand: str = "Press Ctrl+C to copy the selected text."
     compare_linked: str = "The link is in the clipboard. Only you see the videos behind it; others get the settings."
     compare_hear: str = "Hear video {number} (key {number})"
     compare_wipe: str = "Wipe"
