@@ -90,12 +90,13 @@ def tools_html(views: Names, texts: Texts) -> str:
 
 
 def _notice(texts: Texts) -> str:
-    """The question whether the browser may tell of the ends of videos, which notice.js shows once, and the words for it."""
+    """The question whether the browser may tell of the ends of videos, which `notice.js` shows once, and scripts' words."""
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
         for answer, words in (("yes", texts.notice_yes), ("no", texts.notice_no))
     )
     words = f'data-done="{escape(texts.notice_done)}" data-failed="{escape(texts.notice_failed)}"'
+    words += f' data-unsent="{escape(texts.recording_unsent)}"'
     return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notice_ask)}</span>{buttons}</div>'
 
 

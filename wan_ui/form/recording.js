@@ -1,30 +1,69 @@
-// A recording is the visitor's sound only when it has been uploaded. Generate ends a recording that runs, and waits for its upload.
-import { findAll, get, isShown, on } from '../parts/dom.js';
+// A recording is the visitor's sound only when it has been uploaded. Generate ends a recording that runs, and waits for its upload. An
+// upload that fails waits until Generate is pressed again: Gradio reports nothing of it, and would not send the recording again.
+import { find, findAll, get, isShown, on } from '../parts/dom.js';
+import { say } from '../parts/message.js';
 
-/** @type {'' | 'running' | 'awaited'} */
+/** @type {'' | 'running' | 'awaited' | 'unsent'} */
 let recording = '';
+/** Ends the waiting of an upload that failed. @type {((isAgain: boolean) => void) | null} */
+let upload = null;
 const generate = () => get('#generate', HTMLButtonElement);
 
 /** What Gradio reports of the microphone. @param {'begun' | 'sent' | 'dropped'} news */
 export const recordingChanged = news => {
   const isAwaited = recording === 'awaited';
   recording = news === 'begun' ? 'running' : '';
+  upload?.(false);
   if (!isAwaited) return;
   generate().removeAttribute('aria-busy');
   if (news === 'sent') setTimeout(() => generate().click(), 0);
 };
 
-export const startRecording = () =>
+const awaitRecording = () => {
+  recording = 'awaited';
+  generate().setAttribute('aria-busy', 'true');
+};
+
+/** Whether an upload that failed is sent again. */
+const isSentAgain = () => {
+  recording = 'unsent';
+  generate().removeAttribute('aria-busy');
+  say(find('#notice')?.dataset.unsent ?? '');
+  return new Promise(decide => {
+    upload = decide;
+  });
+};
+
+/** @param {typeof fetch} send @returns {typeof fetch} */
+const sendAgain = send => async (address, options) => {
+  for (;;) {
+    /** @type {Response | Error} */
+    const answer = await send(address, options).catch(error => error);
+    if (answer instanceof Response && answer.ok) return answer;
+    const isAgain = recording && (await isSentAgain());
+    upload = null;
+    if (isAgain) continue;
+    if (answer instanceof Response) return answer;
+    throw answer;
+  }
+};
+
+export const startRecording = () => {
+  const send = window.fetch.bind(window);
+  const sendRecording = sendAgain(send);
+  window.fetch = (address, options) =>
+    recording && /\/upload(\?|$)/.test(String(address)) ? sendRecording(address, options) : send(address, options);
   on(
     document,
     'click',
     (target, event) => {
       if (!target.closest('#generate') || !recording) return;
-      if (recording === 'awaited') return recordingChanged('dropped');
+      if (recording === 'awaited') return recordingChanged('dropped'); // pressed again, it goes without the recording
       event.stopImmediatePropagation();
-      recording = 'awaited';
-      generate().setAttribute('aria-busy', 'true');
-      findAll('#input-sound .stop-button, #input-sound .stop-button-paused').find(isShown)?.click();
+      if (recording === 'unsent') upload?.(true);
+      else findAll('#input-sound .stop-button, #input-sound .stop-button-paused').find(isShown)?.click();
+      awaitRecording();
     },
     true,
   );
+};

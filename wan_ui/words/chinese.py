@@ -293,6 +293,7 @@ CHINESE = Texts(
     last_image="尾帧（可选）",
     own_sound="自带声音",
     own_sound_file="画面随它而动：文件或录音。",
+    recording_unsent="录音未能上传。请再按一次“生成”重新发送。",
     own_sound_start="从声音的第几秒开始",
     image_pad="改为加黑边",
     generate="生成",

@@ -375,6 +375,7 @@ class Texts:
     last_image: str = "Last frame (optional)"
     own_sound: str = "Your own sound"
     own_sound_file: str = "The picture follows it: a file, or a recording."
+    recording_unsent: str = "The recording could not be uploaded. Press Generate to send it again."
     own_sound_start: str = "Begin at this second of it"
     image_pad: str = "Add bars instead"
 

@@ -9,7 +9,7 @@ from backend.media.sound import Sound, read_sound
 from presets import load_preset
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_fill_in_browser import drop
-from tests.wan_ui.steps import made
+from tests.wan_ui.steps import made, ready
 from wan_ui.words.english import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -22,6 +22,19 @@ SENDS_SLOWLY = """
   window.fetch = async (...request) => {
     if (String(request[0]).includes('/upload')) await new Promise(done => setTimeout(done, 1500));
     return sent(...request);
+  };
+})()
+"""
+
+
+FAILS_ONCE = """
+(() => {
+  const sent = window.fetch.bind(window);
+  let isFirst = true;
+  window.fetch = async (...request) => {
+    const fails = isFirst && String(request[0]).includes('/upload');
+    isFirst &&= !fails;
+    return fails ? Promise.reject(new TypeError('the network has gone')) : sent(...request);
   };
 })()
 """
@@ -95,3 +108,30 @@ def test_a_recording_becomes_the_sound_of_the_video(visit, tmp_path):
     shutil.copy(download.value.path(), tmp_path / "made.mp4")
     heard = np.abs(read_sound(tmp_path / "made.mp4").samples)
     assert heard.max() > 0.1 and np.median(heard) < 0.01
+
+
+@pytest.mark.parametrize("ended", ["by hand", "by Generate"])
+def test_a_recording_whose_upload_failed_is_sent_again_by_one_press(chromium, studio, tmp_path, ended):
+    context = chromium.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
+    context.add_init_script(FAILS_ONCE)
+    page = context.new_page()
+    page.goto(studio.url)
+    ready(page)
+    choose(page, PRESET.title)
+    page.locator("#own-sound button").first.click()
+    page.locator("#input-sound button[aria-label='Record audio']").click()
+    page.locator("#input-sound .record-button").click()
+    page.locator("#input-sound .stop-button").wait_for()
+    page.wait_for_timeout(2500)
+    page.locator("#prompt textarea").fill("a red circle")
+    page.locator("#input-sound .stop-button" if ended == "by hand" else "#generate").click()
+    page.locator("#message .message.shown", has_text=ENGLISH.recording_unsent).wait_for()
+    assert page.locator("#generate[aria-busy]").count() == 0
+    page.locator("#generate").click()
+    page.locator('.stage[data-phase="finished"]').wait_for()
+    with page.expect_download() as download:
+        page.locator(".stage #download").first.click()
+    shutil.copy(download.value.path(), tmp_path / "made.mp4")
+    heard = np.abs(read_sound(tmp_path / "made.mp4").samples)
+    assert heard.max() > 0.1 and np.median(heard) < 0.01
+    context.close()
