@@ -1,8 +1,8 @@
-"""The bar at the top: the views, the workers' status, the queue, help, light or dark.
+"""The bar at the top: the views, the workers' status, the language, the queue, help, light or dark.
 
 The page's script alone knows which view is open (`data-view` of the body): all views are there at once, so that changing
 between them costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
-`drop-zone`, `notice`, `theme-toggle`.
+`drop-zone`, `notice`, `language`, `theme-toggle`.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from wan_ui.parts.notes import without_paths
 from wan_ui.parts.values import pairs_html
 from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
+from wan_ui.words.languages import LANGUAGES
 
 Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
 _LOGO = (
@@ -70,14 +71,15 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 
 def tools_html(views: Names, texts: Texts) -> str:
-    """Queue, help, theme; and the help itself, which opens above the page."""
+    """Language, queue, help, theme; and the help itself, which opens above the page."""
     named = texts.between.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)
     keys = pairs_html(shown)
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
-        f'<div class="tools"><button id="queue-toggle" type="button" title="{queue}"><span class="unseen">{queue}</span>'
+        f'<div class="tools">{_languages(texts, escape(texts.language_choose))}'
+        f'<button id="queue-toggle" type="button" title="{queue}"><span class="unseen">{queue}</span>'
         f'{icon("list")}<b class="badge" hidden></b></button>{_tool("help-toggle", "question", texts.help_title)}'
         f'<button id="theme-toggle" type="button" aria-label="{theme}" title="{theme}">'
         '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 1.6v12.8'
@@ -87,6 +89,15 @@ def tools_html(views: Names, texts: Texts) -> str:
         f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p>'
         f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>{_notice(texts)}</div>'
     )
+
+
+def _languages(current: Texts, label: str) -> str:
+    """The choice of the page's language; each is named in itself."""
+    options = "".join(
+        f'<option value="{code}" lang="{code}"{" selected" if texts is current else ""}>{escape(texts.language_name)}</option>'
+        for code, texts in LANGUAGES.items()
+    )
+    return f'<select id="language" aria-label="{label}" title="{label}">{options}</select>'
 
 
 def _notice(texts: Texts) -> str:

@@ -1,7 +1,7 @@
 """Serves the page's JavaScript: ES modules, unchanged, at addresses that contain a hash of all of them, so browsers keep them.
 
 The page's head lists all modules, so that a browser fetches them at once and not one import after another. The entry is
-`assets/studio.js`. `assets/frames.js` is no module: it runs before Gradio's own scripts.
+`assets/studio.js`. `assets/before_gradio.js` is no module: it runs before Gradio's own scripts.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 PATH = "/studio/scripts/{version}/{name:path}"
-ENTRY, FIRST = "assets/studio.js", "assets/frames.js"
+ENTRY, FIRST = "assets/studio.js", "assets/before_gradio.js"
 _FOLDER = Path(__file__).parent
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 

@@ -25,13 +25,13 @@ def test_a_browser_keeps_each_module_and_fetches_a_changed_one(studio):
 
 def test_other_versions_and_other_files_are_not_served(studio):
     scripts = Scripts.read()
-    for name in ("../serve.py", "serve.py", "assets/types.d.ts", "assets/frames.js", ""):
+    for name in ("../serve.py", "serve.py", "assets/types.d.ts", "assets/before_gradio.js", ""):
         assert httpx.get(address(studio.url, scripts, name)).status_code == 404, name
     assert httpx.get(f"{studio.url}studio/scripts/0123456789abcdef/{ENTRY}").status_code == 404
 
 
 def test_the_version_follows_the_text(tmp_path):
-    for name, text in (("assets/frames.js", "1"), (ENTRY, "2"), ("edit/edit.js", "3")):
+    for name, text in (("assets/before_gradio.js", "1"), (ENTRY, "2"), ("edit/edit.js", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     before = Scripts.read(tmp_path)

@@ -21,6 +21,7 @@ import { startButtons } from './buttons.js';
 import { drawView, startChanges, startPart } from './changes.js';
 import { startFiles } from './files.js';
 import { startKeys } from './keys.js';
+import { startLanguage } from './language.js';
 import { startTheme } from './theme.js';
 
 /** @typedef {(component: GradioComponent, events: readonly string[]) => void} Start */
@@ -83,6 +84,7 @@ startTyped();
 startRecording();
 startKeys();
 startFiles();
+startLanguage();
 startPanel();
 startQueue();
 startLibrary();

@@ -78,6 +78,8 @@ class Texts:
     product: str = "Wan TPU Studio"
     serving: str = "{product} is at {address}"
     theme_toggle: str = "Switch between light and dark"
+    language_name: str = "English"
+    language_choose: str = "Language"
 
     view_create: str = "Create"
     view_compare: str = "Compare"

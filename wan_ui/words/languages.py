@@ -1,4 +1,4 @@
-"""The page's languages, by the code that browsers ask for."""
+"""The page's languages, by the code that browsers ask for, and which of them a visitor reads."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,18 @@ from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH, Texts
 
 LANGUAGES = {texts.language: texts for texts in (ENGLISH, CHINESE)}
+_CHOSEN = re.compile(r"(?:^|;\s*)studio_language=(\w+)")  # the cookie that wan_ui/assets/language.js sets
 
 
 def texts_for(headers: Mapping[str, str]) -> Texts:
-    """The words for an Accept-Language header, by the order in which it names languages."""
+    """Returns the texts in the language that the visitor chose in the page, else in the first one that the browser asks for.
+
+    Args:
+        headers: The request's headers, of which `cookie` and `accept-language` are read.
+    """
+    chosen = _CHOSEN.search(headers.get("cookie", ""))
+    if chosen and chosen[1] in LANGUAGES:
+        return LANGUAGES[chosen[1]]
     for tag in re.findall(r"[A-Za-z]{2,3}(?=[-;,]|$)", headers.get("accept-language", "")):
         if tag.lower() in LANGUAGES:
             return LANGUAGES[tag.lower()]

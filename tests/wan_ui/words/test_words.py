@@ -65,3 +65,14 @@ def test_the_language_is_the_first_that_the_browser_names_and_we_have():
         ("", ENGLISH),
     ):
         assert texts_for({"accept-language": header}) is texts
+
+
+def test_the_language_that_the_visitor_chose_comes_first():
+    for cookie, texts in (
+        ("studio_language=zh", CHINESE),
+        ("studio_visitor=x; studio_language=zh; other=1", CHINESE),
+        ("other_studio_language=zh", ENGLISH),
+        ("studio_language=tlh", ENGLISH),
+    ):
+        assert texts_for({"accept-language": "en", "cookie": cookie}) is texts, cookie
+    assert texts_for({"accept-language": "zh", "cookie": "studio_language=en"}) is ENGLISH

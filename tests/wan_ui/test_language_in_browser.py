@@ -1,0 +1,57 @@
+"""The choice of the page's language in the header."""
+
+import pytest
+
+from tests.wan_ui.steps import ready, until
+from wan_ui.words.chinese import CHINESE
+from wan_ui.words.english import ENGLISH
+
+pytestmark = pytest.mark.browser
+
+REFUSAL = """() => fetch('studio/live', {method: 'POST', headers: {'content-type': 'application/json'}, body: '{}'})
+    .then(answer => answer.text())"""
+
+
+def choose(page, key: str) -> None:
+    """Chooses by keyboard, as far as a headless browser has menus."""
+    page.locator("#language").focus()
+    with page.expect_navigation():
+        page.keyboard.press(key)
+    ready(page)
+
+
+def reads(page, texts) -> None:
+    until(page, "text => document.querySelector('#generate').innerText.trim() === text", arg=texts.generate)
+    until(page, "text => document.querySelector('#title').innerText.includes(text)", arg=texts.view_library)
+    until(page, "text => document.querySelector('.stage .title').innerText.trim() === text", arg=texts.idle_title)
+    until(page, "text => document.querySelector('#queue').innerText.includes(text)", arg=texts.queue_title)
+    assert page.locator("#language").input_value() == texts.language
+    assert page.locator("#language option").all_inner_texts() == ["English", "中文"]
+    page.locator("#generate").click()
+    until(page, "document.querySelector('#prompt-note .note') && !document.querySelector('#prompt-note .note').hidden")
+
+
+def test_a_visitor_chooses_a_language_and_finds_it_again(visit, studio):
+    page = visit()
+    reads(page, ENGLISH)
+    before = page.evaluate(REFUSAL)
+    choose(page, "ArrowDown")
+    reads(page, CHINESE)
+    assert page.evaluate(REFUSAL) != before
+    again = page.context.new_page()
+    again.goto(studio.url)
+    ready(again)
+    reads(again, CHINESE)
+    choose(again, "ArrowUp")
+    reads(again, ENGLISH)
+
+
+def test_the_choice_counts_more_than_the_browser(chromium, studio):
+    context = chromium.new_context(locale="zh-CN", viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(studio.url)
+    ready(page)
+    reads(page, CHINESE)
+    choose(page, "ArrowUp")
+    reads(page, ENGLISH)
+    context.close()

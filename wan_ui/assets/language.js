@@ -1,0 +1,12 @@
+// The choice of the page's language. A cookie keeps it, so that the server knows it before it draws the page.
+import { fieldValue, on } from '../parts/dom.js';
+
+const YEAR_SECONDS = 365 * 24 * 3600;
+
+export const startLanguage = () =>
+  on(document, 'change', target => {
+    if (target.id !== 'language') return;
+    // biome-ignore lint/suspicious/noDocumentCookie: not every browser has the Cookie Store API, and none on plain http
+    document.cookie = `studio_language=${fieldValue(target)}; path=/; max-age=${YEAR_SECONDS}; samesite=lax`;
+    location.reload();
+  });
