@@ -22,6 +22,7 @@ import { drawView, startChanges, startPart } from './changes.js';
 import { startFiles } from './files.js';
 import { startKeys } from './keys.js';
 import { startLanguage } from './language.js';
+import { startTasks } from './tasks.js';
 import { startTheme } from './theme.js';
 
 /** @typedef {(component: GradioComponent, events: readonly string[]) => void} Start */
@@ -92,3 +93,4 @@ startPlayer();
 startSound();
 startCompare();
 startNotice();
+startTasks();

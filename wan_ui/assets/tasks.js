@@ -1,63 +1,81 @@
-// Exports, films, comparisons and projects that this visitor has begun: their progress, and Stop. The server is asked once a second
-// from the press that begins one until it has none left.
+// Long work that this visitor has started, such as exports and projects: its progress, and Stop. The server is asked once a second from
+// the press that starts such work until there is none left.
+import { find, findAll, on } from '../parts/dom.js';
+import { say } from '../parts/message.js';
 
-const TASKS_MILLISECONDS = 1000;
-const TASK_STARTERS = 'a[data-task], [data-watch-tasks], #generate, [data-shot]';
-const ROUNDS_WITHOUT = 3;  // looks that find nothing, after which no more follow: a press takes a moment to begin its work
-let emptyRounds = 0, tasksTimer = null;
-const tasksBox = () => {
-  const page = $('.gradio-container') ?? document.body;  // Gradio puts its own selector before each rule of the style sheet
-  const box = $('#tasks') ?? page.appendChild(Object.assign(document.createElement('div'), {id: 'tasks'}));
-  box.setAttribute('role', 'status');
-  return box;
+const EVERY_MILLISECONDS = 1000;
+const STARTERS = 'a[data-task], [data-watch-tasks], #generate, [data-shot]';
+const EMPTY_ROUNDS = 3; // that find nothing, until the server is asked no more: work starts a moment after the press
+let emptyRounds = 0;
+let timer = 0;
+
+/** @typedef {{id: string, text: string, percent: number | null}} Task */
+
+const box = () => {
+  const page = find('.gradio-container') ?? document.body; // Gradio puts its own selector before each rule of the style sheet
+  const found = find('#tasks') ?? page.appendChild(Object.assign(document.createElement('div'), { id: 'tasks' }));
+  found.setAttribute('role', 'status');
+  return found;
 };
-const taskRow = ({id, text, percent}, stop) => {
-  const row = document.createElement('p'), words = document.createElement('span'), bar = document.createElement('progress');
-  const button = document.createElement('button');
-  words.textContent = text;
+
+/** @param {Task} task @param {string} stop The button's word. */
+const rowOf = ({ id, text, percent }, stop) => {
+  const row = document.createElement('p');
+  const words = Object.assign(document.createElement('span'), { textContent: text });
+  const bar = document.createElement('progress');
   if (percent !== null) bar.value = percent / 100;
   bar.setAttribute('aria-label', text);
-  Object.assign(button, {type: 'button', textContent: stop});
+  const button = Object.assign(document.createElement('button'), { type: 'button', textContent: stop });
   button.dataset.stopTask = id;
   row.append(words, bar, button);
   return row;
 };
-const lookAtTasks = async () => {
-  tasksTimer = null;
+
+const look = async () => {
+  timer = 0;
   try {
-    const answer = await fetch('studio/tasks'), {tasks, stop} = await answer.json();
-    tasksBox().replaceChildren(...tasks.map(task => taskRow(task, stop)));
+    const { tasks, stop } = await (await fetch('studio/tasks')).json();
+    box().replaceChildren(...tasks.map((/** @type {Task} */ task) => rowOf(task, stop)));
     emptyRounds = tasks.length ? 0 : emptyRounds + 1;
   } catch {
-    emptyRounds += 1;  // the page says elsewhere that the server is gone
+    emptyRounds += 1; // the page says elsewhere that the server is gone
   }
-  if (emptyRounds < ROUNDS_WITHOUT) tasksTimer = setTimeout(lookAtTasks, TASKS_MILLISECONDS);
+  if (emptyRounds < EMPTY_ROUNDS) timer = setTimeout(look, EVERY_MILLISECONDS);
 };
+
 const watchTasks = () => {
   emptyRounds = 0;
-  tasksTimer ??= setTimeout(lookAtTasks, TASKS_MILLISECONDS / 4);
+  if (!timer) timer = setTimeout(look, EVERY_MILLISECONDS / 4);
 };
-// A link to a file that is made first opens in a hidden frame: the file is downloaded, and a refusal can be read and shown.
-const frameFor = link => {
-  const frame = Object.assign(document.createElement('iframe'), {hidden: true, src: link.href});
+
+/** Opens a link to a file that is made first in a hidden frame: the file is downloaded, and a refusal can be read and shown.
+ * @param {HTMLAnchorElement} link */
+const openInFrame = link => {
+  const frame = Object.assign(document.createElement('iframe'), { hidden: true, src: link.href });
   frame.addEventListener('load', () => {
-    const text = frame.contentDocument?.body?.textContent.trim();
-    if (!text) return;  // a download: without its frame it would end
-    say(text);
+    const text = frame.contentDocument?.body?.textContent?.trim();
+    if (text) say(text);
     frame.remove();
   });
   document.body.append(frame);
 };
-document.addEventListener('click', event => {
-  if (event.target.closest('[data-stop-task]')) {
-    fetch(`studio/tasks/${event.target.closest('[data-stop-task]').dataset.stopTask}/stop`, {method: 'POST'}).then(watchTasks);
-    return;
-  }
-  const starter = event.target.closest(TASK_STARTERS);
-  if (!starter) return;
-  watchTasks();
-  if (!starter.matches('a[data-task]') || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  event.preventDefault();
-  frameFor(starter);
-});
-document.addEventListener('change', event => { if (event.target.id === 'project-file') watchTasks(); });
+
+export const startTasks = () => {
+  on(document, 'click', (target, event) => {
+    const stopped = findAll('[data-stop-task]').find(button => button.contains(target))?.dataset.stopTask;
+    if (stopped) {
+      fetch(`studio/tasks/${stopped}/stop`, { method: 'POST' }).then(watchTasks);
+      return;
+    }
+    const starter = target.closest(STARTERS);
+    if (!starter) return;
+    watchTasks();
+    const isOpened = event.ctrlKey || event.metaKey || event.shiftKey;
+    if (!(starter instanceof HTMLAnchorElement) || !starter.matches('a[data-task]') || isOpened) return;
+    event.preventDefault();
+    openInFrame(starter);
+  });
+  on(document, 'change', target => {
+    if (target.id === 'project-file') watchTasks();
+  });
+};
