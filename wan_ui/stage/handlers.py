@@ -86,8 +86,9 @@ class StageHandlers(Panel):
         self.form_handlers.estimate_after(settled)
 
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's job, and their words."""
-        shown: Updates = {self.panel.job_id: self.attach(visit)}
+        """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
+        job_id = self.attach(visit)
+        shown: Updates = {self.panel.job_id: job_id} if job_id else {}
         words: Updates = {} if visit.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, visit.texts)}
         return shown | words
 

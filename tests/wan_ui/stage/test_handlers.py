@@ -1,0 +1,34 @@
+"""The stage's handlers without a page."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from backend.engine.engine import Engine
+from tests.wan_ui.builders import a_request
+from wan_ui.stage.handlers import StageHandlers
+from wan_ui.words.english import ENGLISH
+
+VISIT = SimpleNamespace(owner="visitor", texts=ENGLISH, reads_the_first_page=True)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = Engine(tmp_path, "square", pipeline="tests.fake_pipeline", start_worker=False)
+    yield engine
+    engine.close()
+
+
+def handlers(engine: Engine) -> StageHandlers:
+    panel = SimpleNamespace(job_id="job_id", view="view")
+    return StageHandlers(desk=SimpleNamespace(engine=engine), form=None, panel=panel, message=None)
+
+
+def test_a_page_that_opens_without_a_job_leaves_the_stage_to_a_video_that_was_queued_since(engine):
+    """Gradio writes the answer to the opening of the page after that to a press of Generate, if it took longer."""
+    assert handlers(engine).opened(VISIT, {}, {}) == {}
+
+
+def test_a_page_opens_with_the_visitors_job(engine):
+    job = engine.submit(a_request(), owner="visitor")
+    assert handlers(engine).opened(VISIT, {}, {}) == {"job_id": job.id}
