@@ -5,13 +5,14 @@ import { find, findAll, on } from '../parts/dom.js';
 
 const LONG_MILLISECONDS = 30000;
 const ASKED = 'studio-notice-asked';
-const plainTitle = document.title;
+let plainTitle = ''; // Gradio sets the title after the modules have run
 /** When each running video was seen first, by job. @type {Map<string, number>} */
 const watched = new Map();
 let endedWord = '';
 
 /** @param {string} words */
 const showTitle = words => {
+  plainTitle ||= document.title;
   document.title = words ? `${words} · ${plainTitle}` : plainTitle;
 };
 

@@ -182,7 +182,7 @@ def test_a_choice_is_asked_once_and_a_look_at_the_list_of_models_changes_nothing
     put(page, "steps", "7")
     for key in ("Tab", "Escape"):
         page.locator("#preset input").click()
-        page.get_by_role("option").first.wait_for()
+        page.locator("li[role=option]").first.wait_for()
         page.keyboard.press("ArrowDown")
         page.keyboard.press(key)
         page.locator("#preset input").blur()
