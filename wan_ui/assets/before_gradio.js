@@ -11,4 +11,6 @@ window.requestAnimationFrame = callback => (window.studio?.isOpen && isClock(cal
 // Gradio shows its labels in the browser's language (6.31, `getLocaleFromNavigator`). A language that was chosen in the header, which
 // `language.js` keeps in this cookie, takes its place.
 const language = /(?:^|; )studio_language=(\w+)/.exec(document.cookie)?.[1];
-if (language) Object.defineProperty(navigator, 'language', { get: () => language });
+// Gradio has its own texts in zh-CN only, and takes English if it has none.
+const locale = language === 'zh' ? 'zh-CN' : language;
+if (locale) Object.defineProperty(navigator, 'language', { get: () => locale });
