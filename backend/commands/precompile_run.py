@@ -103,6 +103,8 @@ def main() -> None:
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
     sizes |= {"mag_cache": arguments.mag_cache}
+    # A program that JAX read from its own cache cannot be used after it is written again: "Function ... not found" on a CPU.
+    jax.config.update("jax_enable_compilation_cache", False)
     preset = find_preset(arguments.preset)
     say({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
 

@@ -50,7 +50,8 @@ def project(tmp_path_factory) -> Path:
         shutil.copytree(PROJECT_FOLDER / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("models", "tests"):
         (folder / name).symlink_to(PROJECT_FOLDER / name)
-    shutil.copy(PROJECT_FOLDER / "app.py", folder)
+    for name in ("app.py", "pyproject.toml"):
+        shutil.copy(PROJECT_FOLDER / name, folder)
     for name, (line, before) in LINES.items():
         lines = (folder / name).read_text("utf-8").split("\n")
         place = next(number for number, text in enumerate(lines) if text.startswith(before))

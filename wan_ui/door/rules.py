@@ -34,6 +34,7 @@ ROUTES: Rules = {
     "/theme.css": "public",
     "/studio/scripts/{version}/{name:path}": "public",
     "/static/{path:path}": "public",
+    "/assets/{name}.css": "public",
     "/assets/{path:path}": "public",
     "/svelte/{path:path}": "public",
     f"{API}/theme.css": "public",
