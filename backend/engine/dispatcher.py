@@ -192,13 +192,14 @@ class Dispatcher:
             if isinstance(event, Interrupted):
                 self._put_back(job_id, event)
             else:
+                if event.is_final:  # whoever sees the end sees the final request
+                    self._learn(job_id, event)
+                    self._close_open(job_id, event)
                 self._journal.append(job_id, event)
                 if isinstance(event, ShotMade):
                     self._add_shot(job_id, event)
                 if not event.is_final:
                     return
-                self._learn(job_id, event)
-                self._close_open(job_id, event)
                 self._forget(job_id)
             self._dispatch()
 
