@@ -1,4 +1,4 @@
-"""Starts modules of ours as processes that end with the process that started them, whatever they wait for then.
+"""Start the project's modules as processes that end with the process that started them, also while they are blocked.
 
 `python -m backend.child_process PIPE MODULE WORD...` runs the module. PIPE is one end of a pipe; only the parent holds the other
 end, which closes when the parent ends. On Linux the kernel then kills the child, so no lock or native code delays its
