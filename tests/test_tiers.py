@@ -1,6 +1,8 @@
-"""The table of tiers names tests that exist, and recent changes find the tests that import them."""
+"""The table of tiers names tests that exist, and recent changes find the tests that import or serve them."""
 
 import ast
+import fnmatch
+import posixpath
 import subprocess
 import sys
 
@@ -43,6 +45,16 @@ def test_the_default_tier_has_the_quick_one_and_every_promise():
             2,
         ),  # through a conftest.py, which names the module for a worker process
         ("tests/wan_ui/conftest.py", "tests/wan_ui/live/test_live_in_browser.py", 1),
+        ("wan_ui/live/live.js", "tests/wan_ui/live/test_live_in_browser.py", 1),
+        ("wan_ui/live/live.js", "tests/wan_ui/test_scripts.py", 1),
+        ("wan_ui/parts/clipboard.js", "tests/wan_ui/parts/test_clipboard_in_browser.py", 1),
+        ("wan_ui/parts/dom.js", "tests/wan_ui/edit/test_edit_in_browser.py", 2),  # through wan_ui/edit/edit.js
+        ("wan_ui/form/form.css", "tests/wan_ui/test_styles.py", 1),
+        ("wan_ui/form/form.css", "tests/wan_ui/form/test_panel_in_browser.py", 1),
+        ("wan_ui/assets/styles/tokens.css", "tests/wan_ui/test_accessibility_in_browser.py", 1),
+        ("presets/wan-tiny.toml", "tests/presets/test_loader.py", 1),
+        ("models/wan-tiny/vae/config.json", "tests/backend/pipeline/test_load.py", 1),
+        ("backend/rewriting/instructions/demo.toml", "tests/backend/rewriting/test_local_model.py", 1),
     ],
 )
 def test_a_change_reaches_the_tests_that_import_it(changed, test, distance):
@@ -53,8 +65,41 @@ def test_a_change_reaches_no_test_that_does_not_import_it():
     assert "tests/kernels/test_attention.py" not in tiers.import_distances(["wan_ui/page.py"])
 
 
+def test_each_row_of_served_files_names_files_and_tests_that_exist():
+    listed = subprocess.run(["git", "ls-files"], cwd=tiers.PROJECT, capture_output=True, text=True, check=True).stdout.split()
+    for pattern, tests in tiers.table()["served"].items():
+        files = [file for file in listed if fnmatch.fnmatchcase(file, pattern)]
+        assert files, pattern
+        for test in tests:
+            wanted = {test.format(folder=posixpath.dirname(file)) for file in files}
+            assert any(fnmatch.filter(tiers.test_files(), one) for one in wanted), test
+
+
+def test_each_script_style_preset_and_model_file_has_tests():
+    listed = subprocess.run(["git", "ls-files", "wan_ui", "presets", "models"], cwd=tiers.PROJECT, capture_output=True, text=True)
+    files = [file for file in listed.stdout.split() if not file.endswith(".py")]
+    assert len(files) > 200 and [file for file in files if not tiers.serving_tests(file)] == []
+
+
+def test_a_change_of_any_file_is_recent(tmp_path, monkeypatch):
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], cwd=tmp_path, check=True)
+
+    git("init", "--quiet")
+    for name in ("old.css", "committed.js", "edited.toml"):
+        (tmp_path / name).write_text("1")
+        git("add", name)
+        git("commit", "--quiet", "-m", name)
+    (tmp_path / "edited.toml").write_text("2")
+    (tmp_path / "untracked.css").write_text("1")
+    monkeypatch.setattr(tiers, "PROJECT", tmp_path)
+    assert tiers.changed_files(1) == ["edited.toml", "untracked.css"]
+    assert tiers.changed_files(2) == ["committed.js", "edited.toml", "untracked.css"]
+
+
 def test_recent_files_keep_to_their_time_and_the_others_are_named(monkeypatch):
-    monkeypatch.setattr(tiers, "table", lambda: {"recent_seconds": 100})
+    shorter = {**tiers.table(), "recent_seconds": 100}
+    monkeypatch.setattr(tiers, "table", lambda: shorter)
     chosen, left_out = tiers.recent_files(["backend/errors.py"], covered=["tests/backend/test_errors.py"])
     assert 90 < sum(map(tiers.seconds, chosen)) <= 100
     assert left_out and not {*chosen} & {*left_out} and "tests/backend/test_errors.py" not in chosen

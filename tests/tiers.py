@@ -1,14 +1,17 @@
 """Which tests a tier has: `python -m tests.tiers quick` or `default` prints them, one a line, for `pytest @FILE`.
 
-`tests/tiers.toml` is the table. Test files that import a recently changed Python file, directly or through others, are found in the
-imports of the project, so nobody lists them.
+`tests/tiers.toml` is the table. Test files that import a recently changed file, directly or through others, are found in the imports
+of the project's Python files and JavaScript modules. The table's `[served]` names the tests of files that no test imports.
 """
 
 import argparse
 import ast
 import collections
+import fnmatch
 import functools
 import json
+import posixpath
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,6 +23,8 @@ TABLE = PROJECT / "tests" / "tiers.toml"
 DURATIONS = PROJECT / "tests" / "durations.json"
 UNRECORDED_SECONDS = 0.5
 """Assumed for files that tests/durations.json does not name: it has those that take a second and more."""
+FOLDERS = ("backend", "benchmarks", "kernels", "presets", "tests", "training", "wan_ui")
+SCRIPT_IMPORT = re.compile(r"(?:from|import) '(\.[^']+)'")
 
 
 @functools.cache
@@ -34,9 +39,10 @@ def durations() -> dict[str, float]:
     return json.loads(DURATIONS.read_text("utf-8"))
 
 
-def test_files() -> list[str]:
+@functools.cache
+def test_files() -> tuple[str, ...]:
     """All test files, relative to the project."""
-    return sorted(path.relative_to(PROJECT).as_posix() for path in (PROJECT / "tests").rglob("test_*.py"))
+    return tuple(sorted(path.relative_to(PROJECT).as_posix() for path in (PROJECT / "tests").rglob("test_*.py")))
 
 
 def seconds(file: str) -> float:
@@ -55,10 +61,10 @@ def promised_tests() -> list[str]:
 
 
 def recent_files(changed: Iterable[str], covered: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Test files that import a changed file, nearest first, as many as the time allows; then the others.
+    """Test files that import or serve a changed file, nearest first, as many as the time allows; then the others.
 
     Args:
-        changed: Python files, relative to the project.
+        changed: files, relative to the project.
         covered: test files that run anyway.
     """
     distances = import_distances(changed)
@@ -74,13 +80,13 @@ def recent_files(changed: Iterable[str], covered: Iterable[str]) -> tuple[list[s
 
 
 def changed_files(commits: int) -> list[str]:
-    """Python files that the last `commits` commits or the working tree changed. Without Git's history: none."""
+    """Files that the last `commits` commits or the working tree changed. Without Git's history: none."""
     run = functools.partial(subprocess.run, cwd=PROJECT, capture_output=True, text=True)
     hashes = run(["git", "rev-list", f"--max-count={commits + 1}", "HEAD"]).stdout.split()
     if not hashes:
         return []
-    compared = run(["git", "diff", "--name-only", hashes[-1], "--", "*.py"]).stdout.split()
-    added = run(["git", "ls-files", "--others", "--exclude-standard", "--", "*.py"]).stdout.split()
+    compared = run(["git", "diff", "--name-only", hashes[-1]]).stdout.split()
+    added = run(["git", "ls-files", "--others", "--exclude-standard"]).stdout.split()
     return [file for file in dict.fromkeys([*compared, *added]) if (PROJECT / file).is_file()]
 
 
@@ -95,16 +101,34 @@ def import_distances(changed: Iterable[str]) -> dict[str, int]:
         file, distance = waiting.popleft()
         if file not in distances:
             distances[file] = distance
-            waiting.extend((importer, distance + 1) for importer in importers[file])
+            waiting.extend((importer, distance + 1) for importer in importers[file] | serving_tests(file))
     return distances
+
+
+def serving_tests(file: str) -> set[str]:
+    """Test files that the table names for a file that they do not import."""
+    folder = posixpath.dirname(file)
+    patterns = [
+        pattern.format(folder=folder)
+        for served, tests in table()["served"].items()
+        if fnmatch.fnmatchcase(file, served)
+        for pattern in tests
+    ]
+    return {test for test in test_files() for pattern in patterns if fnmatch.fnmatchcase(test, pattern)}
 
 
 @functools.cache
 def imports() -> dict[str, frozenset[str]]:
-    """The project's Python files, and which of them each imports, also inside functions."""
-    folders = ("backend", "benchmarks", "kernels", "presets", "tests", "training", "wan_ui")
-    files = {path.relative_to(PROJECT).as_posix() for folder in folders for path in (PROJECT / folder).rglob("*.py")} | {"app.py"}
-    return {file: frozenset(_imported(file) & files) for file in files}
+    """The project's Python files and JavaScript modules, and which of them each imports, also inside functions."""
+    paths = [path for folder in FOLDERS for path in (PROJECT / folder).rglob("*") if path.suffix in (".py", ".js")]
+    files = {path.relative_to(PROJECT).as_posix() for path in paths} | {"app.py"}
+    return {file: frozenset((_imported(file) if file.endswith(".py") else _imported_scripts(file)) & files) for file in files}
+
+
+def _imported_scripts(file: str) -> set[str]:
+    """Modules that a JavaScript module imports."""
+    found = SCRIPT_IMPORT.findall((PROJECT / file).read_text("utf-8"))
+    return {posixpath.normpath(posixpath.join(posixpath.dirname(file), path)) for path in found}
 
 
 def _imported(file: str) -> set[str]:
@@ -133,7 +157,7 @@ def _imported_names(tree: ast.Module) -> Iterator[str]:
 
 
 def select(tier: str) -> tuple[list[str], list[str]]:
-    """Arguments for pytest, and test files that import recent changes but have no time in this tier."""
+    """Arguments for pytest, and test files that serve recent changes but have no time in this tier."""
     quick = quick_files()
     if tier == "quick":
         return quick, []
@@ -150,7 +174,7 @@ def main() -> None:
     parser.add_argument("tier", choices=["quick", "default"])
     chosen, left_out = select(parser.parse_args().tier)
     if left_out:
-        sys.stderr.write(f"These {len(left_out)} test files import recent changes and have no time here; --full runs them:\n")
+        sys.stderr.write(f"These {len(left_out)} test files serve recent changes and have no time here; --full runs them:\n")
         sys.stderr.write("".join(f"  {file}\n" for file in left_out))
     sys.stdout.write("".join(f"{test}\n" for test in chosen))
 
