@@ -1,4 +1,4 @@
-"""How the studio looks: a Gradio theme of its own and the style sheet beside it. Fetches nothing from the network."""
+"""The Gradio theme, coloured by two scales and by the tokens of the style sheets. Fetches nothing from the network."""
 
 from pathlib import Path
 
@@ -43,42 +43,42 @@ GRAPHITE = Color(
     c900="#17181c",
     c950="#0f1013",
 )
+_TOKENS = dict(
+    body_text_color="ink",
+    body_text_color_subdued="quiet",
+    background_fill_primary="panel",
+    border_color_primary="line",
+    block_title_text_color="label",
+    block_info_text_color="quiet",
+    input_background_fill="field",
+    input_border_color="field-line",
+    input_placeholder_color="quiet",
+    checkbox_border_color="field-line",
+    button_secondary_background_fill="button",
+    button_secondary_background_fill_hover="button-hover",
+    button_secondary_border_color="button-line",
+)
+"""Gradio's variables by the token of `tokens.css` that they have in both themes."""
 _SURFACES = dict(
     body_background_fill="*neutral_100",
     body_background_fill_dark="*neutral_950",
-    body_text_color="*neutral_900",
-    body_text_color_subdued="*neutral_500",
-    background_fill_primary_dark="*neutral_900",
     background_fill_secondary_dark="*neutral_950",
-    border_color_primary_dark="#2a2c32",
     block_background_fill_dark="*background_fill_primary",
     block_border_width="0px",
     block_label_background_fill="transparent",
     block_label_background_fill_dark="transparent",
     block_title_text_weight="550",
-    block_title_text_color="*neutral_600",
-    block_title_text_color_dark="*neutral_400",
-    block_info_text_color="*neutral_500",
-    block_info_text_color_dark="*neutral_400",
     layout_gap="12px",
 )
 _INPUTS = dict(
-    input_background_fill="white",
-    input_background_fill_dark="#1d1f24",
-    input_border_color="#7f8287",
-    input_border_color_dark="#6f727a",
     input_radius="8px",
-    input_placeholder_color="*neutral_500",
-    input_placeholder_color_dark="*neutral_400",
     input_border_color_focus="*primary_500",
     input_border_color_focus_dark="*primary_400",
     input_border_width="1px",
     input_shadow_focus="0 0 0 3px *primary_100",
-    input_shadow_focus_dark="0 0 0 3px rgba(69, 179, 164, 0.22)",
+    input_shadow_focus_dark="0 0 0 3px color-mix(in srgb, *primary_400 22%, transparent)",
     slider_color="*primary_500",
     slider_color_dark="*primary_400",
-    checkbox_border_color="#7f8287",
-    checkbox_border_color_dark="#6f727a",
     checkbox_background_color_selected="*primary_600",
     checkbox_background_color_selected_dark="*primary_500",
     checkbox_border_color_selected="*primary_600",
@@ -96,11 +96,6 @@ _BUTTONS = dict(
     button_primary_background_fill_hover="*primary_700",
     button_primary_background_fill_hover_dark="*primary_300",
     button_primary_text_color_dark="*neutral_950",
-    button_secondary_background_fill="white",
-    button_secondary_background_fill_dark="#24262c",
-    button_secondary_background_fill_hover="*neutral_50",
-    button_secondary_background_fill_hover_dark="#2c2f36",
-    button_secondary_border_color_dark="#33363e",
     button_border_width="1px",
     button_large_radius="10px",
     button_primary_border_color="transparent",
@@ -120,7 +115,8 @@ def studio_theme() -> gr.themes.Base:
         text_size=gr.themes.sizes.text_sm,
         spacing_size=gr.themes.sizes.spacing_sm,
     )
-    return theme.set(**_SURFACES, **_INPUTS, **_BUTTONS)
+    tokens = {f"{name}{ending}": f"var(--{token})" for name, token in _TOKENS.items() for ending in ("", "_dark")}
+    return theme.set(**tokens, **_SURFACES, **_INPUTS, **_BUTTONS)
 
 
 def styles() -> str:

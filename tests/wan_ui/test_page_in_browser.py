@@ -50,6 +50,16 @@ def test_the_system_panel_tells_of_the_machine(page):
     assert "Square:0" in report and str(PROJECT_FOLDER) not in report
 
 
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_gradios_variables_have_the_values_of_the_tokens(page, is_dark):
+    page.evaluate("isDark => document.body.classList.toggle('dark', isDark)", is_dark)
+    read = "names => names.map(name => getComputedStyle(document.querySelector('#prompt textarea')).getPropertyValue(name))"
+    gradios = page.evaluate(read, ["--input-background-fill", "--input-border-color", "--button-secondary-background-fill"])
+    tokens = page.evaluate(read, ["--field", "--field-line", "--button"])
+    page.evaluate("document.body.classList.remove('dark')")
+    assert gradios == tokens and all(tokens)
+
+
 def test_every_view_fits_a_phone(visit):
     page = visit(width=390, height=844)
     for view in ("create", "compare", "library", "system"):
