@@ -2,26 +2,26 @@
 
 import multiprocessing
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from benchmarks.hostile_requests import Stranger, red_picture, with_picture
-from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, wait_until_ready
+from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, start, wait_until_ready
 
 MOST_SERVER_MB = 700  # with what it has started, but for the workers
 KINDS = ("/healthz", "page", "picture")  # what another visitor asks for meanwhile
 STRANGER, OTHER = {"x-forwarded-for": "203.0.113.5"}, {"x-forwarded-for": "203.0.113.6"}
-ROUND_SECONDS = 15.0  # then those who wait go away
-SETTLE_SECONDS = 3.0
+ROUND_SECONDS = 10.0  # then those who wait go away
+SETTLE_SECONDS = 2.0
 
 
 @dataclass
@@ -29,11 +29,13 @@ class Table:
     """The rows of the report, and whether all bounds held."""
 
     rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def add(self, what: str, bound: str, measured: str, holds: bool) -> None:
         """One row; also shown at once, so that a long run can be watched."""
         self.rows.append((what, bound, measured, holds))
-        sys.stderr.write(f"{what}: {measured}{'' if holds else '  BROKEN'}\n")
+        seconds = time.monotonic() - self.began
+        sys.stderr.write(f"{seconds:4.0f} s  {what}: {measured}{'' if holds else '  BROKEN'}\n")
 
     @property
     def holds(self) -> bool:
@@ -43,7 +45,8 @@ class Table:
         lines = [
             f"| {what} | {bound} | {measured} | {'yes' if holds else '**no**'} |" for what, bound, measured, holds in self.rows
         ]
-        return "\n".join(["| what | bound | measured | holds |", "|---|---|---|---|", *lines]) + "\n"
+        seconds = f"\n{time.monotonic() - self.began:.0f} s in all.\n"
+        return "\n".join(["| what | bound | measured | holds |", "|---|---|---|---|", *lines]) + "\n" + seconds
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,11 @@ class Server:
 @contextmanager
 def serving(project: Path, folder: Path, *more: str) -> Generator[Server]:
     """The studio of this checkout on a free port, when it is ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = folder / "server.log"
-    command = [sys.executable, "app.py", "serve", "--port", str(port), "--data-dir", str(folder / "data"), *more]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=project, stdout=file, stderr=file)
+    words = ["app.py", "serve", "--data-dir", str(folder / "data"), *more]
+    process, url = start(lambda port: [*words, "--port", str(port)], folder, project)
     try:
-        url = f"http://127.0.0.1:{port}/"
         wait_until_ready(url)
-        yield Server(url, process.pid, log, folder / "data")
+        yield Server(url, process.pid, folder / "server.log", folder / "data")
     finally:
         process.terminate()
         process.wait(30)
@@ -115,6 +112,43 @@ def watched(server: Server) -> Generator[Callable[[], int]]:
     finally:
         is_over.set()
         watcher.join()
+
+
+def at_once(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
+    """Starts each of these in a thread. A request that is cut off or times out ends its thread without an error."""
+
+    def run(work: Callable[[], Any]) -> None:
+        with suppress(httpx.HTTPError):
+            work()
+
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+@contextmanager
+def open_requests(server: Server, path: str, cookie: str, count: int) -> Generator[None]:
+    """Holds this many GET requests of one visitor open and reads no answer."""
+    head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
+    with ExitStack() as opened:
+        for _ in range(count):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)))
+            with suppress(OSError):  # the server has ended it
+                connection.sendall(head.encode())
+        yield
+
+
+def measure_round(
+    server: Server, asks: "Asks", what: str, threads: Sequence[threading.Thread], table: Table, most_seconds: float | None = None
+) -> None:
+    """Adds a row for another visitor's answers until these threads end, or for `most_seconds`."""
+    until = time.monotonic() + (most_seconds or threading.TIMEOUT_MAX)
+    with watched(server) as peak:
+        asks.begin()
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        add_round(table, what, asks.end(), peak())
 
 
 def add_round(table: Table, what: str, seconds: dict[str, list[float]], peak: int) -> None:

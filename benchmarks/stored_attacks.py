@@ -5,18 +5,17 @@ import io
 import json
 import os
 import subprocess
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import imageio_ffmpeg
 import numpy as np
 from PIL import Image
 
+from backend.contract.settings import SETTINGS
 from backend.media.project_archive import FORMAT, MANIFEST
 from benchmarks.hostile_requests import Stranger
 
@@ -25,6 +24,7 @@ REQUEST = {
     "preset": PRESET, "task": "t2v", "prompt": "x", "width": 96, "height": 96, "num_frames": 17, "fps": 16, "steps": 2,
     "guidance": [1.0], "flow_shift": 3.0, "seed": 1,
 }  # fmt: skip
+HEAVY_VIDEOS = 30
 LARGE_SIZES = (
     {"width": 32768, "height": 32768},
     {"width": 4096, "height": 4096, "num_frames": 161},
@@ -76,7 +76,7 @@ def press(stranger: Stranger, group: str, what: str, **given: str) -> str:
 def bring_in(stranger: Stranger, archive: bytes) -> list[str]:
     """Imports a project file; the ids of the visitor's videos then."""
     press(stranger, "project", "import", value=stranger.upload("x.zip", archive))
-    listed = stranger.client.get("/v1/videos").json()
+    listed = stranger.client.get("/v1/videos?limit=100").json()
     return [video["id"] for video in listed.get("data", [])]
 
 
@@ -104,10 +104,22 @@ def exports(stranger: Stranger, job_id: str) -> list[Callable[[], Any]]:
     return [lambda form=form: get(f"/studio/export/{job_id}/{form}") for form in ("gif", "webp", "png", "webm", "smooth")]
 
 
+def stop_tasks(stranger: Stranger, most: float) -> bool:
+    """Stops the visitor's exports; whether all of them have ended within `most` seconds."""
+    until = time.monotonic() + most
+    while tasks := stranger.client.get("/studio/tasks").json()["tasks"]:
+        if time.monotonic() > until:
+            return False
+        for task in tasks:
+            stranger.client.post(f"/studio/tasks/{task['id']}/stop")
+        time.sleep(0.25)
+    return True
+
+
 def heavy_project(video: bytes) -> bytes:
-    """30 videos with 20,000 cues each."""
-    cues = [{"block": 1}] * 20_000  # as many as fit in 300,000 characters, which an import may have
-    return project(video, [REQUEST | {"cues": cues}] * 30)
+    """30 videos with as many cues as an import may have, and almost as many characters."""
+    cues = [{"block": 1, "prompt": "x" * 30}] * (SETTINGS["cues"].most or 0)
+    return project(video, [REQUEST | {"cues": cues}] * HEAVY_VIDEOS)
 
 
 def ask_for_suggestion(stranger: Stranger) -> None:
@@ -165,18 +177,3 @@ def disk_bytes(folder: Path) -> int:
             except OSError:
                 continue  # it has gone meanwhile
     return total
-
-
-def at_once(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
-    """Starts all of these."""
-
-    def run(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except httpx.HTTPError:
-            pass  # cut off, or the time is over
-
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    return threads

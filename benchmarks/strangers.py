@@ -1,9 +1,10 @@
 """Measures what strangers can take from the studio: `python -m benchmarks.strangers`.
 
-Starts the real server with the demo model, twice: open, and with a password. Sends it hostile requests one at a time, then fifty
-of each at once, a thousand connections that say nothing and a thousand streams, invented visitors and wrong passwords,
-and prints a table. Exit code 1 if a bound is broken. `--project DIR` measures another checkout of the studio, `--only TEXT` the
-hostile requests whose names contain the text.
+Starts the real server with the demo model: for attacks on what the studio stores (`benchmarks.strangers_stored`), for hostile
+requests, and with a password. Sends the hostile requests one at a time, then fifty of each at once, a thousand connections that
+say nothing and a thousand streams, invented visitors and wrong passwords. Prints one table; standard error shows each row as
+soon as it is measured, and the seconds since the start. Exit code 1 if a bound is broken. `--project DIR` measures another
+checkout of the studio, `--only TEXT` the hostile requests whose names contain the text.
 
 Bounds: one request takes at most 2 s and 300 MB, or, if a file is to be opened that nobody can open in two seconds, what the cage
 allows; while fifty of one kind run at once `/healthz`, the page and another visitor's picture take at most 1 s at the 99th
@@ -21,10 +22,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ from benchmarks.attacked_studio import (
     Server,
     Table,
     add_round,
+    at_once,
+    measure_round,
+    open_requests,
     person,
     serving,
     watched,
@@ -64,7 +67,7 @@ def measure_single(server: Server, folder: Path, table: Table, only: str) -> Non
     """Each hostile request by itself."""
     for what, attack in attacks(Stranger(server.url), folder).items():
         if only in what:
-            seconds, grown = peak_of(server, lambda attack=attack: _try(attack))
+            seconds, grown = peak_of(server, lambda attack=attack: at_once([attack.send])[0].join())
             holds = seconds <= attack.seconds and grown <= attack.megabytes
             table.add(what, f"{attack.seconds:g} s, {attack.megabytes} MB", f"{seconds:.2f} s, {grown} MB", holds)
 
@@ -75,31 +78,18 @@ def measure_together(server: Server, folder: Path, table: Table, only: str) -> N
     chosen = {what: attack for what, attack in found.items() if only in what}
     with person(server) as asks:
         for what, attack in chosen.items():
-            _measured_round(server, asks, f"{AT_ONCE} times at once: {what}", [attack] * AT_ONCE, table)
+            _measured_fifty(server, asks, f"{AT_ONCE} times at once: {what}", [attack] * AT_ONCE, table)
         mixed = [list(chosen.values())[number % len(chosen)] for number in range(AT_ONCE)]
-        sizes = [_measured_round(server, asks, f"{AT_ONCE} of all kinds at once", mixed, table) for _ in range(2)]
+        sizes = [_measured_fifty(server, asks, f"{AT_ONCE} of all kinds at once", mixed, table) for _ in range(2)]
     holds = sizes[1] <= sizes[0] * (1 + MOST_GROWTH)
     table.add("memory after the first and the second fifty", f"+{MOST_GROWTH:.0%}", f"{sizes[0]} and {sizes[1]} MB", holds)
 
 
-def _measured_round(server: Server, asks: "Asks", what: str, chosen: list[Attack], table: Table) -> int:
-    """Adds a row for what happens while these run at once. Returns the MB of the server when they are over."""
-    running = [threading.Thread(target=_try, args=(attack,)) for attack in chosen]
-    with watched(server) as peak:
-        asks.begin()
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-        seconds = asks.end()
-    add_round(table, what, seconds, peak())
+def _measured_fifty(server: Server, asks: Asks, what: str, chosen: list[Attack], table: Table) -> int:
+    """Adds a row for another visitor's answers while these attacks run. Returns the MB of the server afterwards."""
+    measure_round(server, asks, what, at_once([attack.send for attack in chosen]), table)
     time.sleep(SETTLE_SECONDS)
     return resident(server.pid)
-
-
-def _try(attack: Attack) -> None:
-    with suppress(httpx.HTTPError):  # cut off: the server's answer to it; or the time of the round is over
-        attack.send()
 
 
 def measure_idle(server: Server, table: Table) -> None:
@@ -155,16 +145,11 @@ def measure_log(server: Server, table: Table) -> None:
 
 def measure_streams(server: Server, table: Table) -> None:
     """One visitor opens a thousand streams, which never end."""
-    port, cookie = httpx.URL(server.url).port, _cookie()
-    head = f"GET /studio/changes HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
-    with person(server) as asks, watched(server) as peak, ExitStack() as opened:
+    with person(server) as asks, watched(server) as peak:
         asks.begin()
-        for _ in range(STREAMS):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-            with suppress(OSError):
-                one.sendall(head.encode())
-        time.sleep(SETTLE_SECONDS)
-        add_round(table, f"{STREAMS} streams of one visitor", asks.end(), peak())
+        with open_requests(server, "/studio/changes", _cookie(), STREAMS):
+            time.sleep(SETTLE_SECONDS)
+            add_round(table, f"{STREAMS} streams of one visitor", asks.end(), peak())
 
 
 def measure_keys(server: Server, project: Path, table: Table) -> None:
@@ -176,10 +161,8 @@ def measure_keys(server: Server, project: Path, table: Table) -> None:
         connection = sqlite3.connect(server.data / "keys.sqlite3")
         held.callback(connection.close)
         connection.execute("BEGIN EXCLUSIVE")
-        asking = [threading.Thread(target=_ask_with, args=(server.url, f"studio-{number:x}")) for number in range(AT_ONCE)]
         asks.begin()
-        for thread in asking:
-            thread.start()
+        asking = at_once([lambda number=number: _ask_with(server.url, f"studio-{number:x}") for number in range(AT_ONCE)])
         time.sleep(SETTLE_SECONDS)
         seconds = asks.end()
         connection.rollback()
@@ -195,8 +178,7 @@ def measure_keys(server: Server, project: Path, table: Table) -> None:
 
 
 def _ask_with(url: str, key: str) -> None:
-    with suppress(httpx.HTTPError):
-        httpx.get(f"{url}v1/models", headers={"authorization": f"Bearer {key}"}, timeout=30)
+    httpx.get(f"{url}v1/models", headers={"authorization": f"Bearer {key}"}, timeout=30)
 
 
 def measure_cookies(server: Server, table: Table) -> None:
@@ -266,6 +248,19 @@ def measure_passwords(project: Path, folder: Path, table: Table) -> None:
         table.add("body of 300 MB before the login", f"{MOST_SECONDS:g} s, {MOST_MB} MB", f"{seconds:.2f} s, {grown} MB", holds)
 
 
+def measure_requests(project: Path, folder: Path, table: Table, only: str) -> None:
+    """Hostile requests to an open studio, and, unless only some of them are wanted, crowds of connections and visitors."""
+    with serving(project, folder) as server:
+        measure_single(server, folder, table, only)
+        measure_together(server, folder, table, only)
+        if not only:
+            measure_log(server, table)
+            measure_streams(server, table)
+            measure_idle(server, table)
+            measure_cookies(server, table)
+            measure_keys(server, project, table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--project", type=Path, default=PROJECT, metavar="DIR", help="the checkout to measure (this one)")
@@ -275,23 +270,14 @@ def main() -> None:
     parser.add_argument("--stored", action="store_true", help="only the attacks on what is stored; with --only some of them")
     arguments, table = parser.parse_args(), Table()
     with tempfile.TemporaryDirectory() as name:
+        stored, opened, locked = (Path(name, part) for part in ("stored", "open", "locked"))
+        for folder in (stored, opened, locked):
+            folder.mkdir()
         if arguments.stored or not arguments.only:
-            measure_stored(arguments.project, Path(name), table, arguments.only)
-        if arguments.stored:
-            sys.stdout.write(str(table))
-            sys.exit(0 if table.holds else 1)
-        opened, locked = Path(name, "open"), Path(name, "locked")
-        opened.mkdir(), locked.mkdir()
-        with serving(arguments.project, opened) as server:
-            measure_single(server, opened, table, arguments.only)
-            measure_together(server, opened, table, arguments.only)
-            if not arguments.only:
-                measure_log(server, table)
-                measure_streams(server, table)
-                measure_idle(server, table)
-                measure_cookies(server, table)
-                measure_keys(server, arguments.project, table)
-        if not arguments.only:
+            measure_stored(arguments.project, stored, table, arguments.only)
+        if not arguments.stored:
+            measure_requests(arguments.project, opened, table, arguments.only)
+        if not (arguments.stored or arguments.only):
             measure_passwords(arguments.project, locked, table)
     sys.stdout.write(str(table))
     sys.exit(0 if table.holds else 1)

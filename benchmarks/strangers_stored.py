@@ -1,36 +1,31 @@
 """Measures attacks on what the studio stores, for `benchmarks.strangers`."""
 
-import socket
 import sys
-import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
-
-import httpx
 
 from benchmarks.attacked_studio import (
     OTHER,
     ROUND_SECONDS,
     SETTLE_SECONDS,
     STRANGER,
-    Asks,
     Server,
     Table,
-    add_round,
+    at_once,
     is_worker,
+    measure_round,
+    open_requests,
     person,
     processes_of,
     seconds_of,
     serving,
-    watched,
 )
 from benchmarks.hostile_requests import Stranger
 from benchmarks.stored_attacks import (
+    HEAVY_VIDEOS,
     LARGE_SIZES,
     REQUEST,
     ask_for_suggestion,
-    at_once,
     bring_in,
     disk_bytes,
     exports,
@@ -43,25 +38,18 @@ from benchmarks.stored_attacks import (
     project,
     queue_forged,
     seconds_to_make,
+    stop_tasks,
     tiny_video,
 )
 from benchmarks.studio_load import resident
 
 READERS, PICTURES = 10, 6
 MOST_CLIP_SECONDS = 5.0  # a clip or a poster of another while long work runs
+MOST_STOP_SECONDS = 10.0  # until stopped exports have ended
 MOST_VIDEO_SECONDS = 120.0  # a short video of another
 RESTART_SECONDS, MOST_WORKER_MB = 40.0, 3000
-STORED = ("exports", "forged", "pictures", "suggestions", "restart")
-
-
-def _measured_while(server: Server, asks: Asks, what: str, threads: list[threading.Thread], table: Table) -> None:
-    """Adds a row for another visitor's answers while these threads run, for at most the time of a round."""
-    with watched(server) as peak:
-        asks.begin()
-        until = time.monotonic() + ROUND_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        add_round(table, what, asks.end(), peak())
+STORED = ("suggestions", "exports", "forged", "pictures", "restart")
+FORGER, PAINTER = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0.113.8"}  # each address has its own budgets
 
 
 def measure_exports(server: Server, folder: Path, table: Table) -> None:
@@ -81,15 +69,13 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
             table.add(
                 f"{what} while a video is exported", f"{MOST_CLIP_SECONDS:g} s", f"{seconds:.2f} s", seconds <= MOST_CLIP_SECONDS
             )
-        _measured_while(server, asks, "five exports of a video of 18 s, 1080p", threads, table)
-    for thread in threads:
-        thread.join(600)
-    port, cookie = httpx.URL(server.url).port, stranger.client.cookies["studio_visitor"]
-    head = f"GET /studio/export/{job_id}/png HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
-    with ExitStack() as opened:
-        for _ in range(READERS):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-            one.sendall(head.encode())
+        measure_round(server, asks, "five exports of a video of 18 s, 1080p", threads, table, ROUND_SECONDS)
+    began = time.monotonic()
+    is_over = stop_tasks(stranger, 3 * MOST_STOP_SECONDS)
+    seconds = time.monotonic() - began
+    shown = f"{seconds:.1f} s" if is_over else "not ended"
+    table.add("stopped exports end", f"{MOST_STOP_SECONDS:g} s", shown, is_over and seconds <= MOST_STOP_SECONDS)
+    with open_requests(server, f"/studio/export/{job_id}/png", stranger.client.cookies["studio_visitor"], READERS):
         most, until = 0, time.monotonic() + ROUND_SECONDS
         while time.monotonic() < until:
             most = max(most, disk_bytes(server.data) - before)
@@ -100,25 +86,23 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
 
 def measure_forged(server: Server, folder: Path, table: Table) -> None:
     """Forged projects and "Same again"; then somebody else's video, and pages beside heavy requests."""
-    stranger = Stranger(server.url, STRANGER)
+    stranger = Stranger(server.url, FORGER)
     queue_forged(stranger, tiny_video(folder))
     seconds = seconds_to_make(Stranger(server.url, OTHER), MOST_VIDEO_SECONDS)
     table.add(
         "another's video after forged projects", f"{MOST_VIDEO_SECONDS:g} s", f"{seconds:.1f} s", seconds <= MOST_VIDEO_SECONDS
     )
-    bring_in(stranger, heavy_project(tiny_video(folder)))
-    port, cookie = httpx.URL(server.url).port, stranger.client.cookies["studio_visitor"]
-    head = f"GET /studio/changes HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
-    with person(server) as asks, ExitStack() as opened:
-        for _ in range(20):
-            opened.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(head.encode())
-        works = [lambda: press(stranger, "project", "create", job="x")] * 5
-        _measured_while(server, asks, "20 streams beside 30 videos of 20,000 cues", at_once(works), table)
+    count = len(bring_in(stranger, heavy_project(tiny_video(folder))))
+    table.add("videos of many cues are imported", f"{HEAVY_VIDEOS} or more", str(count), count >= HEAVY_VIDEOS)
+    streams = open_requests(server, "/studio/changes", stranger.client.cookies["studio_visitor"], 20)
+    with person(server) as asks, streams:
+        threads = at_once([lambda: press(stranger, "project", "create", job="x")] * 5)
+        measure_round(server, asks, "20 streams beside 30 videos of many cues", threads, table, ROUND_SECONDS)
 
 
 def measure_pictures(server: Server, table: Table) -> None:
     """Pictures that grow on the disk, and characters that are asked for again and again."""
-    stranger, picture = Stranger(server.url, STRANGER), noise(1500, 1000, "JPEG")
+    stranger, picture = Stranger(server.url, PAINTER), noise(1500, 1000, "JPEG")
     before = disk_bytes(server.data)
     for _ in range(PICTURES):
         make_and_delete(stranger, picture)
@@ -134,44 +118,42 @@ def measure_pictures(server: Server, table: Table) -> None:
         return
     with person(server) as asks:
         threads = at_once([lambda: stranger.client.get("/studio/figures")] * 40)
-        _measured_while(server, asks, "40 times the characters of a project, 60 MB", threads, table)
+        measure_round(server, asks, "40 times the characters of a project, 60 MB", threads, table, ROUND_SECONDS)
 
 
-def measure_suggestions(project_folder: Path, folder: Path, table: Table) -> None:
+def measure_suggestions(server: Server, table: Table) -> None:
     """A prompt helper that answers with a word that repeats."""
-    helper = f"{sys.executable} -c \"print('a c ' * 300)\""
-    with serving(project_folder, folder, "--rewriter", helper) as server, person(server) as asks:
-        strangers = [Stranger(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
+    strangers = [Stranger(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
+    with person(server) as asks:
         threads = at_once([lambda one=one: ask_for_suggestion(one) for one in strangers])
-        _measured_while(server, asks, "four suggestions of words that repeat", threads, table)
+        measure_round(server, asks, "four suggestions of words that repeat", threads, table, ROUND_SECONDS)
 
 
-def measure_restart(project_folder: Path, folder: Path, table: Table) -> None:
-    """Imported videos of sizes that nobody can make, and a restart."""
-    with serving(project_folder, folder) as server:
-        bring_in(Stranger(server.url), project(tiny_video(folder), [REQUEST | size for size in LARGE_SIZES]))
-    with serving(project_folder, folder) as server:
-        most, until = 0, time.monotonic() + RESTART_SECONDS
-        while time.monotonic() < until:
-            most = max(most, *(resident(pid) for pid in processes_of(server.pid) if is_worker(pid)), 0)
-            time.sleep(0.5)
+def measure_restart(server: Server, table: Table) -> None:
+    """Memory of the workers after a restart."""
+    most, until = 0, time.monotonic() + RESTART_SECONDS
+    while time.monotonic() < until:
+        most = max(most, *(resident(pid) for pid in processes_of(server.pid) if is_worker(pid)), 0)
+        time.sleep(0.5)
     table.add(f"a worker, {RESTART_SECONDS:g} s after a restart", f"{MOST_WORKER_MB:,} MB", f"{most} MB", most <= MOST_WORKER_MB)
 
 
-def measure_stored(project_folder: Path, root: Path, table: Table, only: str) -> None:
-    """Attacks on what is stored, each on a server of its own."""
-    for name in (name for name in STORED if only in name):
-        folder = root / name
-        folder.mkdir()
-        if name == "suggestions":
-            measure_suggestions(project_folder, folder, table)
-        elif name == "restart":
-            measure_restart(project_folder, folder, table)
-        else:
-            with serving(project_folder, folder) as server:
-                if name == "exports":
-                    measure_exports(server, folder, table)
-                elif name == "forged":
-                    measure_forged(server, folder, table)
-                else:
-                    measure_pictures(server, table)
+def measure_stored(project_folder: Path, folder: Path, table: Table, only: str) -> None:
+    """Attacks on what is stored, on one server, which then restarts with imported videos of sizes that no preset allows."""
+    chosen = [name for name in STORED if only in name]
+    if not chosen:
+        return
+    with serving(project_folder, folder, "--rewriter", f"{sys.executable} -c \"print('a c ' * 300)\"") as server:
+        if "suggestions" in chosen:
+            measure_suggestions(server, table)
+        if "exports" in chosen:
+            measure_exports(server, folder, table)
+        if "forged" in chosen:
+            measure_forged(server, folder, table)
+        if "pictures" in chosen:
+            measure_pictures(server, table)
+        if "restart" in chosen:
+            bring_in(Stranger(server.url, FORGER), project(tiny_video(folder), [REQUEST | size for size in LARGE_SIZES]))
+    if "restart" in chosen:
+        with serving(project_folder, folder) as server:
+            measure_restart(server, table)

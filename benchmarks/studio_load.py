@@ -273,13 +273,13 @@ def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
     return start(lambda port: ["app.py", "serve", "--port", str(port), "--data-dir", str(folder)], folder)
 
 
-def start(words_of: Callable[[int], list[str]], folder: Path) -> tuple[subprocess.Popen, str]:
+def start(words_of: Callable[[int], list[str]], folder: Path, project: Path = PROJECT) -> tuple[subprocess.Popen, str]:
     """A server of Python's with these words for its port, and its address; its log lies in the folder."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, *words_of(port)], cwd=PROJECT, stdout=log, stderr=log)
+        server = subprocess.Popen([sys.executable, *words_of(port)], cwd=project, stdout=log, stderr=log)
     return server, f"http://127.0.0.1:{port}/"
 
 
