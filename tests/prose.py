@@ -64,7 +64,8 @@ HEADER_END = re.compile(r"[ \t]*(?:async def |def |class |\)).*:(?: *#.*)?$")  #
 BLOCK_LITERAL = re.compile(r"(?s:\"{3}.*?\"{3}|'{3}.*?'{3})")
 DIRECTIVE = re.compile(r"^#!|^(?:ty|type|pyright): ?ignore(?:\[[^\]]*\])?|^fmt: \w+|^noqa(?:: ?[A-Z0-9, ]+)?|^ruff: noqa.*")
 SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|WITH|BEGIN|ATTACH|VACUUM|DROP) ")
-QUOTED_KEYS = re.compile(r"\b(?:prompts?|negative_prompt|text)\"?\s*=\s*[\[{]?\s*$")  # of presets: what a visitor might type
+# In TOML files: what a visitor might type, and the instructions of language models.
+QUOTED_KEYS = re.compile(r"\b(?:prompts?|negative_prompt|text|(?:en|zh)(?:_picture)?)\"?\s*=\s*[\[{]?\s*$")
 CODE = "\ufffc"  # replaces a quotation, and counts as one word
 
 QUOTATION = re.compile(r'``.+?``|`[^`]+`|"[^"\n]*(?:\n[^"\n]+)?"|“[^”]*”|«[^»]*»|https?://\S+')
