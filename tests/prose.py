@@ -27,7 +27,7 @@ RULES = {
     "term": "a word that the glossary replaces",
     "word": "a word or construction that we do not use",
     "long": f"a sentence of more than {MAX_WORDS} words",
-    "fragment": "a possessive without its noun, or a sentence that starts with Of",
+    "fragment": "a possessive without its noun, a sentence that starts with Of, or a comment that starts within a sentence",
     "docstring": "a docstring that starts with neither a verb nor a noun phrase",
     "function": "a function named by a lone preposition, auxiliary verb or similar word",
     "name": "a class or function with a word that the glossary replaces",
@@ -60,7 +60,7 @@ SCRIPT_TOKEN = re.compile(
 )
 STYLE_TOKEN = re.compile(r"(?P<comment>/\*.*?\*/)", re.DOTALL)
 DEFINITION = re.compile(r"^[ \t]*(?:async )?(?P<kind>def|class) +(?P<name>\w+)", re.MULTILINE)
-HEADER_END = re.compile(r"[ \t]*(?:async def |def |class |\)).*:(?: *#.*)?$")  # of a function or class, as ruff formats it
+HEADER_END = re.compile(r"[ \t]*(?:async def |def |class |\)).*:(?: *#.*)?$")  # the last line of a header, as ruff formats it
 BLOCK_LITERAL = re.compile(r"(?s:\"{3}.*?\"{3}|'{3}.*?'{3})")
 DIRECTIVE = re.compile(r"^#!|^(?:ty|type|pyright): ?ignore(?:\[[^\]]*\])?|^fmt: \w+|^noqa(?:: ?[A-Z0-9, ]+)?|^ruff: noqa.*")
 SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|WITH|BEGIN|ATTACH|VACUUM|DROP) ")
@@ -332,8 +332,10 @@ def check_text(text: Text) -> Iterator[Finding]:
     for line, sentence in split_sentences(text.line, quoted):
         found = [(entry.rule, f"{words} -> {entry.instead}") for words, entry in rulebook().find(sentence)]
         found += [("fragment", match[0]) for match in POSSESSIVE.finditer(sentence)]
-        if re.match(r"Of ", sentence):
-            found.append(("fragment", "Of"))
+        if start := re.match(
+            r"Of\b" if text.kind != "comment" or line != text.line else r"(?i:of|that|which|whose|than)\b", sentence
+        ):
+            found.append(("fragment", start[0]))
         if (count := len(WORD.findall(LIST_OF_CODE.sub(CODE, sentence)))) > MAX_WORDS:
             found.append(("long", f"{count} words"))
         for label in re.findall(r"\*([A-Z][^*]+)\*", sentence):

@@ -51,6 +51,11 @@ def test_a_rule_reports_a_bad_docstring_and_accepts_a_good_one(rule, bad, good):
     assert rules(docstring(good)) == []
 
 
+def test_a_comment_may_not_start_within_a_sentence():
+    assert rules("MARGIN = 20  # of each tile\n") == rules("# which are loaded\n") == ["fragment"]
+    assert rules("MARGIN = 20  # pixels of each tile\n# These are loaded,\n# which is quick.\n") == []
+
+
 @pytest.mark.parametrize("name", ["of", "_of", "are", "is", "may", "go", "say", "within"])
 def test_a_function_may_not_be_named_by_a_lone_preposition_or_auxiliary_verb(name):
     assert rules(f"class Job:\n    def {name}(self): ...\n") == ["function"]
