@@ -1,8 +1,9 @@
-"""What the studio stored before it was divided into rooms (November 2026) opens unchanged: `tests/stored` was written by that version."""
+"""What earlier versions stored opens unchanged: `tests/stored` and `tests/fixtures/written_by_4bce9ae7`."""
 
 import base64
 import json
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -11,9 +12,13 @@ import pytest
 from backend.contract.events import Failed, Finished, Step
 from backend.engine import folder as request_folder
 from backend.engine.engine import Engine
+from backend.engine.job import Selection
 from backend.media.video import read_request
+from tests.backend.conftest import all_events
 from wan_ui.desk.media import media_url
-from wan_ui.form.fill import read_settings
+from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.form.own_presets import checked_settings, own_presets_html
+from wan_ui.words.english import Texts
 
 STORED = Path(__file__).parent / "stored"
 FIELDS_OF_THEN = {
@@ -94,3 +99,124 @@ def test_a_link_of_then_loads_its_settings(engine):
     settings = {name: value for name, value in job.request.to_json().items() if name in FIELDS_OF_THEN}
     code = base64.urlsafe_b64encode(json.dumps(settings).encode()).decode()
     assert read_settings(code) == job.request
+
+
+WRITTEN = Path(__file__).parent / "fixtures" / "written_by_4bce9ae7"
+"""A data folder, a video, a link, presets and a project that commit 4bce9ae7 wrote; its README says how."""
+
+STATES = {  # of its jobs, by their seeds; the storyboard's shots are jobs of their own
+    11: "finished",
+    12: "finished",
+    13: "finished",
+    14: "finished",
+    9: "finished",
+    15: "cancelled",
+    16: "cancelled",
+    17: "queued",
+    18: "queued",
+}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """A copy of that data folder; the fake pipeline does not wait in its steps."""
+    monkeypatch.setenv("STUDIO_TEST_STEP_SECONDS", "0")
+    shutil.copytree(WRITTEN / "data", tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def opened(written):
+    """An engine on it that runs nothing."""
+    with closing(Engine(written, start_worker=False, resume=False)) as engine:
+        yield engine
+
+
+def stored_rows(data_dir: Path, query: str) -> list[tuple]:
+    """What the database of that commit holds, read without the studio's code."""
+    with closing(sqlite3.connect(data_dir / "jobs.sqlite3")) as database:
+        return database.execute(query).fetchall()
+
+
+def test_every_job_of_4bce9ae7_has_its_state_and_its_settings(opened, written):
+    jobs = {job.id: job for job in opened.jobs()}
+    live = next(job for job in jobs.values() if job.request.preset == "wan-live-tiny")
+    assert {job.request.seed: job.state for job in jobs.values() if job is not live} == STATES and live.state == "finished"
+    for job_id, text in stored_rows(written, "SELECT id, request FROM jobs"):
+        assert named_only(jobs[job_id].request.to_json()) == json.loads(text)
+        in_folder = json.loads((written / "runs" / job_id / "request.json").read_text("utf-8"))
+        assert named_only(request_folder.read_request(written / "runs" / job_id).to_json()) == named_only(in_folder)
+    story = next(job.request for job in jobs.values() if job.request.shots)
+    assert [(shot.seed, shot.cut, shot.fade) for shot in story.shots] == [(None, False, 0), (9, True, 0.125)]
+    assert [(cue.action, cue.prompt) for cue in live.request.cues] != [] and live.request.cues[-1].prompt.startswith(
+        "a blue star"
+    )
+
+
+def named_only(values: dict) -> dict:
+    """The settings with inputs by file name, as the database holds them."""
+    return {name: Path(value).name if name in ("image", "video") and value else value for name, value in values.items()}
+
+
+def test_the_library_of_4bce9ae7_lists_its_videos_with_star_tags_and_project(opened):
+    (owner,) = {job.owner for job in opened.jobs()}
+    (project,) = opened.projects.of(owner)
+    assert (project.name, project.videos) == ("Night film", 3)
+    videos = opened.library.videos(Selection(owner=owner))
+    assert len(videos) == 8 and all((job.folder / "video.mp4").is_file() for job in videos)
+    for job in videos:
+        assert read_request(job.folder / "video.mp4").for_sharing() == job.request.for_sharing()
+    (best,) = opened.library.videos(Selection(owner=owner, words=("#best", "#night")))
+    assert best.request.seed == 11 and best.is_starred and best.project == project.id
+
+
+def test_own_presets_of_4bce9ae7_show_and_load(opened, written):
+    ((owner, *_), *_) = stored = stored_rows(written, "SELECT owner, name, settings FROM own_presets")
+    presets = opened.shelf.presets(owner)
+    assert presets == {name: json.loads(settings) for _, name, settings in stored}
+    assert presets == json.loads((WRITTEN / "presets.json").read_text("utf-8"))["presets"]
+    page = own_presets_html(presets, Texts())
+    assert {name: checked_settings(presets[name]).steps for name in presets if name in page} == {
+        "Slow and careful": 7,
+        "Quick 草稿": 4,
+    }
+
+
+def test_a_video_of_4bce9ae7_carries_its_settings():
+    request = read_request(WRITTEN / "video.mp4")
+    assert (request.prompt, request.negative_prompt) == ("a red circle moving right on a black background", "blur")
+    assert (request.num_frames, request.steps, request.flow_shift, request.seed) == (5, 3, 2.5, 11)
+    assert request.to_json().keys() == FIELDS_OF_THEN
+
+
+def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today():
+    code = (WRITTEN / "link.txt").read_text("utf-8").strip().partition("?settings=")[2]
+    values = json.loads(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)))
+    request = read_settings(code)
+    assert {name: request.to_json()[name] for name in values} == values and (request.steps, request.prompt) == (
+        4,
+        values["prompt"],
+    )
+    assert settings_code(request) == code
+
+
+def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
+    (tmp_path / "unpacked").mkdir()
+    project, count = opened.cage.follow(opened.importing_project(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
+    jobs = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    assert (project.name, count) == ("Night film", 3)
+    assert [(job.request.seed, job.request.task, job.request.strength) for job in jobs] == [
+        (11, "t2v", None),
+        (12, "i2v", None),
+        (13, "t2v", 0.6),
+    ]
+    assert all(Path(path).is_file() for job in jobs for paths in job.request.inputs().values() for path in paths)
+
+
+def test_the_queue_of_4bce9ae7_runs_to_its_end(written):
+    with closing(Engine(written, pipeline="tests.fake_pipeline")) as engine:
+        jobs = {job.request.seed: job.id for job in engine.jobs() if not job.has_ended}
+        assert jobs.keys() == {17, 18}
+        for job_id in jobs.values():
+            assert isinstance(all_events(engine, job_id)[-1], Finished)
+        assert read_request(engine.job(jobs[18]).folder / "video.mp4").negative_prompt == "text"
