@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from backend.commands import reference
+from backend.contract.settings import SETTINGS
 from backend.settings import PROJECT_FOLDER
 
-EDITIONS = [("README.md", "docs/zh/README.md"), ("docs/guide.md", "docs/zh/guide.md")]
+EDITIONS = [("README.md", "docs/zh/README.md")]
+EDITIONS += [(f"docs/{name}.md", f"docs/zh/{name}.md") for name in ("tutorial", "reference", "operating")]
 DOCUMENTS = sorted([*PROJECT_FOLDER.glob("*.md"), *PROJECT_FOLDER.glob("docs/**/*.md"), *PROJECT_FOLDER.glob("models/*/*.md")])
 
 
@@ -17,16 +20,43 @@ def test_links_to_files_lead_somewhere(document):
     assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT_FOLDER)))
+def test_links_to_headings_lead_somewhere(document):
+    links = re.findall(r"\]\(([^):]*)#([^)]+)\)", document.read_text("utf-8"))
+    files = [(document.parent / file if file else document, heading) for file, heading in links]
+    assert [f"{file}#{heading}" for file, heading in files if heading not in headings(file)] == []
+
+
+def headings(document: Path) -> set[str]:
+    """The addresses of the document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize(("english", "chinese"), EDITIONS)
 def test_both_editions_give_the_same_commands(english, chinese):
-    assert commands(PROJECT_FOLDER / english) == commands(PROJECT_FOLDER / chinese) != []
+    assert commands(PROJECT_FOLDER / english) == commands(PROJECT_FOLDER / chinese)
 
 
 @pytest.mark.parametrize(("english", "chinese"), EDITIONS)
 def test_both_editions_have_the_same_headings_pictures_rows_and_list_items(english, chinese):
     for mark in (r"^#+ ", r"^!\[", r"^\|", r"^(?:- |\d\. )", r"^\*\*"):
-        counts = [len(re.findall(mark, (PROJECT_FOLDER / name).read_text("utf-8"), re.MULTILINE)) for name in (english, chinese)]
+        counts = [len(re.findall(mark, written(PROJECT_FOLDER / name), re.MULTILINE)) for name in (english, chinese)]
         assert counts[0] == counts[1], mark
+
+
+def written(document: Path) -> str:
+    """The document's text, without the parts that are generated in the English edition alone."""
+    return re.sub(r"<!-- generated: .*?<!-- end -->", "", document.read_text("utf-8"), flags=re.DOTALL)
+
+
+def test_the_reference_is_generated_from_the_settings_and_the_command_line():
+    assert reference.PAGE.read_text("utf-8") == reference.page(), f"run `python -m {reference.__name__}`"
+
+
+def test_the_reference_names_every_setting_that_programs_may_send_and_every_option():
+    page = reference.PAGE.read_text("utf-8")
+    assert [name for name, one in SETTINGS.items() if (one.help or one.for_programs) and f"`{name}`" not in page] == []
 
 
 def commands(document: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What earlier versions stored opens unchanged: `tests/stored` and `tests/fixtures/written_by_4bce9ae7`."""
+"""Files of earlier versions open unchanged: `tests/stored` and `tests/fixtures/written_by_4bce9ae7`."""
 
 import base64
 import json
@@ -104,7 +104,7 @@ def test_a_link_of_then_loads_its_settings(engine):
 WRITTEN = Path(__file__).parent / "fixtures" / "written_by_4bce9ae7"
 """A data folder, a video, a link, presets and a project that commit 4bce9ae7 wrote; its README says how."""
 
-STATES = {  # of its jobs, by their seeds; the storyboard's shots are jobs of their own
+STATES = {  # seed of each job: state; each shot of the storyboard is a job too
     11: "finished",
     12: "finished",
     13: "finished",
@@ -133,7 +133,7 @@ def opened(written):
 
 
 def stored_rows(data_dir: Path, query: str) -> list[tuple]:
-    """What the database of that commit holds, read without the studio's code."""
+    """Read the database of that commit without the studio's code."""
     with closing(sqlite3.connect(data_dir / "jobs.sqlite3")) as database:
         return database.execute(query).fetchall()
 

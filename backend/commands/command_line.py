@@ -117,11 +117,11 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_rewriter(serve: argparse.ArgumentParser) -> None:
-    url = "an address that writes prompts as OpenAI's chat completions do (key: STUDIO_REWRITER_KEY); see the user guide"
+    url = "an address that writes prompts as OpenAI's chat completions do (key: STUDIO_REWRITER_KEY); see docs/operating.md"
     serve.add_argument("--rewriter-url", metavar="URL", help=url)
     model = "a language model that writes prompts on this machine: a Hub id or a folder; beside --rewriter-url its name there"
     serve.add_argument("--rewriter-model", metavar="ID", help=model)
-    serve.add_argument("--rewriter", metavar="COMMAND", help="a program of yours that writes prompts; see the user guide")
+    serve.add_argument("--rewriter", metavar="COMMAND", help="a program of yours that writes prompts; see docs/operating.md")
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:

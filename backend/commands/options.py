@@ -22,8 +22,20 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
     """The setting's option; without it the value is None, or nothing in a list that grows with each."""
-    flag = setting.flag or f"--{setting.name.replace('_', '-')}"
+    flag = option_name(setting)
     parser.add_argument(flag, dest=setting.name, help=setting.help, **_kind(setting, flag), **more)
+
+
+def option_name(setting: Setting) -> str:
+    """Return the name of the setting's option."""
+    return setting.flag or f"--{setting.name.replace('_', '-')}"
+
+
+def option_value(setting: Setting) -> str:
+    """Return what help shows after the option: `N`, `FILE`; empty for a switch or a choice."""
+    if setting.type is bool or setting.choices:
+        return ""
+    return setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type, ""))
 
 
 def _kind(setting: Setting, flag: str) -> dict[str, Any]:
@@ -33,7 +45,7 @@ def _kind(setting: Setting, flag: str) -> dict[str, Any]:
         return {"action": action, "default": None}
     if setting.choices:
         return {"choices": setting.choices}
-    metavar = setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type))
+    metavar = option_value(setting) or None
     if setting.name == "loras":
         return {"type": _lora, "action": "append", "default": [], "metavar": metavar}
     if setting.media and setting.many:
