@@ -191,13 +191,14 @@ def test_a_signal_stops_cleanly(tmp_path, close_gate, number):
 def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_path):
     port = _free_port()
     began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
-        cwd=PROJECT_FOLDER,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=without_quick(),
-    )
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "app.py", "--port", str(port), "--data-dir", str(tmp_path / "data")],
+            cwd=PROJECT_FOLDER,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=without_quick(),
+        )
     try:
         while not _answers(port):
             assert process.poll() is None and time.monotonic() - began < 30
@@ -206,6 +207,7 @@ def test_the_first_page_comes_within_5_seconds_and_a_signal_ends_everything(tmp_
     finally:
         process.send_signal(signal.SIGTERM)
     assert process.wait(10) in (0, 1)
+    assert (tmp_path / "errors").read_text("utf-8").startswith("Starting Wan TPU Studio ")
     assert is_within(seconds, 5)
 
 

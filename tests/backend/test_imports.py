@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from backend.families import FAMILIES
 from backend.imports import UNUSED
 from backend.settings import PROJECT_FOLDER
@@ -23,3 +25,23 @@ def test_the_bodies_of_all_families_need_no_library_that_is_hidden():
     *bodies, modules = done.stdout.splitlines()
     assert done.returncode == 0 and len(bodies) == len(FAMILIES), done.stderr
     assert not {f"'{name}'" for name in UNUSED} & set(modules.strip("[]").split(", ")) and "'diffusers'" in modules
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from backend.imports import hide_unused_libraries; hide_unused_libraries(); from diffusers import WanPipeline",
+        "from backend.families import FAMILIES; [family.model() for family in FAMILIES]",
+    ],
+    ids=["workers", "families"],
+)
+def test_a_torchvision_of_another_build_is_not_imported(program, tmp_path):
+    """It raises where it is imported, as one that was built for another torch. transformers looks for it and would import it."""
+    for folder in ("torchvision", "torchvision-0.1.dist-info"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "torchvision-0.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1\n")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{PROJECT_FOLDER}"}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, cwd=PROJECT_FOLDER, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
