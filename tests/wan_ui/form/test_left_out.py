@@ -2,17 +2,18 @@
 
 from html import escape
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
 from backend.contract.cues import Cue
 from backend.contract.request import GenerationRequest
 from backend.contract.settings import FIELDS, Figure, Setting, Shot
-from presets import LoraChoice
+from presets import LoraChoice, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.variations import SAME_FOR_MODELS
+from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.ways import kept_settings, shown_settings
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, left_out, setting_label
@@ -112,6 +113,49 @@ def test_a_next_video_of_another_model_names_the_settings_that_stay_behind():
         going.send(None)
     said = done.value.value["message"]
     assert escape(ENGLISH.loaded_continue) in said and "sampler euler" in said and "negative prompt text" in said
+
+
+def test_the_full_preset_of_a_draft_names_the_settings_that_stay_behind():
+    draft = load_preset("wan2.1-t2v-1.3b-480p-draft")
+    request = GenerationRequest.from_preset(draft, prompt="a red circle", seed=7, negative_prompt="text")
+    handlers = fill_handlers()
+    handlers.form.image.by_role = {}
+    handlers.form.sound.load.return_value = {}
+    said = handlers._full(Mock(request=request), ENGLISH)["message"]
+    assert "Not used here: negative prompt text." in said
+
+
+@pytest.mark.parametrize("what", ["use", "full", "continue"])
+def test_edit_names_what_it_cannot_load(what, monkeypatch):
+    changes = {"video": "/data/a.mp4", "strength": 0.5, "fps": 8, "solver": "euler"}
+    preset = load_preset("wan2.1-t2v-1.3b-480p-draft" if what == "full" else "wan2.1-t2v-1.3b-480p")
+    request = GenerationRequest.from_stored(GenerationRequest.from_preset(preset, prompt="a").model_dump() | changes)
+    handlers = EditHandlers(desk=Mock(), panel="panel", stage=Mock(), message="message")
+    handlers.desk.visit.return_value, handlers.desk.job.return_value = Mock(texts=ENGLISH), Mock(request=request)
+
+    def filled(*_):
+        return {"kept": kept_settings(request)}
+        yield
+
+    for name, stub in {"_filled": filled, "_as_clip": filled, "_preset_for": Mock(), "_drawn": Mock()}.items():
+        monkeypatch.setattr(EditHandlers, name, stub)
+    with pytest.raises(StopIteration) as done:
+        next(EditHandlers.act.__wrapped__(handlers, {}, Mock(), Mock(_data={"what": what, "job": "job-1"})))
+    said = "frames per second 8, sampler euler" if what == "full" else "frames per second 8"
+    assert f"Not used here: {said}" in done.value.value["message"]
+
+
+def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
+    handlers = CompareHandlers(desk=Mock(), form=Mock(), panel=Mock(), message="message")
+    handlers.form.read.return_value.to_request.return_value = a_request(solver="euler")
+    handlers.desk.visit.return_value = Mock(texts=ENGLISH)
+    handlers.desk.submitting_all.return_value = iter(())
+    with patch.object(CompareHandlers, "_wanted", return_value=([], [])), patch.object(CompareHandlers, "_shown") as shown:
+        for what in ("preset", "steps"):
+            shown.return_value = {}
+            with pytest.raises(StopIteration):
+                next(CompareHandlers.start.__wrapped__(handlers, {handlers.panel.what: what}, Mock()))
+    assert [call.args[2] for call in shown.call_args_list] == ["Not used here: sampler euler.", ""]
 
 
 def test_an_own_preset_that_says_more_than_the_form_shows():
