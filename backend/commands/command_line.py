@@ -44,7 +44,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     """The command and its options; no command means `serve`."""
     if is_serving(words) and words[:1] != ["serve"]:
         words = ["serve", *words]
-    return build_parser().parse_args(words)
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:  # argparse would point to the help of all commands
+        parser.prog = f"{parser.prog} {arguments.command}"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 def build_parser() -> Parser:
