@@ -23,6 +23,7 @@ from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form, parse_size
+from wan_ui.form.many import file_html
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
@@ -68,7 +69,7 @@ class FormHandlers:
     def outputs(self) -> list[gr.blocks.Block]:
         """The components that `opened` may change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
-        words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own]
+        words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own, self.form.many.plan]
         return [*self.fill.outputs, *words]
 
     def wire(self) -> None:
@@ -314,6 +315,7 @@ class FormHandlers:
         shown: Updates = {
             form.settings.preset_note: elsewhere_html(choices, texts),
             form.prompt.shots.editor: editor_html("", texts),
+            form.many.plan: file_html(texts),
         }
         if preset is None:
             return shown
