@@ -7,7 +7,18 @@ import { createDetail } from './film_detail.js';
 import { createFigures } from './film_figures.js';
 import { createMade } from './film_made.js';
 import { startFilmPlayer } from './film_play.js';
-import { fadeOf, filmText, isFirst, isKept, keptRecipe, placeOf, secondsOf, shotsToMake, USUAL_SECONDS } from './film_shots.js';
+import {
+  fadeOf,
+  filmText,
+  isFirst,
+  isKept,
+  keptRecipe,
+  knownSeconds,
+  placeOf,
+  secondsOf,
+  shotsToMake,
+  USUAL_SECONDS,
+} from './film_shots.js';
 import { createTrack } from './film_track.js';
 
 const KEPT = 'studio-film';
@@ -125,7 +136,7 @@ export const startFilm = ({ element, watch }) => {
   const drawn = (shot, index, scale) => {
     const item = document.createElement('li');
     const isMade = isKept(film, shot);
-    const length = secondsOf(film, shot).toFixed(1);
+    const length = knownSeconds(film, shot)?.toFixed(1) ?? '';
     const names = figures.names(shot.prompt);
     const button = Object.assign(document.createElement('button'), { type: 'button', className: 'film-block' });
     button.dataset.id = shot.id;
@@ -134,7 +145,7 @@ export const startFilm = ({ element, watch }) => {
     item.style.width = `${Math.max(76, secondsOf(film, shot) * scale)}px`;
     const label = [
       fill(words().number, { index: index + 1 }),
-      fill(words().seconds_of, { seconds: length }),
+      length && fill(words().seconds_of, { seconds: length }),
       shot.prompt,
       names && fill(words().shot_with, { names }),
       isMade ? words().is_made : words().is_new,
@@ -149,7 +160,7 @@ export const startFilm = ({ element, watch }) => {
     }
     const number = Object.assign(document.createElement('b'), { textContent: String(index + 1), ariaHidden: 'true' });
     const caption = Object.assign(document.createElement('i'), { textContent: picture ? '' : shot.prompt, ariaHidden: 'true' });
-    const seconds = Object.assign(document.createElement('span'), { textContent: `${length} s`, ariaHidden: 'true' });
+    const seconds = Object.assign(document.createElement('span'), { textContent: length && `${length} s`, ariaHidden: 'true' });
     button.append(number, caption, seconds, ...figures.faces(shot.prompt));
     item.append(button);
     return item;

@@ -74,9 +74,12 @@ export const isKept = (film, shot) => {
   return !continues(film, shot) || made.after === endMark(film, film.shots[placeOf(film, shot.id) - 1]);
 };
 
-/** How long a shot takes. @param {Film} film @param {Shot} shot */
-export const secondsOf = (film, shot) =>
-  isKept(film, shot) ? Math.max(0.01, endSeconds(shot) - startSeconds(shot)) : Number(shot.seconds) || USUAL_SECONDS;
+/** How long a shot takes, or null if its length is the form's. @param {Film} film @param {Shot} shot */
+export const knownSeconds = (film, shot) =>
+  isKept(film, shot) ? Math.max(0.01, endSeconds(shot) - startSeconds(shot)) : Number(shot.seconds) || null;
+
+/** How long a shot is drawn. @param {Film} film @param {Shot} shot */
+export const secondsOf = (film, shot) => knownSeconds(film, shot) ?? USUAL_SECONDS;
 
 /** How long a shot and the one before it are faded into each other. @param {Film} film @param {Shot} shot */
 export const fadeOf = (film, shot) =>

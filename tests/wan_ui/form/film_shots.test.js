@@ -6,6 +6,7 @@ import {
   filmText,
   isKept,
   keptRecipe,
+  knownSeconds,
   recipeOf,
   secondsOf,
   shotsToMake,
@@ -51,6 +52,15 @@ test('a made shot is kept until what it is made by changes', () => {
   assert.deepEqual(shotsToMake(all), { toMake: [], becauseOfBefore: [] });
   all.shots[1].prompt = 'a circle';
   assert.deepEqual(shotsToMake(all), { toMake: [2], becauseOfBefore: [] });
+});
+
+test('the length of a shot is unknown while it is the one in the form', () => {
+  const all = film(shot(), shot({ seconds: '1.5' }));
+  assert.deepEqual(
+    all.shots.map(each => knownSeconds(all, each)),
+    [null, 1.5],
+  );
+  assert.equal(knownSeconds(make(all), all.shots[0]), 33 / 16);
 });
 
 test('a shot that continues is made again with the shot before, and with its trim', () => {
