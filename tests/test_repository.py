@@ -46,6 +46,8 @@ def test_there_are_workflows_for_pull_requests_every_night_and_every_week():
     commands = {path.stem: "\n".join(step.get("run", "") for step in steps(path)) for path in WORKFLOWS}
     assert re.findall(r"bash tests/run.*", commands["tests"]) == ["bash tests/run --durations=15"]
     assert "bash tests/run --full" in commands["nightly"] and "pip install --upgrade" in commands["newest"]
+    matrix = read(GITHUB / "workflows" / "tests.yml")["jobs"]["default"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12"]
     jobs = read(GITHUB / "workflows" / "newest.yml")["jobs"].values()
     assert all(job["continue-on-error"] for job in jobs)
 
