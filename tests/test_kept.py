@@ -11,6 +11,7 @@ from backend.contract.request import GenerationRequest
 from presets import load_preset
 from tests import kept as module
 from tests.kept import digest, kept, programs
+from tests.many_devices import quick_flags
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +79,8 @@ def test_programs_that_are_cut_short_are_removed_but_not_while_they_are_written(
         os.utime(path, (time.time() - 300,) * 2)
     programs()
     assert (whole.exists(), cut.exists(), new.exists()) == (True, False, True)
+
+
+@pytest.mark.parametrize(("jaxlib", "is_known"), [("0.10.2", True), ("0.11.0", True), ("0.11.1", False), ("0.12.0.1", False)])
+def test_flags_for_quick_compilation_are_known_to_the_installed_xla(jaxlib, is_known):
+    assert ("--xla_cpu_use_fusion_emitters=false" in quick_flags(jaxlib).split()) == is_known
