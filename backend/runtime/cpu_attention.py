@@ -1,5 +1,6 @@
 """Attention: on a CPU by PyTorch's fused kernel, whose exponentials are vectorised and XLA's are not; elsewhere by `kernels`."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,31 +9,24 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.runtime.torch_call import TorchCall
-from kernels.attention import KeyCounts, TpuOptions, of_layer, target_platform
+from kernels.attention import AttentionOptions, KeyCounts, of_layer, target_platform
 from kernels.attention import attention as kernels_attention
 
 
 @jax.named_scope("attention")
 def attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-    num_keys: int | None = None,
-    counts: KeyCounts | None = None,
-    layer: jax.Array | None = None,
-    tpu: TpuOptions,
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, options: AttentionOptions
 ) -> jax.Array:
     """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
-    here = functools.partial(torch_attention, num_keys=num_keys, counts=counts)
-    elsewhere = functools.partial(kernels_attention, scale=scale, num_keys=num_keys, counts=counts, tpu=tpu)
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
-    if platform not in (None, "cpu") or scale is not None or not _serves(query, key, value, tpu):
-        return elsewhere(*arrays, layer=layer)
-    arrays = (query, *(of_layer(array, layer) for array in (key, value)), *arrays[3:])
-    return here(*arrays) if platform == "cpu" else jax.lax.platform_dependent(*arrays, cpu=here, default=elsewhere)
+    if platform not in (None, "cpu") or not _serves(query, key, value, options):
+        return kernels_attention(query, key, value, bias, options)
+    here = functools.partial(torch_attention, num_keys=options.num_keys, counts=options.counts)
+    arrays = (query, *(of_layer(array, options.layer) for array in (key, value)), *arrays[3:])
+    if platform == "cpu":
+        return here(*arrays)
+    elsewhere = functools.partial(kernels_attention, options=dataclasses.replace(options, layer=None))
+    return jax.lax.platform_dependent(*arrays, cpu=here, default=elsewhere)
 
 
 def torch_attention(
@@ -52,10 +46,12 @@ def torch_attention(
     return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
 
 
-def _serves(query: jax.Array, key: jax.Array, value: jax.Array, tpu: TpuOptions) -> bool:
-    """Whether PyTorch can do it: not for arrays prepared for a TPU, nor on several devices that share the processor's cores."""
+def _serves(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
+    """Whether PyTorch can do it: not with a scale or window, for a TPU's prepared arrays, nor on devices that share the cores."""
     dtypes = {array.dtype.name for array in (query, key, value)}
-    return tpu.bounds is None and dtypes in ({"float32"}, {"bfloat16"}) and jax.sharding.get_abstract_mesh().size <= 1
+    if options.scale is not None or options.window_size is not None or options.implementation is not None:
+        return False
+    return options.tpu.bounds is None and dtypes in ({"float32"}, {"bfloat16"}) and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def _attend(

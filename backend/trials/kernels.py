@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.contract.check import Check
 from backend.errors import one_line
-from kernels.attention import KeyCounts, TpuOptions, attention
+from kernels.attention import AttentionOptions, KeyCounts, TpuOptions, attention
 from kernels.attention.reference import reference_attention
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv
 from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
@@ -120,7 +120,7 @@ def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None
     value = _draw(2, 1, 520, HEADS, WIDTH)
     bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None
     counts = None if counted is None else KeyCounts(values=jnp.array([counted]), least=counted)
-    ours = jax.jit(lambda *arrays: attention(*arrays, bias, counts=counts, **options))(query, key, value)
+    ours = jax.jit(lambda *arrays: attention(*arrays, bias, AttentionOptions(counts=counts, **options)))(query, key, value)
     seen = slice(counted)
     wide = [array.astype(jnp.float32) for array in (query, key[:, seen], value[:, seen])]
     with jax.default_matmul_precision("highest"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,28 @@ class TpuOptions:
     online_sizes: BlockSizes | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """Options of `attention`.
+
+    `scale`: the factor of the scores, D ** -0.5 unless given.
+    `implementation`: the one that runs, instead of the one that platform and shape choose.
+    `window_size` (before, after): query i sees keys i - before to i + after; one number stands for both.
+    `num_keys`: the keys from there on are padding that no query sees. The padding must be finite.
+    `counts`: the same for each sample, with numbers that are known only when the program runs.
+    `layer`: a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to those of that layer: the
+    TPU's kernel reads them where they lie.
+    """
+
+    scale: float | None = None
+    implementation: Implementation | None = None
+    window_size: int | Window | None = None
+    num_keys: int | None = None
+    counts: KeyCounts | None = None
+    layer: jax.Array | None = None
+    tpu: TpuOptions = TpuOptions()
+
+
 class _Arrays(NamedTuple):
     """The arguments that are arrays. Keys and values are those of all layers if there is a `layer`."""
 
@@ -76,7 +98,7 @@ class _Arrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
-    """The arguments that are not arrays."""
+    """The options that are not arrays, with their defaults filled in."""
 
     scale: float
     window: Window | None
@@ -85,71 +107,42 @@ class _Call:
     gives_sums: bool = False
 
 
-@overload
 def attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     bias: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-    implementation: Implementation | None = None,
-    window_size: int | Window | None = None,
-    num_keys: int | None = None,
-    counts: KeyCounts | None = None,
-    layer: jax.Array | None = None,
-    tpu: TpuOptions | None = None,
-    gives_sums: Literal[False] = False,
-) -> jax.Array: ...
+    options: AttentionOptions | None = None,
+) -> jax.Array:
+    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
 
-
-@overload
-def attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    scale: float | None = None,
-    implementation: Implementation | None = None,
-    num_keys: int | None = None,
-    layer: jax.Array | None = None,
-    tpu: TpuOptions | None = None,
-    gives_sums: Literal[True],
-) -> tuple[jax.Array, jax.Array]: ...
-
-
-def attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-    implementation: Implementation | None = None,
-    window_size: int | Window | None = None,
-    num_keys: int | None = None,
-    counts: KeyCounts | None = None,
-    layer: jax.Array | None = None,
-    tpu: TpuOptions | None = None,
-    gives_sums: bool = False,
-) -> Attended:
-    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
-
-    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv]; `scale` is D ** -0.5 unless given. With
-    `window_size` (before, after), query i sees keys i - before to i + after; one number stands for both. A query that sees
-    no key yields 0. The keys from `num_keys` on are padding that no query sees; it must be finite. With `counts`, known only
-    when the program runs, so are a sample's keys from its own count on. With a `layer`, a scalar, `key` and `value` are
-    [layers, B, S_kv, H, D], and those of that layer are attended to: the TPU's kernel reads them where they lie.
-    If it `gives_sums`, there is a second result, the log-sums [B, S_q, H] float32: log of the sum of exp(scale * Q K^T) over the
-    keys, by which attentions to several lots of keys are joined (`joined`). They go without bias, window and counts.
+    `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv].
     Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    window = (window_size, window_size) if isinstance(window_size, int) else window_size
-    call = _Call(scale=scale, window=window, num_keys=num_keys or key.shape[-3], tpu=tpu or TpuOptions(), gives_sums=gives_sums)
-    arrays = _Arrays(query, key, value, bias, counts, layer)
-    if implementation is not None:
-        return _run(implementation, call, arrays)
+    return cast(jax.Array, _attention(query, key, value, bias, options or AttentionOptions(), gives_sums=False))
+
+
+def attention_with_sums(
+    query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """The attention and its log-sums [B, S_q, H] float32: log of the sum of exp(scale * Q K^T) over the keys.
+
+    By the log-sums attentions to several lots of keys are joined (`joined`). They go without window and counts.
+    Raises: NotImplementedError as `attention`.
+    """
+    return cast(tuple[jax.Array, jax.Array], _attention(query, key, value, None, options or AttentionOptions(), gives_sums=True))
+
+
+def _attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, options: AttentionOptions, *, gives_sums: bool
+) -> Attended:
+    scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
+    window = (options.window_size, options.window_size) if isinstance(options.window_size, int) else options.window_size
+    num_keys = options.num_keys or key.shape[-3]
+    call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, gives_sums=gives_sums)
+    arrays = _Arrays(query, key, value, bias, options.counts, options.layer)
+    if options.implementation is not None:
+        return _run(options.implementation, call, arrays)
     platform = target_platform()
     if platform is not None:
         return _run(_choose(platform, call, arrays), call, arrays)
@@ -205,8 +198,8 @@ def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> Non
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
     described = _described(arrays)
     query, key, value, bias, counts = described
-    if call.gives_sums and (bias is not None or call.window is not None or counts is not None):
-        raise NotImplementedError("log-sums are given without bias, window and counts only")
+    if call.gives_sums and (call.window is not None or counts is not None):
+        raise NotImplementedError("log-sums are given without window and counts only")
     if call.gives_sums and implementation == "cudnn":
         raise NotImplementedError("cudnn attention gives no log-sums; use implementation='blocked'")
     if implementation == "pallas_tpu":

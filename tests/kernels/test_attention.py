@@ -1,16 +1,19 @@
 """Every attention implementation against the formula, at lengths that are no multiple of any block."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention import KeyCounts, attention
+from kernels.attention import AttentionOptions, KeyCounts, attention
 from kernels.attention.api import SMALL_SCORES
 from kernels.attention.blocked import blocked_attention
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
+REFERENCE = AttentionOptions(implementation="reference")
 
 
 def random_arrays(length_q: int, length_kv: int, heads: int = 2, width: int = 128, dtype: str = "float32", norm: float = 1.0):
@@ -62,15 +65,15 @@ def test_padding_bias_stands_for_many_equal_keys():
 def test_long_sequences_are_blocked_and_short_ones_are_not():
     long = random_arrays(2100, 2100, heads=1)
     assert 2100**2 > SMALL_SCORES
-    np.testing.assert_array_equal(attention(*long), attention(*long, implementation="blocked"))
+    np.testing.assert_array_equal(attention(*long), attention(*long, options=AttentionOptions(implementation="blocked")))
     short = random_arrays(100, 100)
-    np.testing.assert_array_equal(attention(*short), attention(*short, implementation="reference"))
+    np.testing.assert_array_equal(attention(*short), attention(*short, options=REFERENCE))
 
 
 def test_blocked_refuses_a_bias():
     arrays = random_arrays(10, 10)
     with pytest.raises(NotImplementedError, match="takes no bias"):
-        attention(*arrays, jnp.zeros((1, 1, 1, 10)), implementation="blocked")
+        attention(*arrays, jnp.zeros((1, 1, 1, 10)), AttentionOptions(implementation="blocked"))
 
 
 WINDOWS = [(130, 130, (20, 5)), (200, 90, (30, 0)), (90, 300, (0, 100))]
@@ -86,7 +89,7 @@ def test_blocked_equals_the_reference_within_a_window(length_q, length_kv, windo
 @pytest.mark.parametrize("length_q, length_kv, window", WINDOWS)
 def test_the_reference_s_window_is_jax_s_own_and_yields_0_where_nothing_is_seen(length_q, length_kv, window):
     arrays = random_arrays(length_q, length_kv)
-    ours = attention(*arrays, window_size=window, implementation="reference")
+    ours = attention(*arrays, options=AttentionOptions(window_size=window, implementation="reference"))
     sees_a_key = np.arange(length_q) - window[0] < length_kv
     theirs = jax.nn.dot_product_attention(*arrays, scale=SCALE, local_window_size=window)
     np.testing.assert_allclose(ours[:, sees_a_key], theirs[:, sees_a_key], atol=2e-6)
@@ -97,8 +100,9 @@ def test_the_reference_s_window_is_jax_s_own_and_yields_0_where_nothing_is_seen(
 def test_one_layer_of_several_is_attended_to(implementation):
     query, key, value = random_arrays(20, 40)
     stacked = [jnp.full((3, *array.shape), jnp.nan, array.dtype).at[2].set(array) for array in (key, value)]
-    ours = attention(query, *stacked, layer=jnp.int32(2), implementation=implementation)
-    np.testing.assert_array_equal(ours, attention(query, key, value, implementation=implementation))
+    options = AttentionOptions(implementation=implementation)
+    ours = attention(query, *stacked, options=dataclasses.replace(options, layer=jnp.int32(2)))
+    np.testing.assert_array_equal(ours, attention(query, key, value, options=options))
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
@@ -106,7 +110,7 @@ def test_each_sample_sees_as_many_keys_as_it_is_told(implementation):
     keys = jax.random.split(jax.random.key(0), 3)
     query, key, value = (jax.random.normal(one, (3, length, 2, 16)) for one, length in zip(keys, (20, 1100, 1100), strict=True))
     counts = KeyCounts(values=jnp.array([1, 700, 1100]))
-    ours = attention(query, key, value, counts=counts, implementation=implementation)
+    ours = attention(query, key, value, options=AttentionOptions(counts=counts, implementation=implementation))
     for sample, count in enumerate(counts.values.tolist()):
-        one = attention(query[sample:][:1], key[sample:, :count][:1], value[sample:, :count][:1], implementation="reference")
+        one = attention(query[sample:][:1], key[sample:, :count][:1], value[sample:, :count][:1], options=REFERENCE)
         np.testing.assert_allclose(ours[sample:][:1], one, atol=1e-5)  # float32 sums in another order

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import TpuOptions, attention, joined
+from kernels.attention import AttentionOptions, TpuOptions, attention_with_sums, joined
 from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import tpu_attention
 from kernels.attention.reference import reference_attention
@@ -58,7 +58,7 @@ def test_two_joined_attentions_are_the_masked_one(implementation, norm):
     arrays = arrays_of(norm)
 
     def attend(*arrays):
-        return attention(*arrays, scale=SCALE, implementation=implementation, gives_sums=True)
+        return attention_with_sums(*arrays, options=AttentionOptions(scale=SCALE, implementation=implementation))
 
     np.testing.assert_allclose(in_two(attend, *arrays), masked(*arrays), atol=1e-5)
 
@@ -132,6 +132,6 @@ def test_heads_of_both_forms_have_their_own_log_sums():
 def test_what_has_no_log_sums_says_so():
     query, key, value = arrays_of()[:3]
     with pytest.raises(NotImplementedError, match="log-sums are given without"):
-        attention(query, key, value, window_size=3, gives_sums=True)
+        attention_with_sums(query, key, value, AttentionOptions(window_size=3))
     with pytest.raises(NotImplementedError, match="cudnn attention gives no log-sums"):
-        attention(query, key, value, implementation="cudnn", gives_sums=True)
+        attention_with_sums(query, key, value, AttentionOptions(implementation="cudnn"))

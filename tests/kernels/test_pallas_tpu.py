@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import KeyCounts, TpuOptions, api, attention
+from kernels.attention import AttentionOptions, KeyCounts, TpuOptions, api, attention
 from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, head_bounds, subtract_mean_key, tpu_attention
 from kernels.attention.reference import reference_attention
@@ -192,7 +192,7 @@ def test_not_a_number_is_never_called_safe():
 )
 def test_what_the_kernel_cannot_serve_is_refused_with_the_reason(change, reason):
     with pytest.raises(NotImplementedError, match=reason):
-        attention(*change(random_arrays(8, 8)), implementation="pallas_tpu")
+        attention(*change(random_arrays(8, 8)), options=AttentionOptions(implementation="pallas_tpu"))
 
 
 def test_without_a_mesh_the_choice_is_left_to_the_lowering():
@@ -224,7 +224,7 @@ def test_a_cpu_hears_nothing_of_the_tpu(caplog):
 
 def test_cudnn_is_refused_with_jax_s_reason_where_there_is_none():
     with pytest.raises(NotImplementedError, match="cuDNN"):
-        attention(*random_arrays(8, 8), implementation="cudnn")
+        attention(*random_arrays(8, 8), options=AttentionOptions(implementation="cudnn"))
 
 
 def test_chunks_must_divide_their_blocks():
@@ -235,7 +235,8 @@ def test_chunks_must_divide_their_blocks():
 def test_options_reach_the_kernel(monkeypatch):
     seen = {}
     monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda *arrays, **options: seen.update(options))
-    attention(*random_arrays(300, 300), implementation="pallas_tpu", window_size=7, tpu=TpuOptions(chip="v7x", sizes=sizes()))
+    tpu = TpuOptions(chip="v7x", sizes=sizes())
+    attention(*random_arrays(300, 300), options=AttentionOptions(implementation="pallas_tpu", window_size=7, tpu=tpu))
     assert seen["sizes"] == sizes() and seen["window"] == (7, 7)
     assert seen["vmem_limit_bytes"] == api.VMEM_LIMIT_BYTES["v7x"]
     assert seen["scale"] * LOG2_E == pytest.approx(128**-0.5 * math.log2(math.e))

@@ -10,7 +10,7 @@ from backend.families.kit.flat_attention import FLAT_HEADS
 from backend.families.wan.attention import KernelAttention
 from backend.runtime.cpu_attention import attention
 from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
-from kernels.attention import KeyCounts
+from kernels.attention import AttentionOptions, KeyCounts
 from kernels.qkv import HeadBounds
 
 
@@ -32,15 +32,15 @@ def _attend_to_ring(
 ) -> jax.Array:
     """Attention [B, S, W] of flat heads to the keys that count in one layer of [layers, B, S_kv, W], `least` of them or more. A
     full ring, as it is from then on, has a program without a mask."""
-    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
     heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))
 
     def all_of(*heads: jax.Array) -> jax.Array:
-        return attention(*heads, layer=place.layer, tpu=options)
+        return attention(*heads, options=options)
 
     def some_of(*heads: jax.Array) -> jax.Array:
         counts = KeyCounts(values=place.count[None], least=least)
-        return attention(*heads, counts=counts, layer=place.layer, tpu=options)
+        return attention(*heads, options=dataclasses.replace(options, counts=counts))
 
     attended = jax.lax.cond(place.count == keys.shape[2], all_of, some_of, *heads)
     return attended.reshape(*attended.shape[:2], -1)

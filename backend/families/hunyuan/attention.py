@@ -11,7 +11,7 @@ from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
-from kernels.attention import KeyCounts
+from kernels.attention import AttentionOptions, KeyCounts
 
 
 class JointAttention:
@@ -58,4 +58,4 @@ def _stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
 
 
 def _attend_to_text(query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array) -> jax.Array:
-    return attention(query, key, value, counts=KeyCounts(values=counts), tpu=FEW_KEYS)
+    return attention(query, key, value, options=AttentionOptions(counts=KeyCounts(values=counts), tpu=FEW_KEYS))

@@ -7,7 +7,7 @@ import jax
 
 from backend.runtime.cpu_attention import attention
 from backend.runtime.torch_modules import torchax
-from kernels.attention import KeyCounts, TpuOptions
+from kernels.attention import AttentionOptions, KeyCounts, TpuOptions
 from kernels.qkv import HeadBounds
 
 FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
@@ -37,8 +37,8 @@ def attend_flat(
 ) -> jax.Array:
     """Attention [B, S, W] of flat heads to the keys that count: `counts` of them, or the first `num_keys`."""
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
-    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    attended = attention(query, key, value, num_keys=num_keys, counts=counts, tpu=options)
+    tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    attended = attention(query, key, value, options=AttentionOptions(num_keys=num_keys, counts=counts, tpu=tpu))
     return attended.reshape(*attended.shape[:2], -1)
 
 

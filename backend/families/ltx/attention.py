@@ -15,6 +15,7 @@ from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.attention import AttentionOptions
 from kernels.qkv import rotate_halves
 
 Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
@@ -108,7 +109,8 @@ class StreamAttention:
             return _flat(over_spread_keys(layout, query, key, value, self.num_video))
         if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
             query = layout.constrain(query, layout.heads)
-            return _flat(cross_attention(layout, functools.partial(attention, tpu=FEW_KEYS), query, key, value, None))
+            attend = functools.partial(attention, options=AttentionOptions(tpu=FEW_KEYS))
+            return _flat(cross_attention(layout, attend, query, key, value, None))
         return _flat(_plain(query, key, value))
 
 

@@ -15,6 +15,7 @@ from backend.runtime.mesh import Layout
 from backend.runtime.token_norm import normalise_tokens
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.attention import AttentionOptions
 from kernels.qkv import LOG2_E
 
 NAG_LONGEST, NAG_SHARE = 2.5, 0.25
@@ -66,7 +67,8 @@ class KernelAttention:
         query, scale = self._text_query(attn, attn.to_q(hidden_states))
         bias = None if text.bias is None else as_array(text.bias)
         keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
-        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, scale=scale, tpu=FEW_KEYS), query)
+        options = AttentionOptions(scale=scale, tpu=FEW_KEYS)
+        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, options=options), query)
         if text.nag is None:
             attended = attend(*keys)
         else:

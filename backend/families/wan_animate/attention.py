@@ -9,7 +9,7 @@ import jax
 from backend.families.kit.flat_attention import FLAT_HEADS, attend_flat
 from backend.families.wan.attention import KernelAttention
 from backend.runtime.driven_attention import ClipKeys, clip_attention, driven_attention
-from kernels.attention import attention
+from kernels.attention import AttentionOptions, attention_with_sums
 from kernels.qkv import HeadBounds
 
 
@@ -44,7 +44,6 @@ def _attend_with_sums(
 ) -> tuple[jax.Array, jax.Array]:
     """Attention [B, S, W] of flat heads, and its log-sums: to the first `num_keys` keys, or to all of a `layer`."""
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
-    options = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    count = num_keys if layer is None else None
-    attended, sums = attention(*heads, num_keys=count, layer=layer, tpu=options, gives_sums=True)
+    count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    attended, sums = attention_with_sums(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))
     return attended.reshape(*attended.shape[:2], -1), sums

@@ -7,7 +7,7 @@ import pytest
 
 from backend.runtime import cpu_attention
 from backend.runtime.cpu_attention import attention, torch_attention
-from kernels.attention import TpuOptions
+from kernels.attention import AttentionOptions, TpuOptions
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
@@ -50,8 +50,8 @@ def test_it_sees_no_padding():
 
 def calls_pytorch(arrays: list[jax.Array], platform: str) -> bool:
     """Whether the program that attends to these on the platform calls PyTorch."""
-    options = TpuOptions(layout="columns")
-    traced = jax.jit(lambda *arrays: attention(*arrays, tpu=options)).trace(*arrays)
+    options = AttentionOptions(tpu=TpuOptions(layout="columns"))
+    traced = jax.jit(lambda *arrays: attention(*arrays, options=options)).trace(*arrays)
     return "torch_cpu_attention" in traced.lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -66,13 +66,13 @@ def test_where_the_platform_is_known_the_program_has_no_choice_to_make():
     arrays = random_arrays(64, 64)
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("x",))
     with jax.set_mesh(mesh):
-        text = jax.jit(lambda *arrays: attention(*arrays, tpu=TpuOptions())).lower(*arrays).as_text()
+        text = jax.jit(lambda *arrays: attention(*arrays, options=AttentionOptions())).lower(*arrays).as_text()
     assert "torch_cpu_attention" in text and "stablehlo.case" not in text
 
 
 def test_one_of_several_devices_and_other_dtypes_have_the_kernels_own():
     query, key, value = random_arrays(100, 100)
-    assert cpu_attention._serves(query, key, value, TpuOptions())
-    assert not cpu_attention._serves(query.astype(jnp.bfloat16), key, value, TpuOptions())
+    assert cpu_attention._serves(query, key, value, AttentionOptions())
+    assert not cpu_attention._serves(query.astype(jnp.bfloat16), key, value, AttentionOptions())
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((8,), ("sp",))):
-        assert not cpu_attention._serves(query, key, value, TpuOptions())
+        assert not cpu_attention._serves(query, key, value, AttentionOptions())
