@@ -32,3 +32,17 @@ def test_a_page_that_opens_without_a_job_leaves_the_stage_to_a_video_that_was_qu
 def test_a_page_opens_with_the_visitors_job(engine):
     job = engine.submit(a_request(), owner="visitor")
     assert handlers(engine).opened(VISIT, {}, {}) == {"job_id": job.id}
+
+
+@pytest.mark.parametrize("known", ["shown", "placed", "followed"])
+def test_a_video_keeps_the_stage_until_it_has_ended(engine, monkeypatch, known):
+    """Whether the page reports it, or a press of Generate has just placed it there, or the page already follows it."""
+    first, second = (engine.submit(a_request(), owner="visitor") for _ in range(2))
+    jobs, stage = {job.id: job for job in (first, second)}, handlers(engine)
+    stage.desk.job = lambda job_id, visit: jobs.get(job_id)
+    monkeypatch.setattr(StageHandlers, "draw", lambda *_: "drawn")
+    if known != "shown":
+        getattr(stage, known)["page"] = first.id
+    shown = first.id if known == "shown" else None
+    assert stage._on_stage(shown, second, VISIT, "page") == {}
+    assert stage._on_stage(None, second, VISIT, "another page")["job_id"] == second.id
