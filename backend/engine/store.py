@@ -1,12 +1,13 @@
 """Jobs and their events in SQLite. Knows no queue and no worker; safe from several threads and processes."""
 
 import json
+import logging
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -21,7 +22,9 @@ from backend.engine.job import EndedJob, Job, Selection
 from backend.engine.selecting import condition, order
 from backend.engine.sizes import size_of
 from backend.engine.stored_paths import absolute, relative
-from backend.errors import JobNotFound
+from backend.errors import JobNotFound, RequestError
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -145,7 +148,7 @@ class Store(Database):
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
-        return [_job(row) for row in self._rows(sql, (*given.values(), -1 if most is None else most))]
+        return _jobs(self._rows(sql, (*given.values(), -1 if most is None else most)))
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[Job]:
         """At most so many jobs, of all owners or of one, that are not deleted: the newest, or the oldest; of these the ones that
@@ -156,12 +159,12 @@ class Store(Database):
             f" AND (:after IS NULL OR number {beyond} (SELECT number FROM jobs WHERE id = :after))"
             f" ORDER BY number {order} LIMIT :most"
         )
-        return [_job(row) for row in self._rows(sql, {"owner": owner, "after": after, "most": most})]
+        return _jobs(self._rows(sql, {"owner": owner, "after": after, "most": most}))
 
     def unended(self, owner: str | None = None) -> list[Job]:
         """The jobs that wait or run, of all owners or of one, oldest first."""
         sql = "SELECT * FROM jobs WHERE state IN ('queued', 'running') AND (? IS NULL OR owner = ?) ORDER BY number"
-        return [_job(row) for row in self._rows(sql, (owner, owner))]
+        return _jobs(self._rows(sql, (owner, owner)))
 
     def ended(self, owner: str | None = None, most: int = 6) -> list[Job]:
         """The jobs that ended last and are not deleted, newest end first."""
@@ -169,19 +172,19 @@ class Store(Database):
             "SELECT * FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
             " ORDER BY ended DESC LIMIT ?"
         )
-        return [_job(row) for row in self._rows(sql, (owner, owner, most))]
+        return _jobs(self._rows(sql, (owner, owner, most)))
 
     def generated_requests(self, most: int) -> list[GenerationRequest]:
         """The requests of the videos that workers of this studio finished last, newest first; imported ones are left out."""
         where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
-        return [_job(row).request for row in self._rows(sql, (most,))]
+        return [job.request for job in _jobs(self._rows(sql, (most,)))]
 
     def videos(self, selection: Selection) -> list[Job]:
         """The jobs with a video that fit the selection, in its order."""
         where, values = condition(selection)
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
-        return [_job(row) for row in self._rows(sql, (*values, selection.most))]
+        return _jobs(self._rows(sql, (*values, selection.most)))
 
     def count_videos(self, selection: Selection) -> int:
         """How many fit the selection, without a limit."""
@@ -455,6 +458,7 @@ class _Requests:
         self._most, self._size = most_characters, 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, str], GenerationRequest] = OrderedDict()  # the one that was used last is last
+        self._refused: set[str] = set()
 
     def read(self, text: str, folder: str, job_id: str) -> GenerationRequest:
         """The request that this JSON of a job's row holds. Raises: RequestError."""
@@ -463,7 +467,13 @@ class _Requests:
             if (found := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return found
-        request = GenerationRequest.from_stored(absolute(json.loads(text), folder, job_id))
+        try:
+            request = GenerationRequest.from_stored(absolute(json.loads(text), folder, job_id))
+        except RequestError as error:
+            if job_id not in self._refused:
+                self._refused.add(job_id)
+                log.warning("job %s is not listed: %s", job_id, error)
+            raise
         with self._lock:
             self._size += len(text) if key not in self._kept else 0
             self._kept[key] = request
@@ -495,3 +505,12 @@ def _job(row: sqlite3.Row) -> Job:
         project=row["project"],
         tags=tuple(json.loads(row["tags"])),
     )
+
+
+def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
+    """Return the jobs of these rows, except those whose requests this version refuses: another version wrote them."""
+    jobs = []
+    for row in rows:
+        with suppress(RequestError):
+            jobs.append(_job(row))
+    return jobs

@@ -14,7 +14,7 @@ from backend.contract.shape import Shape
 from backend.engine.estimate import Run
 from backend.engine.job import Job, new_job_id
 from backend.engine.store import Store
-from backend.errors import DataFolderError, JobNotFound
+from backend.errors import DataFolderError, JobNotFound, RequestError
 from presets import load_preset
 
 REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="圆", seed=1)
@@ -87,6 +87,20 @@ def test_owners_see_their_own_newest_first(store):
     ids = [add(store, owner) for owner in ("ann", "bob", "ann")]
     assert [job.id for job in store.jobs("ann")] == [ids[2], ids[0]]
     assert len(store.jobs()) == 3 and store.jobs("eve") == []
+
+
+def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
+    readable, refused = add(store), add(store)
+    for job_id in (readable, refused):
+        store.start(job_id)
+        store.append(job_id, Cancelled())
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
+        database.execute("UPDATE jobs SET request = json_set(request, '$.solver', 'of a newer version') WHERE id = ?", (refused,))
+    for _ in range(2):
+        assert [job.id for job in store.jobs()] == [job.id for job in store.ended()] == [readable]
+    assert [record.getMessage() for record in caplog.records if refused in record.getMessage()] == [
+        f"job {refused} is not listed: {error}" for error in [pytest.raises(RequestError, store.job, refused).value]
+    ]
 
 
 def test_events_are_numbered_from_one(store):
