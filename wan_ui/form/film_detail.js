@@ -50,13 +50,14 @@ export const createDetail = (talk, editing, figures) => {
     one('.shot-detail legend').textContent = fill(words().number, { index: index + 1 });
     const values = {
       prompt: shot.prompt,
-      start: shot.start,
+      start: index === 0 && shot.start === 'on' ? 'cut' : shot.start, // the first has no shot to continue
       seconds: shot.seconds,
       seed: shot.seed,
       fade: shot.fade || '',
       from: kept ? rounded(startSeconds(kept)) : '',
       to: kept ? rounded(endSeconds(kept)) : '',
     };
+    /** @type {HTMLOptionElement} */ (one('.shot-detail option[value=on]')).disabled = index === 0;
     for (const [name, value] of Object.entries(values))
       if (field(name) !== document.activeElement) field(name).value = String(value);
     one('.shot-picture').hidden = shot.start !== 'image';

@@ -77,8 +77,12 @@ def test_two_shots_are_made_reordered_given_a_sound_cut_and_opened(visit, music,
     page.locator("#prompt textarea").fill("a red square")
     begin(page, "a red square", "a second square")
     assert not page.locator("#prompt").is_visible() and [row["seconds"] for row in rows(page)] == ["1", "1"]
+    choose(page, 0)
+    start = page.locator(".shot-detail [name=start]")
+    assert start.input_value() == "cut" and start.locator("[value=on]").is_disabled(), "the first shot continues no other"
     choose(page, 1)
-    page.locator(".shot-detail [name=start]").select_option("cut")
+    assert start.input_value() == "on" and start.locator("[value=on]").is_enabled()
+    start.select_option("cut")
     page.locator(".shot-detail [name=fade]").fill("0.25")
     generated(page)
     until_made(page, [True, True])
