@@ -8,6 +8,7 @@ import pytest
 from backend.commands import reference
 from backend.contract.settings import SETTINGS
 from backend.settings import PROJECT_FOLDER
+from tests.wan_ui import screenshots
 
 EDITIONS = [("README.md", "docs/zh/README.md")]
 EDITIONS += [(f"docs/{name}.md", f"docs/zh/{name}.md") for name in ("tutorial", "reference", "operating")]
@@ -43,6 +44,12 @@ def test_both_editions_have_the_same_headings_pictures_rows_and_list_items(engli
     for mark in (r"^#+ ", r"^!\[", r"^\|", r"^(?:- |\d\. )", r"^\*\*"):
         counts = [len(re.findall(mark, written(PROJECT_FOLDER / name), re.MULTILINE)) for name in (english, chinese)]
         assert counts[0] == counts[1], mark
+
+
+def test_every_picture_is_taken_by_the_command_and_shown_in_a_document():
+    files = {path.name for path in (PROJECT_FOLDER / "docs/screenshots").iterdir()}
+    texts = "".join(path.read_text("utf-8") for path in DOCUMENTS)
+    assert files == {f"{name}.png" for name in screenshots.PICTURES} == {*re.findall(r"screenshots/([\w-]+\.png)", texts)}
 
 
 def written(document: Path) -> str:
