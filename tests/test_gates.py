@@ -1,6 +1,7 @@
 """Gates hold the stand-in pipeline where a test wants it, in each process, until the test opens them or the worker ends."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -113,15 +114,17 @@ def test_several_hosts_ask_equally_often(close_gate, heartbeat, monkeypatch, is_
             assert sent.acquire(timeout=60)
         return False
 
-    hosts = [
+    first, other = (
         threading.Thread(target=gates.pass_gate, args=("a held square", "step 2", is_cancelled), name=name) for name in asked
-    ]
+    )
     if is_open_before:
         gate.open()
-    for host in hosts:
-        host.start()
-    gate.wait(2)
+    first.start()
+    gate.wait()
+    while not is_open_before and asked["first"] < 3:
+        time.sleep(0.01)
     gate.open()
-    for host in hosts:
-        host.join(60)
+    first.join(60)
+    other.start()  # the gate is open now, but the first host found it closed in its first rounds
+    other.join(60)
     assert asked["first"] == asked["other"] > 0

@@ -13,7 +13,6 @@ from kernels.attention.blocked import blocked_attention
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
-REFERENCE = AttentionOptions(implementation="reference")
 
 
 def random_arrays(length_q: int, length_kv: int, heads: int = 2, width: int = 128, dtype: str = "float32", norm: float = 1.0):
@@ -67,7 +66,7 @@ def test_long_sequences_are_blocked_and_short_ones_are_not():
     assert 2100**2 > SMALL_SCORES
     np.testing.assert_array_equal(attention(*long), attention(*long, options=AttentionOptions(implementation="blocked")))
     short = random_arrays(100, 100)
-    np.testing.assert_array_equal(attention(*short), attention(*short, options=REFERENCE))
+    np.testing.assert_array_equal(attention(*short), attention(*short, options=AttentionOptions(implementation="reference")))
 
 
 def test_blocked_refuses_a_bias():
@@ -112,5 +111,6 @@ def test_each_sample_sees_as_many_keys_as_it_is_told(implementation):
     counts = KeyCounts(values=jnp.array([1, 700, 1100]))
     ours = attention(query, key, value, options=AttentionOptions(counts=counts, implementation=implementation))
     for sample, count in enumerate(counts.values.tolist()):
-        one = attention(query[sample:][:1], key[sample:, :count][:1], value[sample:, :count][:1], options=REFERENCE)
+        sample_arrays = query[sample:][:1], key[sample:, :count][:1], value[sample:, :count][:1]
+        one = attention(*sample_arrays, options=AttentionOptions(implementation="reference"))
         np.testing.assert_allclose(ours[sample:][:1], one, atol=1e-5)  # float32 sums in another order
