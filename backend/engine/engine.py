@@ -24,7 +24,7 @@ from backend.engine.dispatcher import Dispatcher, waiting_entry
 from backend.engine.estimate import Estimate
 from backend.engine.folder import moved_into, written
 from backend.engine.history import History
-from backend.engine.job import Job, new_job_id
+from backend.engine.job import Job, ListedJob, new_job_id
 from backend.engine.journal import Journal
 from backend.engine.keys import Keys
 from backend.engine.library import Library
@@ -36,7 +36,9 @@ from backend.engine.order import Room, new_place
 from backend.engine.projects import Project, Projects
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished, again_from, cut_film, keep_shots
+from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
@@ -73,6 +75,7 @@ class Engine:
         self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
         self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note, self._measure))
+        self._memo = RequestMemo(self._store.job)
         self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
@@ -179,6 +182,10 @@ class Engine:
         """The job's newest event."""
         return self._store.last_event(job_id)
 
+    def last_progress(self, job_id: str) -> Event | None:
+        """The job's newest event that holds no video: a list need not read the request in a video's facts."""
+        return self._store.last_progress(job_id)
+
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """How often and why work on this job was interrupted, oldest first."""
         return self._store.interruptions(job_id)
@@ -212,6 +219,17 @@ class Engine:
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.fleet.kept_models()
         return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape), is_kept)
+
+    def shape_of_job(self, job: ListedJob) -> Shape:
+        """`shape` of the job's request, which is parsed once."""
+        return self._memo.value(job, "shape", self.shape)
+
+    def estimate_job(self, job: ListedJob) -> Estimate | None:
+        """`estimate` of the job's request, which is parsed again only after a change that may change the estimate."""
+        shape, worker = self.shape_of_job(job), self._known_worker()
+        is_warm, is_kept = self.is_warm(shape), shape.model in self._dispatcher.fleet.kept_models()
+        name = "estimate", is_warm, is_kept, worker.device_kind, len(worker.facts.devices), self._timings.count
+        return self._memo.value(job, name, self.estimate)
 
     def foresee(self, request: GenerationRequest) -> None:
         """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
@@ -387,6 +405,7 @@ class Engine:
             job = Job(
                 id=job_id,
                 owner=owner,
+                summary=RequestSummary.of(request),
                 request=request,
                 state="queued",
                 created=now,
@@ -455,7 +474,8 @@ class Engine:
     def _sources_in_use(self) -> set[str]:
         """The checkpoints and LoRA files of all jobs that have not ended."""
         own = {self._model} if self._model else set()
-        return own.union(*(sources_of(job.request) for job in self.library.unended(None)))
+        unended = self.library.unended(None)
+        return own.union(*(self._memo.value(job, "sources", sources_of) for job in unended))
 
     def _counts(self) -> tuple[int, int]:
         """How many videos wait, and how many run."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from backend.contract.request import GenerationRequest
+from backend.engine.summary import RequestSummary
 
 LENGTHS = {"short": (0.0, 3.0), "medium": (3.0, 10.0), "long": (10.0, 1e9)}
 """Seconds of a video: more than the first, at most the second."""
@@ -16,13 +17,16 @@ JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One request, from the queue to its end. Times are seconds since the epoch, None until they are known. `is_told`: it is the
-    operator's, who may be told of its end. `project` is one's id, "" for none."""
+class ListedJob:
+    """A job as lists show it, without its whole request.
+
+    Times are seconds since the epoch, None until they are known. `is_told`: it is the operator's, who may be told of its end.
+    `project` is one's id, "" for none. `made_seconds` is how long the finished video took, None if that is not known.
+    """
 
     id: str
     owner: str
-    request: GenerationRequest
+    summary: RequestSummary
     state: JobState
     created: float
     started: float | None
@@ -36,6 +40,8 @@ class Job:
     is_told: bool = False
     project: str = ""
     tags: tuple[str, ...] = ()
+    has_video: bool = False
+    made_seconds: float | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -46,6 +52,13 @@ class Job:
     def has_ended(self) -> bool:
         """Whether its final event is stored."""
         return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(ListedJob):
+    """One request, from the queue to its end."""
+
+    request: GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,18 +21,15 @@ class Library:
 
     def prompts(self, owner: str, most: int) -> list[str]:
         """The owner's last prompts, newest first, each once."""
-        prompts = (job.request.prompt for job in self._store.jobs(owner, most=4 * most))
-        return list(dict.fromkeys(filter(None, prompts)))[:most]
+        return list(dict.fromkeys(filter(None, self._store.prompts(owner, 4 * most))))[:most]
 
     def figures(self, owner: str, project: str, most: int) -> dict[str, str]:
         """The figures of the storyboards in a project of the owner's, "" for those in none: the path of the newest picture by
         name, those that were used last first."""
-        stories = self.videos(Selection(owner=owner, project=project, has_figures=True, most=_STORIES))
+        stories = Selection(owner=owner, project=project, has_figures=True, most=_STORIES)
         found: dict[str, tuple[str, str]] = {}
-        for request in (job.request for job in stories):
-            for figure in request.figures:
-                if figure.image is not None:
-                    found.setdefault(figure.name.lower(), (figure.name, request.figure_images[figure.image]))
+        for name, image in self._store.figures(stories):
+            found.setdefault(name.lower(), (name, image))
         return dict(list(found.values())[:most])
 
     def delete(self, job_id: str) -> None:

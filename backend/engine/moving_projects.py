@@ -17,6 +17,7 @@ from backend.engine.folder import written
 from backend.engine.job import Job, Selection, new_job_id
 from backend.engine.projects import Project, Projects, checked_tags
 from backend.engine.store import Store
+from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
 from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
@@ -35,7 +36,7 @@ def exporting(store: Store, project: Project, path: Path) -> Steps[int]:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
-    entries = [_entry(job, store.result(job.id)) for job in jobs]
+    entries = [_entry(store.job(job.id), store.result(job.id)) for job in jobs]
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -94,6 +95,7 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
     return Job(
         id=place.name,
         owner=project.owner,
+        summary=RequestSummary.of(request),
         request=request,
         state="queued",
         created=float(created) if isinstance(created, int | float) and 0 < created <= now else now,

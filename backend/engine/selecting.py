@@ -6,11 +6,12 @@ ORDERS = {
     "newest": "number DESC",
     "oldest": "number ASC",
     "longest": "seconds DESC, number DESC",
-    "largest": "json_extract(request, '$.width') * json_extract(request, '$.height') DESC, number DESC",
+    "largest": "json_extract(summary, '$.width') * json_extract(summary, '$.height') DESC, number DESC",
 }
 _NOT_ARCHIVED = "(project = '' OR project NOT IN (SELECT id FROM projects WHERE archived IS NOT NULL))"
-_SIDE = "MIN(json_extract(request, '$.width'), json_extract(request, '$.height'))"
-_PROMPTS = "lower(json_extract(request, '$.prompt') || ' ' || COALESCE(json_extract(request, '$.shots'), ''))"
+_SIDE = "MIN(json_extract(summary, '$.width'), json_extract(summary, '$.height'))"
+_SHOTS = "CASE WHEN json_extract(summary, '$.has_shots') THEN json_extract(request, '$.shots') ELSE '' END"
+_PROMPTS = f"lower(json_extract(summary, '$.prompt') || ' ' || {_SHOTS})"
 
 
 def condition(selection: Selection) -> tuple[str, tuple]:
@@ -31,9 +32,9 @@ def condition(selection: Selection) -> tuple[str, tuple]:
     if selection.is_starred:
         parts.append("starred = 1")
     if selection.has_figures:
-        parts.append("json_extract(request, '$.figures') IS NOT NULL")
+        parts.append("json_extract(summary, '$.has_figures')")
     if selection.presets:
-        add(f"json_extract(request, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)
+        add(f"json_extract(summary, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)
     if selection.length in LENGTHS:
         add("seconds > ? AND seconds <= ?", *LENGTHS[selection.length])
     if selection.size in SIZES:

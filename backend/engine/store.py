@@ -1,16 +1,13 @@
 """Jobs and their events in SQLite. Knows no queue and no worker; safe from several threads and processes."""
 
 import json
-import logging
 import sqlite3
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from backend.contract import events
 from backend.contract.events import Event, Failed, Interrupted, VideoResult
@@ -18,13 +15,13 @@ from backend.contract.request import GenerationRequest
 from backend.contract.shape import Shape
 from backend.engine.database import Database
 from backend.engine.estimate import Run
-from backend.engine.job import EndedJob, Job, Selection
+from backend.engine.job import EndedJob, Job, ListedJob, Selection
 from backend.engine.selecting import condition, order
 from backend.engine.sizes import size_of
 from backend.engine.stored_paths import absolute, relative
+from backend.engine.stored_requests import read_request
+from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
-
-log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -55,15 +52,24 @@ _LATER_COLUMNS = {
         "seconds": "REAL",  # of the video; NULL: it has none, or is not known yet
         "told": "INTEGER NOT NULL DEFAULT 0",  # its end is told to the operator
         "bytes": "INTEGER",  # of its folder when it was measured last; NULL: never
+        "summary": "TEXT",  # JSON of what lists show of the request
+        "has_sound": "INTEGER",  # whether the video has sound; NULL: there is none
+        "made_seconds": "REAL",  # how long the video took; NULL: it has none, or that is not known
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
+# Old results do not say whether they have sound: the request decides, as in `VideoResult.from_json`.
 _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
     SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;
 UPDATE jobs SET seconds = (
     SELECT json_extract(event, '$.result.num_frames') * 1.0 / json_extract(event, '$.result.fps') FROM events
     WHERE job_id = jobs.id ORDER BY sequence DESC LIMIT 1) WHERE has_video = 1 AND seconds IS NULL;
+UPDATE jobs SET (has_sound, made_seconds) = (
+    SELECT COALESCE(json_extract(event, '$.result.has_sound'),
+        json_extract(request, '$.video') IS NOT NULL AND json_extract(request, '$.extend') IS NULL),
+    json_extract(event, '$.result.seconds.total') FROM events WHERE job_id = jobs.id ORDER BY sequence DESC LIMIT 1)
+    WHERE has_video = 1 AND has_sound IS NULL;
 CREATE INDEX IF NOT EXISTS jobs_with_video ON jobs (has_video, number);
 CREATE INDEX IF NOT EXISTS jobs_by_project ON jobs (project, number);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended);
@@ -75,16 +81,13 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
     UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
         AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
 """
-# Old results do not say whether they have sound: the request decides, as in `VideoResult.from_json`.
-_WITH_SOUND = """
-SELECT id FROM jobs JOIN events ON job_id = id WHERE id IN (SELECT value FROM json_each(?))
-    AND sequence = (SELECT MAX(sequence) FROM events WHERE job_id = id) AND json_extract(event, '$.result.path') IS NOT NULL
-    AND COALESCE(json_extract(event, '$.result.has_sound'),
-        json_extract(request, '$.video') IS NOT NULL AND json_extract(request, '$.extend') IS NULL)
-"""
+# Lists do not read the column `request`, which may be long.
+_LISTED = (
+    "id, owner, summary, state, created, started, ended, folder, place, starred, deleted, held, stopped, told, project, tags,"
+    " has_video, made_seconds"
+)
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
-_MOST_READ_CHARACTERS = 2_000_000  # of JSON: some thousand usual requests, which take 30 times as many bytes
 MOST_TIMINGS = 500  # the newest that estimates look at
 
 
@@ -127,11 +130,13 @@ class Store(Database):
             job.project,
             json.dumps(job.tags, ensure_ascii=False),
             size_of(job.folder).total,
+            json.dumps(job.summary.to_json()),
         )
         with self._transaction(is_durable=True) as database:
             database.execute(
-                "INSERT INTO jobs (id, owner, engine, request, state, created, folder, place, project, tags, bytes, has_video)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                "INSERT INTO jobs"
+                " (id, owner, engine, request, state, created, folder, place, project, tags, bytes, summary, has_video)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 row,
             )
 
@@ -144,35 +149,55 @@ class Store(Database):
 
     def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
         """All jobs, or those of one owner, or those with one seed, newest first; at most so many."""
-        wanted = {"owner = ?": owner, "json_extract(request, '$.seed') = ?": seed}
+        wanted = {"owner = ?": owner, "json_extract(summary, '$.seed') = ?": seed}
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"
         return _jobs(self._rows(sql, (*given.values(), -1 if most is None else most)))
 
-    def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[Job]:
+    def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
         """At most so many jobs, of all owners or of one, that are not deleted: the newest, or the oldest; of these the ones that
         follow the job `after`, which may be deleted. Nothing follows a job that does not exist."""
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         sql = (
-            "SELECT * FROM jobs WHERE deleted IS NULL AND (:owner IS NULL OR owner = :owner)"
+            f"SELECT {_LISTED} FROM jobs WHERE deleted IS NULL AND (:owner IS NULL OR owner = :owner)"
             f" AND (:after IS NULL OR number {beyond} (SELECT number FROM jobs WHERE id = :after))"
             f" ORDER BY number {order} LIMIT :most"
         )
-        return _jobs(self._rows(sql, {"owner": owner, "after": after, "most": most}))
+        return _listed_jobs(self._rows(sql, {"owner": owner, "after": after, "most": most}))
 
-    def unended(self, owner: str | None = None) -> list[Job]:
+    def unended(self, owner: str | None = None) -> list[ListedJob]:
         """The jobs that wait or run, of all owners or of one, oldest first."""
-        sql = "SELECT * FROM jobs WHERE state IN ('queued', 'running') AND (? IS NULL OR owner = ?) ORDER BY number"
-        return _jobs(self._rows(sql, (owner, owner)))
+        where = "state IN ('queued', 'running') AND (? IS NULL OR owner = ?)"
+        sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY number"
+        return _listed_jobs(self._rows(sql, (owner, owner)))
 
-    def ended(self, owner: str | None = None, most: int = 6) -> list[Job]:
+    def ended(self, owner: str | None = None, most: int = 6) -> list[ListedJob]:
         """The jobs that ended last and are not deleted, newest end first."""
         sql = (
-            "SELECT * FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
+            f"SELECT {_LISTED} FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
             " ORDER BY ended DESC LIMIT ?"
         )
-        return _jobs(self._rows(sql, (owner, owner, most)))
+        return _listed_jobs(self._rows(sql, (owner, owner, most)))
+
+    def prompts(self, owner: str, most: int) -> list[str]:
+        """The prompts of the owner's last jobs, newest first."""
+        where = "owner = ? AND summary IS NOT NULL"
+        sql = f"SELECT json_extract(summary, '$.prompt') FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
+        return [row[0] for row in self._rows(sql, (owner, most))]
+
+    def figures(self, selection: Selection) -> list[tuple[str, str]]:
+        """The name and the picture's path of each figure with a picture in the selected storyboards, in their order."""
+        where, values = condition(selection)
+        columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
+        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
+        found: list[tuple[str, str]] = []
+        for row in self._rows(sql, (*values, selection.most)):
+            given = {"figure_images": json.loads(row["images"] or "[]")}
+            images = absolute(given, row["folder"], row["id"])["figure_images"]
+            figures = json.loads(row["figures"] or "[]")
+            found += [(figure["name"], images[figure["image"]]) for figure in figures if figure.get("image") is not None]
+        return found
 
     def generated_requests(self, most: int) -> list[GenerationRequest]:
         """The requests of the videos that workers of this studio finished last, newest first; imported ones are left out."""
@@ -180,11 +205,11 @@ class Store(Database):
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
         return [job.request for job in _jobs(self._rows(sql, (most,)))]
 
-    def videos(self, selection: Selection) -> list[Job]:
+    def videos(self, selection: Selection) -> list[ListedJob]:
         """The jobs with a video that fit the selection, in its order."""
         where, values = condition(selection)
-        sql = f"SELECT * FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
-        return _jobs(self._rows(sql, (*values, selection.most)))
+        sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
+        return _listed_jobs(self._rows(sql, (*values, selection.most)))
 
     def count_videos(self, selection: Selection) -> int:
         """How many fit the selection, without a limit."""
@@ -274,18 +299,27 @@ class Store(Database):
     def revise(self, job_id: str, request: GenerationRequest) -> bool:
         """Replaces the request of a waiting job; False if it is no longer waiting."""
         with self._transaction(is_durable=True) as database:
-            sql = "UPDATE jobs SET request = ? WHERE id = ? AND state = 'queued'"
-            return database.execute(sql, (_as_stored(database, job_id, request), job_id)).rowcount == 1
+            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND state = 'queued'"
+            values = _as_stored(database, job_id, request), json.dumps(RequestSummary.of(request).to_json()), job_id
+            return database.execute(sql, values).rowcount == 1
 
     def close_open(self, job_id: str, request: GenerationRequest) -> None:
         """Replaces the request of an open video by the one that makes it again; does nothing to others."""
         with self._transaction() as database:
-            sql = "UPDATE jobs SET request = ? WHERE id = ? AND json_extract(request, '$.is_open')"
-            database.execute(sql, (_as_stored(database, job_id, request), job_id))
+            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
+            values = _as_stored(database, job_id, request), json.dumps(RequestSummary.of(request).to_json()), job_id
+            database.execute(sql, values)
 
     def last_event(self, job_id: str) -> Event | None:
         """The job's newest event."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
+        return next(map(_event, self._rows(sql, (job_id,))), None)
+
+    def last_progress(self, job_id: str) -> Event | None:
+        """The job's newest event that holds no video."""
+        sql = (
+            f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.result') IS NULL ORDER BY sequence DESC LIMIT 1"
+        )
         return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def result(self, job_id: str) -> VideoResult | None:
@@ -294,13 +328,14 @@ class Store(Database):
 
     def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
         """Those of these jobs whose video has sound."""
-        rows = self._rows(_WITH_SOUND, (json.dumps(list(job_ids)),))
+        sql = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND has_sound"
+        rows = self._rows(sql, (json.dumps(list(job_ids)),))
         return frozenset(row["id"] for row in rows)
 
-    def failures(self, most: int) -> list[tuple[Job, Failed]]:
+    def failures(self, most: int) -> list[tuple[ListedJob, Failed]]:
         """The jobs that failed last, with their reasons, newest first."""
-        sql = "SELECT * FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
-        ends = [(job, self.last_event(job.id)) for job in map(_job, self._rows(sql, (most,)))]
+        sql = f"SELECT {_LISTED} FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
+        ends = [(job, self.last_event(job.id)) for job in _listed_jobs(self._rows(sql, (most,)))]
         return [(job, event) for job, event in ends if isinstance(event, Failed)]
 
     def add_timing(self, run: Run) -> None:
@@ -402,9 +437,12 @@ class Store(Database):
             sql = "SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')"
             return database.execute(sql, (job_id,)).fetchone() is not None
         result = getattr(event, "result", None)
-        seconds = result.num_frames / result.fps if result else None
-        sql = "UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ? WHERE id = ? AND state IN ('queued', 'running')"
-        return database.execute(sql, (event.kind, time.time(), int(result is not None), seconds, job_id)).rowcount == 1
+        sql = (
+            "UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ?, has_sound = ?, made_seconds = ?"
+            " WHERE id = ? AND state IN ('queued', 'running')"
+        )
+        made = (result.num_frames / result.fps, int(result.has_sound), result.seconds.get("total")) if result else (None,) * 3
+        return database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount == 1
 
     def _check_whole(self) -> None:
         """Raises: sqlite3.DatabaseError if a page of the file is damaged, which else shows only when the page is needed."""
@@ -420,6 +458,11 @@ class Store(Database):
                     database.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}")
             for statement in filter(str.strip, _FILL_LATER_COLUMNS.split(";")):
                 database.execute(statement)
+            rows = database.execute("SELECT id, folder, request FROM jobs WHERE summary IS NULL").fetchall()
+            for row in rows:
+                with suppress(RequestError):  # logged; the job is not listed
+                    summary = RequestSummary.of(read_request(row["request"], row["folder"], row["id"]))
+                    database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (json.dumps(summary.to_json()), row["id"]))
 
     @contextmanager
     def _transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
@@ -451,60 +494,33 @@ def _event(row: sqlite3.Row) -> Event:
     return events.from_json(absolute(json.loads(row["event"]), row["folder"], row["job_id"]))
 
 
-class _Requests:
-    """Keeps requests that were read last, so that each list of jobs does not read them again. Safe from several threads."""
-
-    def __init__(self, most_characters: int) -> None:
-        self._most, self._size = most_characters, 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, str], GenerationRequest] = OrderedDict()  # the one that was used last is last
-        self._refused: set[str] = set()
-
-    def read(self, text: str, folder: str, job_id: str) -> GenerationRequest:
-        """The request that this JSON of a job's row holds. Raises: RequestError."""
-        key = text, folder, job_id
-        with self._lock:
-            if (found := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
-                return found
-        try:
-            request = GenerationRequest.from_stored(absolute(json.loads(text), folder, job_id))
-        except RequestError as error:
-            if job_id not in self._refused:
-                self._refused.add(job_id)
-                log.warning("job %s is not listed: %s", job_id, error)
-            raise
-        with self._lock:
-            self._size += len(text) if key not in self._kept else 0
-            self._kept[key] = request
-            while self._size > self._most:
-                (old, _, _), _ = self._kept.popitem(last=False)
-                self._size -= len(old)
-        return request
-
-
-_read_request = _Requests(_MOST_READ_CHARACTERS).read
+def _facts(row: sqlite3.Row) -> dict[str, Any]:
+    """The fields of a `ListedJob`."""
+    return {
+        "id": row["id"],
+        "owner": row["owner"],
+        "summary": RequestSummary.from_json(json.loads(row["summary"])),
+        "state": row["state"],
+        "created": row["created"],
+        "started": row["started"],
+        "ended": row["ended"],
+        "folder": Path(row["folder"]),
+        "place": row["place"] if row["place"] is not None else row["created"],
+        "is_starred": bool(row["starred"]),
+        "deleted": row["deleted"],
+        "is_held": bool(row["held"]),
+        "is_stopped": bool(row["stopped"]),
+        "is_told": bool(row["told"]),
+        "project": row["project"],
+        "tags": tuple(json.loads(row["tags"])),
+        "has_video": bool(row["has_video"]),
+        "made_seconds": row["made_seconds"],
+    }
 
 
 def _job(row: sqlite3.Row) -> Job:
-    return Job(
-        id=row["id"],
-        owner=row["owner"],
-        request=_read_request(row["request"], row["folder"], row["id"]),
-        state=row["state"],
-        created=row["created"],
-        started=row["started"],
-        ended=row["ended"],
-        folder=Path(row["folder"]),
-        place=row["place"] if row["place"] is not None else row["created"],
-        is_starred=bool(row["starred"]),
-        deleted=row["deleted"],
-        is_held=bool(row["held"]),
-        is_stopped=bool(row["stopped"]),
-        is_told=bool(row["told"]),
-        project=row["project"],
-        tags=tuple(json.loads(row["tags"])),
-    )
+    request = read_request(row["request"], row["folder"], row["id"])
+    return Job(**_facts(row), request=request)
 
 
 def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
@@ -514,3 +530,8 @@ def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
         with suppress(RequestError):
             jobs.append(_job(row))
     return jobs
+
+
+def _listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
+    """Return the jobs of these rows, except those without a summary: this version refuses their requests."""
+    return [ListedJob(**_facts(row)) for row in rows if row["summary"] is not None]

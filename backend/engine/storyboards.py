@@ -14,6 +14,7 @@ from backend.contract.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESUL
 from backend.engine.folder import open_inputs, put_in, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
+from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
 from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.film import cut_request
@@ -58,6 +59,7 @@ def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine:
     job = Job(
         id=job_id,
         owner=owner,
+        summary=RequestSummary.of(request),
         request=request,
         state="queued",
         created=time.time(),

@@ -27,6 +27,7 @@ class Timings:
     def __init__(self, store: Store, num_weights: Callable[[str], int | None] = lambda name: None):
         self._store, self._num_weights = store, num_weights
         self._estimates: dict[tuple, Estimate | None] = {}
+        self.count = 0  # of the videos that were learned from
         self._loading: dict[str, float | None] = {}  # seconds by checkpoint
 
     def estimate(
@@ -97,6 +98,7 @@ class Timings:
                 run = Run(shape=entry.shape, steps=request.num_steps, num_tokens=tokens, seconds=made, device=device_kind)
                 self._store.add_timing(run)
             self._estimates.clear()
+            self.count += 1
             self._loading.clear()
         except (sqlite3.Error, RequestError):
             logger.exception("What a video took could not be kept")

@@ -5,6 +5,7 @@ from pathlib import Path
 from backend.contract.events import VideoResult
 from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
+from backend.engine.summary import RequestSummary
 from presets import load_preset
 
 
@@ -16,6 +17,7 @@ def a_job(folder: Path = Path("/data/runs/job-1"), owner: str = "visitor-1", **o
     return Job(
         id=folder.name,
         owner=owner,
+        summary=RequestSummary.of(a_request(**overrides)),
         request=a_request(**overrides),
         state="running",
         created=1.0,

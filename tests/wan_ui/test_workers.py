@@ -86,19 +86,19 @@ class Engine:
     def counts(self):
         return {"finished": 2}
 
-    def last_event(self, job_id):
+    def last_progress(self, job_id):
         return None
 
     def failures(self, most):
         return []
 
-    def shape(self, request):
-        return Shape.of(request)
+    def shape_of_job(self, job):
+        return Shape.of(job.request)
 
     def is_warm(self, shape):
         return True
 
-    def estimate(self, request):
+    def estimate_job(self, job):
         return Estimate(seconds=10.0, compile_seconds=0.0, is_warm=True, basis="measured", runs=1)
 
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from backend.contract.events import Event, Failed
 from backend.engine.engine import Engine
-from backend.engine.job import Job
+from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.feed import Feed
@@ -75,15 +75,26 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
     return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))
 
 
-def view_of(desk: Desk, job: Job) -> StageView:
-    """The job's last event as a view; enough for a line about it."""
-    if job.state == "queued":
-        return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(desk, job))
-    event = desk.engine.last_event(job.id)
+def view_of(desk: Desk, job: ListedJob) -> StageView:
+    """The job's last event as a view."""
+    event = desk.engine.last_event(job.id) if job.state != "queued" else None
+    return advance(StageView(phase="queued"), event) if event else listed_view(desk, job)
+
+
+def listed_view(desk: Desk, job: ListedJob) -> StageView:
+    """The job's progress for a list. It has no `result`: `ListedJob` says whether there is a video, and no request is parsed."""
+    match job.state:
+        case "queued":
+            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(desk, job))
+        case "finished":
+            return StageView(phase="finished", fraction=1.0)
+        case "cancelled":
+            return StageView(phase="cancelled")
+    event = desk.engine.last_progress(job.id)
     return advance(StageView(phase="queued"), event) if event else StageView(phase="queued")
 
 
-def _place(desk: Desk, job: Job) -> str:
+def _place(desk: Desk, job: ListedJob) -> str:
     """Where the work on a waiting job was interrupted; "" if it has not begun."""
     interruptions = desk.engine.interruptions(job.id) if job.has_begun else []
     return interruptions[-1].place if interruptions else ""

@@ -24,7 +24,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.engine.job import Job
+from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
 from backend.media.stills import write_original, write_poster
@@ -44,7 +44,7 @@ BEFORE = "before.mp4"
 _SHOT_POSTER = re.compile(r"shot_videos-([1-9]\d?)\.webp")
 
 
-def media_url(job: Job, file: str | Path) -> str:
+def media_url(job: ListedJob, file: str | Path) -> str:
     """The address of a file of this job: an absolute path below its folder, or a name relative to it."""
     path = Path(file)
     name = path.relative_to(job.folder) if path.is_absolute() else path

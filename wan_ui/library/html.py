@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from backend.contract.events import VideoResult
 from backend.contract.upscaling import FOREIGN
-from backend.engine.job import Job
+from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
@@ -27,7 +27,7 @@ from wan_ui.words.english import Texts
 class Shelf:
     """The grid's content: jobs with a video, how many there are in all, the chosen one, and those with sound."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[ListedJob, ...]
     count: int
     chosen: str = ""
     is_filtered: bool = False
@@ -48,8 +48,8 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
     )
 
 
-def _card(job: Job, shelf: Shelf, texts: Texts) -> str:
-    request, one, is_chosen, sounds = job.request, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
+def _card(job: ListedJob, shelf: Shelf, texts: Texts) -> str:
+    request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
     named = name_of(request, texts)
     label = f"{named}{texts.between}{texts.with_sound}" if sounds else named
     ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""

@@ -27,5 +27,5 @@ class LiveHandlers(Panel):
     def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
         presets = [preset for preset in list_presets() if preset.live and self.desk.offers(visit)(preset)]
-        running = [job.id for job in self.desk.engine.library.unended(visit.owner) if job.request.is_open]
+        running = [job.id for job in self.desk.engine.library.unended(visit.owner) if job.summary.is_open]
         return {self.panel: live_html(presets, running[0] if running else "", visit.texts)}

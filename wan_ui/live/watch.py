@@ -55,7 +55,7 @@ class Watch:
 
     def _over(self, now: float) -> list[str]:
         """The open videos to end now. Where the server has just started, pages have `UNSEEN_SECONDS` to come back."""
-        running = [job for job in self._engine.library.unended(None) if job.request.is_open]
+        running = [job for job in self._engine.library.unended(None) if job.summary.is_open]
         others_wait = any(job.state == "queued" for job in self._engine.library.unended(None))
         with self._lock:
             known = {job.id for job in running}

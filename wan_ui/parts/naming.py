@@ -1,9 +1,10 @@
 """What a video is called where it is shown: its prompt, or what it is if it has none."""
 
 from backend.contract.settings import VideoSettings
+from backend.engine.summary import RequestSummary
 from wan_ui.words.english import Texts
 
 
-def name_of(request: VideoSettings, texts: Texts) -> str:
+def name_of(request: VideoSettings | RequestSummary, texts: Texts) -> str:
     """The name of the request's video."""
     return request.prompt or texts.animated

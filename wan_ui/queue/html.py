@@ -7,7 +7,7 @@ from itertools import groupby
 from backend.contract.shape import Shape
 from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
-from backend.engine.job import Job
+from backend.engine.job import ListedJob
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.naming import name_of
@@ -18,13 +18,13 @@ from wan_ui.words.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A job in the queue. `wait` is when it is expected to be done, in seconds from now (None if not
-    known); `place` counts everybody's waiting jobs from 1."""
+    """A job in the queue. Only waiting jobs have a `shape` and an estimate. `wait` is when it is expected to be done, in seconds
+    from now (None if not known); `place` counts everybody's waiting jobs from 1."""
 
-    job: Job
+    job: ListedJob
     view: StageView
-    shape: Shape
-    is_warm: bool
+    shape: Shape | None = None
+    is_warm: bool = False
     place: int = 0
     wait: float | None = None
     estimate: Estimate | None = None
@@ -69,6 +69,7 @@ def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
     parts = []
     for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
         entries = tuple(entries)
+        assert shape is not None, "a waiting job has one"
         words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
         state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
         waits = [entry.wait for entry in entries if entry.wait is not None]
@@ -86,7 +87,7 @@ def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
 
 
 def _item(entry: Entry, texts: Texts) -> str:
-    job, request = entry.job, entry.job.request
+    job, request = entry.job, entry.job.summary
     label = escape(texts.queue_show.format(prompt=name_of(request, texts)))
     facts = texts.queue_steps.format(steps=request.num_steps, seed=request.seed)
     percent = round(entry.view.fraction * 100)
@@ -103,7 +104,7 @@ def _item(entry: Entry, texts: Texts) -> str:
 def _thumb(entry: Entry) -> str:
     if entry.job.state == "running" and entry.view.preview:
         return f'<img src="{media_url(entry.job, entry.view.preview)}" alt="">'
-    if entry.view.result:
+    if entry.job.has_video:
         return f'<img src="{media_url(entry.job, "poster.webp")}" alt="" loading="lazy">'
     return f'<i class="thumb">{entry.place or ""}</i>'
 
@@ -123,7 +124,7 @@ def _state(entry: Entry, texts: Texts) -> str:
             words["compiling"] = texts.compiling.format(what=detail_words(view.what, texts))
             return words.get(view.phase, texts.starting)
         case "finished":
-            return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))) if view.result else ""
+            return texts.finished.format(seconds=spoken_seconds(entry.job.made_seconds or 0.0)) if entry.job.has_video else ""
         case "cancelled":
             return texts.cancelled
         case "failed":
@@ -132,7 +133,8 @@ def _state(entry: Entry, texts: Texts) -> str:
 
 
 def _buttons(entry: Entry, texts: Texts) -> str:
-    job_id, is_held_by_form = entry.job.id, entry.job.request.is_from_pictures and not entry.job.request.finished_video
+    job_id, request = entry.job.id, entry.job.summary
+    is_held_by_form = request.is_from_pictures and not request.is_upscaling
     match entry.job.state:
         case "queued":
             held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []

@@ -8,10 +8,10 @@ from heapq import heapreplace
 from weakref import WeakKeyDictionary
 
 from backend.engine.engine import Engine
-from backend.engine.estimate import Estimate
-from backend.engine.job import Job
+from backend.engine.job import ListedJob
+from backend.errors import StudioError
 from wan_ui.desk.desk import Desk
-from wan_ui.desk.followers import view_of
+from wan_ui.desk.followers import listed_view
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
@@ -85,12 +85,15 @@ def _line_of(desk: Desk) -> Line:
     return Line(running=running, waiting=tuple(_with_waits(desk, queued, everybody)))
 
 
-def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[Entry]:
+def _with_waits(desk: Desk, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
     """All waiting jobs, with the seconds until each should be done; each goes to the worker that is free first."""
     free = _free_in(desk, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:
-        entry = _entry(desk, job)
+        try:
+            entry = _entry(desk, job)
+        except StudioError:  # its request is of another version, or it has gone
+            continue
         known = known and entry.estimate is not None
         done = free[0]
         if entry.estimate is not None:
@@ -101,7 +104,7 @@ def _with_waits(desk: Desk, line: list[Job], everybody: dict[str, Job]) -> list[
     return entries
 
 
-def _free_in(desk: Desk, jobs: Iterable[Job]) -> list[float]:
+def _free_in(desk: Desk, jobs: Iterable[ListedJob]) -> list[float]:
     """The seconds until each worker that can run is free, as a heap; one at least."""
     free = [0.0] * max(1, sum(worker.is_fit for worker in desk.engine.workers()))
     for job in jobs:
@@ -110,15 +113,17 @@ def _free_in(desk: Desk, jobs: Iterable[Job]) -> list[float]:
     return free
 
 
-def _entry(desk: Desk, job: Job) -> Entry:
-    estimated: Estimate | None = desk.engine.estimate(job.request) if job.state == "queued" else None
-    shape = desk.engine.shape(job.request)
-    return Entry(job=job, view=view_of(desk, job), shape=shape, estimate=estimated, is_warm=desk.engine.is_warm(shape))
+def _entry(desk: Desk, job: ListedJob) -> Entry:
+    view = listed_view(desk, job)
+    if job.state != "queued":
+        return Entry(job=job, view=view)
+    shape = desk.engine.shape_of_job(job)
+    return Entry(job=job, view=view, shape=shape, estimate=desk.engine.estimate_job(job), is_warm=desk.engine.is_warm(shape))
 
 
-def _left(desk: Desk, job: Job) -> float | None:
-    view = view_of(desk, job)
+def _left(desk: Desk, job: ListedJob) -> float | None:
+    view = listed_view(desk, job)
     if view.seconds_left is not None:
         return view.seconds_left
-    estimated = desk.engine.estimate(job.request)
+    estimated = desk.engine.estimate_job(job)
     return estimated.seconds if estimated else None

@@ -14,7 +14,7 @@ from backend.contract.numbers import check_size
 from backend.contract.request import find_preset
 from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.cleaning import Limits
-from backend.engine.job import Job
+from backend.engine.job import ListedJob
 from backend.errors import RequestError, one_line, short
 from presets import Preset
 from wan_ui.parts.notes import without_paths
@@ -127,9 +127,9 @@ def spoken(num_frames: int, fps: int) -> str:
     return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
 
 
-def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
+def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, Any]:
     """The job as OpenAI's `video`, and with what ours have besides; `view` is how far it is."""
-    request, is_done = job.request, job.state == "finished"
+    request, is_done = job.summary, job.state == "finished"
     expires = None
     if is_done and job.ended is not None and limits.days is not None and not job.is_starred:
         expires = int(job.ended + limits.days * _DAY)
@@ -143,7 +143,7 @@ def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
         "completed_at": int(job.ended) if is_done and job.ended is not None else None,
         "expires_at": expires,
         "seconds": spoken(request.total_frames, request.fps),
-        "size": "{}x{}".format(*request.final_size),
+        "size": f"{request.final_width}x{request.final_height}",
         "prompt": request.prompt,
         "remixed_from_video_id": None,
         "error": _error(job, view),
@@ -153,7 +153,7 @@ def video_object(job: Job, view: StageView, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _error(job: Job, view: StageView) -> dict[str, Any] | None:
+def _error(job: ListedJob, view: StageView) -> dict[str, Any] | None:
     if job.state == "cancelled":
         return {"code": "cancelled", "message": "The video was stopped."}
     if job.state != "failed":

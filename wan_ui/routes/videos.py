@@ -24,12 +24,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from backend.contract.settings import FOR_PROGRAMS
-from backend.engine.job import Job
+from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.driven import described
-from wan_ui.desk.followers import view_of
+from wan_ui.desk.followers import listed_view
 from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
 from wan_ui.desk.opening import unless_gone
 from wan_ui.desk.visit import Visit
@@ -164,8 +164,8 @@ class Videos:
             "has_more": len(jobs) > len(shown),
         }
 
-    def _object(self, job: Job) -> dict[str, Any]:
-        return video_object(job, view_of(self._desk, job), self._desk.engine.cleaner.limits)
+    def _object(self, job: ListedJob) -> dict[str, Any]:
+        return video_object(job, listed_view(self._desk, job), self._desk.engine.cleaner.limits)
 
     def _job(self, request: Request, visit: Visit) -> Job:
         """The caller's job. Raises: VideoMissing alike for others' jobs, deleted ones and those that never were."""

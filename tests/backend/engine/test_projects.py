@@ -29,7 +29,7 @@ def made(engine: Engine, prompt: str = "a red square", owner: str = "ann", **cha
 
 
 def prompts(engine: Engine, **selection) -> list[str]:
-    return [job.request.prompt for job in engine.library.videos(Selection(owner="ann", **selection))]
+    return [job.summary.prompt for job in engine.library.videos(Selection(owner="ann", **selection))]
 
 
 def imported(engine: Engine, archive: Path, tmp_path: Path, owner: str = "ann") -> tuple[Project, int]:
@@ -117,7 +117,8 @@ def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     assert here.cage.follow(here.exporting_project(here.projects.find(film.id, "ann"), archive)) == 2
     project, count = imported(there, archive, tmp_path, "bob")
     assert (project.name, count, project.videos) == ("film", 2, 2)
-    jobs = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    listed = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    jobs = [there.job(one.id) for one in listed]
     for job, before in zip(jobs, (here.job(first), here.job(second)), strict=True):
         old, new = here.library.result(before.id), there.library.result(job.id)
         assert job.request.for_sharing() == before.request.for_sharing() and job.created == before.created
@@ -141,7 +142,8 @@ def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tm
     job = here.submit(GenerationRequest.from_preset(load_preset("wan-tiny"), shots=rows, track=music, seed=1), "ann")
     here.cage.follow(here.exporting_project(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, _ = imported(there, tmp_path / "film.zip", tmp_path, "bob")
-    (found,) = there.library.videos(Selection(owner="bob", project=project.id))
+    (listed,) = there.library.videos(Selection(owner="bob", project=project.id))
+    found = there.job(listed.id)
     assert found.request.for_sharing() == job.request.for_sharing() and found.request.total_frames == 12
     assert {path.name for path in found.folder.iterdir()} == {path.name for path in job.folder.iterdir()}
     assert there.submit(found.request, "bob").state == "finished", "and is cut again"
@@ -175,7 +177,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
     assert all(Path(path).is_relative_to(tmp_path / "elsewhere") for path in taken.values())
     story_there = next(job for job in there.library.videos(Selection(owner="bob", project=project.id, has_figures=True)))
-    assert story_there.request.for_sharing() == newest.request.for_sharing()
+    assert there.job(story_there.id).request.for_sharing() == newest.request.for_sharing()
 
 
 def hostile(archive: Path, name: str) -> None:
@@ -306,7 +308,8 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
         bad.writestr("videos/0001.mp4", video)
         bad.writestr(MANIFEST, json.dumps(manifest))
     project, _ = imported(engine, archive, tmp_path)
-    (job,) = engine.library.videos(Selection(project=project.id))
+    (listed,) = engine.library.videos(Selection(project=project.id))
+    job = engine.job(listed.id)
     assert (job.request.image, job.request.sound, job.tags, job.is_starred) == (None, None, (), False)
 
 
@@ -330,5 +333,5 @@ def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
     project, _ = imported(engine, archive, tmp_path)
     (job,) = engine.library.videos(Selection(project=project.id))
     result = engine.library.result(job.id)
-    assert project.name == "night film" and job.request.total_frames == job.request.num_frames
+    assert project.name == "night film" and job.summary.total_frames == job.summary.num_frames
     assert (result.notes, result.versions, result.seconds) == (("a note",), {"jax": "1.0"}, {"save": 1.5})

@@ -14,6 +14,7 @@ from backend.contract.shape import Shape
 from backend.engine.estimate import Run
 from backend.engine.job import Job, new_job_id
 from backend.engine.store import Store
+from backend.engine.summary import RequestSummary
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from presets import load_preset
 
@@ -33,6 +34,7 @@ def add(store: Store, owner: str = "ann", engine: str = "e") -> str:
         Job(
             id=job_id,
             owner=owner,
+            summary=RequestSummary.of(REQUEST),
             request=REQUEST,
             state="queued",
             created=time.time(),
@@ -95,7 +97,9 @@ def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
         store.start(job_id)
         store.append(job_id, Cancelled())
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
-        database.execute("UPDATE jobs SET request = json_set(request, '$.solver', 'of a newer version') WHERE id = ?", (refused,))
+        change = "UPDATE jobs SET summary = NULL, request = json_set(request, '$.solver', 'of another version') WHERE id = ?"
+        database.execute(change, (refused,))
+    store._add_later_columns()  # as at the next start
     for _ in range(2):
         assert [job.id for job in store.jobs()] == [job.id for job in store.ended()] == [readable]
     assert [record.getMessage() for record in caplog.records if refused in record.getMessage()] == [

@@ -55,7 +55,7 @@ def test_it_goes_on_with_the_shot_that_it_had_reached(killed):
 
 def test_each_shot_is_a_video_in_the_library_of_the_same_owner(engine, killed):
     job, _ = killed
-    videos = {video.id: video for video in engine.library.videos(Selection(owner="ann"))}
+    videos = {video.id: engine.job(video.id) for video in engine.library.videos(Selection(owner="ann"))}
     assert set(videos) == {job.id, *(shot_id(job.id, number) for number in (1, 2, 3))}
     assert engine.library.videos(Selection(owner="bob")) == []
     for number, prompt in enumerate(PROMPTS, 1):

@@ -56,7 +56,7 @@ def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
     project, _ = engine.cage.follow(engine.importing_project(archive, unpacked, "ann"))
     shutil.rmtree(unpacked)
     (job,) = engine.library.videos(Selection(owner="ann", project=project.id))
-    return job
+    return engine.job(job.id)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,7 +8,7 @@ from wan_ui.live.watch import TURN_SECONDS, UNSEEN_SECONDS, Watch
 
 
 def job(name: str, state: str = "running", is_open: bool = True) -> SimpleNamespace:
-    return SimpleNamespace(id=name, state=state, request=SimpleNamespace(is_open=is_open))
+    return SimpleNamespace(id=name, state=state, summary=SimpleNamespace(is_open=is_open))
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""The few values of a request that lists show, stored in one small column so that no list parses whole requests."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from backend.contract.request import GenerationRequest
+from backend.contract.texts import MAX_CHARACTERS
+from backend.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestSummary:
+    """What lists show of a request. `final_width` and `final_height` are the pixels of the file. `is_upscaling`: it only makes a
+    finished video larger. `digest` differs whenever the request does."""
+
+    preset: str
+    prompt: str
+    seed: int
+    width: int
+    height: int
+    final_width: int
+    final_height: int
+    num_frames: int
+    total_frames: int
+    fps: int
+    num_steps: int
+    is_open: bool
+    is_from_pictures: bool
+    is_upscaling: bool
+    has_shots: bool
+    has_figures: bool
+    digest: str
+
+    @classmethod
+    def of(cls, request: GenerationRequest) -> Self:
+        """The summary of a whole request."""
+        text = json.dumps(request.to_json(), sort_keys=True)
+        final_width, final_height = request.final_size
+        return cls(
+            preset=request.preset[:MAX_CHARACTERS],
+            prompt=request.prompt[:MAX_CHARACTERS],
+            seed=request.seed,
+            width=request.width,
+            height=request.height,
+            final_width=final_width,
+            final_height=final_height,
+            num_frames=request.num_frames,
+            total_frames=_total_frames(request),
+            fps=request.fps,
+            num_steps=request.num_steps,
+            is_open=request.is_open,
+            is_from_pictures=request.is_from_pictures,
+            is_upscaling=bool(request.finished_video),
+            has_shots=bool(request.shots),
+            has_figures=bool(request.figures),
+            digest=hashlib.sha256(text.encode()).hexdigest()[:32],
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The summary that `to_json` wrote. Fields of a newer version are ignored."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `from_json`."""
+        return asdict(self)
+
+
+def _total_frames(request: GenerationRequest) -> int:
+    """The frames of all shots together; of a preset that no longer exists, those of one shot."""
+    try:
+        return request.total_frames
+    except RequestError:
+        return request.num_frames

@@ -1,0 +1,146 @@
+"""Lists of videos read columns: however heavy the stored requests are, no list parses one, also in a store of an earlier version."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from backend.contract.events import Finished
+from backend.contract.request import GenerationRequest
+from backend.engine.engine import Engine
+from backend.engine.job import Job, Selection, new_job_id
+from backend.engine.store import Store
+from backend.engine.summary import RequestSummary
+from tests.backend.conftest import FAKE
+from tests.wan_ui.builders import a_job, a_request, a_result
+from wan_ui.desk.desk import Desk
+from wan_ui.desk.visit import Visit
+from wan_ui.door.access import Access
+from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.library.handlers import LibraryHandlers
+from wan_ui.queue.reading import queue_now
+from wan_ui.routes.changes import _look
+from wan_ui.routes.videos import Videos
+
+VIDEOS, CUES = 30, 20_000
+TOKEN = "a" * 43
+COLUMNS = ("summary", "has_sound", "made_seconds")
+
+
+def fill(data_dir: Path) -> None:
+    """Finished videos with many cues each, in a store as earlier versions wrote it."""
+    data_dir.mkdir()
+    store, owner = Store(data_dir / "jobs.sqlite3"), owner_of({COOKIE: TOKEN})
+    cues = [{"block": 1}] * CUES
+    figures = {"figures": [{"name": "anna", "image": 0}], "figure_images": ["/figure.png"]}
+    request = GenerationRequest.from_stored(a_request().to_json() | {"cues": cues} | figures)
+    for _ in range(VIDEOS):
+        folder = data_dir / "runs" / new_job_id()
+        folder.mkdir(parents=True)
+        values = {"request": request, "summary": RequestSummary.of(request), "state": "queued", "created": time.time()}
+        store.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
+        store.append(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
+    store.close()
+    database = sqlite3.connect(data_dir / "jobs.sqlite3")
+    for column in COLUMNS:
+        database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+    database.commit()
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Iterator[Desk]:
+    data_dir = tmp_path_factory.mktemp("lists") / "data"
+    fill(data_dir)
+    engine = Engine(data_dir, pipeline=FAKE, start_worker=False)
+    engine.projects.create(owner_of({COOKIE: TOKEN}), "film")
+    yield Desk(engine=engine, access=Access.of(data_dir), can_run=engine.has_weights)
+    engine.close()
+
+
+@pytest.fixture
+def visit(desk) -> Visit:
+    return desk.visit(SimpleNamespace(cookies={COOKIE: TOKEN}, session_hash="x", headers={"accept-language": "en"}, client=None))
+
+
+def library_grid(desk: Desk, visit: Visit, **selection) -> str:
+    panel = SimpleNamespace(selection=lambda values, visit: Selection(owner=visit.owner, **selection), chosen="chosen")
+    return LibraryHandlers._grid(SimpleNamespace(desk=desk, panel=panel), {"chosen": ""}, visit)
+
+
+def found(desk: Desk, visit: Visit) -> str:
+    asked = {"presets": ("wan-tiny",), "size": "small", "order": "largest", "words": ("red", "circle"), "has_figures": True}
+    return library_grid(desk, visit, **asked)
+
+
+def videos_page(desk: Desk, visit: Visit) -> str:
+    page = Videos(desk)._page({"limit": "100"}, visit)
+    first = page["data"][0]
+    assert len(page["data"]) == VIDEOS and (first["model"], first["seed"]) == ("wan-tiny", 7)
+    assert (first["status"], first["size"], first["seconds"], first["progress"]) == ("completed", "96x96", "1", 100)
+    return first["prompt"]
+
+
+LISTS = ("library", "search", "queue", "changes", "videos", "prompts", "characters", "projects")
+
+
+def read_list(name: str, desk: Desk, visit: Visit) -> str:
+    """What this list shows."""
+    library = desk.engine.library
+    match name:
+        case "library":
+            return library_grid(desk, visit)
+        case "search":
+            return found(desk, visit)
+        case "queue":
+            return queue_now(desk, visit)
+        case "changes":
+            return _look(desk, visit)[0]["queue"]
+        case "videos":
+            return videos_page(desk, visit)
+        case "prompts":
+            return str(library.prompts(visit.owner, 10))
+        case "characters":
+            return str(library.figures(visit.owner, "", 10))
+        case _:
+            return str(desk.engine.projects.of(visit.owner))
+
+
+@pytest.fixture
+def parses(monkeypatch) -> list[str]:
+    """The presets of the requests that were parsed."""
+    parsed, parse = [], GenerationRequest.from_stored
+
+    def count(data):
+        parsed.append(data["preset"])
+        return parse(data)
+
+    monkeypatch.setattr(GenerationRequest, "from_stored", count)
+    return parsed
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_heavy_videos_parses_no_request(desk, visit, parses, name):
+    shown = read_list(name, desk, visit)
+    assert {"characters": "/figure.png", "projects": "film"}.get(name, "a red circle") in shown
+    assert parses == []
+
+
+def test_a_store_of_an_earlier_version_is_filled(desk, visit):
+    listed = desk.engine.library.videos(Selection(owner=visit.owner))
+    assert len(listed) == VIDEOS
+    assert listed[0].summary == RequestSummary.of(desk.engine.job(listed[0].id).request)
+    assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
+    assert desk.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
+    assert "0:04" in queue_now(desk, visit) or "4.2" in queue_now(desk, visit)
+
+
+def test_a_summary_is_short_and_differs_whenever_the_request_does():
+    request = a_request()
+    heavy = GenerationRequest.from_stored(request.to_json() | {"cues": [{"block": 1}] * CUES})
+    assert len(str(RequestSummary.of(heavy))) < 1000
+    assert RequestSummary.of(heavy).digest != RequestSummary.of(request).digest
+    assert a_job(guidance=[2.0]).summary != a_job(guidance=[3.0]).summary
