@@ -41,16 +41,19 @@ def _digest(parts: Sequence[str]) -> str:
 
 @functools.cache
 def _meaning(path: Path) -> str:
-    """The file without its comments."""
+    """Return the file without comments, docstrings and imports, so that texts and names of modules may change."""
     text = path.read_text("utf-8")
     return _written(ast.parse(text)) if path.suffix == ".py" else text
 
 
 def _written(part: object) -> str:
-    """A part of a syntax tree, the same in every version of Python: empty fields, of which each adds some, are left out."""
+    """Return a part of a syntax tree as text. Omit empty fields, because each version of Python adds some."""
     if isinstance(part, list):
-        return f"[{','.join(map(_written, part))}]"
+        return f"[{','.join(text for text in map(_written, part) if text)}]"
     if not isinstance(part, ast.AST):
         return repr(part)
+    is_docstring = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+    if is_docstring or isinstance(part, ast.Import | ast.ImportFrom):
+        return ""
     fields = (f"{name}={_written(value)}" for name, value in ast.iter_fields(part) if value not in (None, []))
     return f"{type(part).__name__}({','.join(fields)})"
