@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Sequence
 
 from backend.commands.module_process import compile_in_process, refuse_topology
-from backend.contract.request import find_preset
 from backend.errors import StudioError
+from backend.schemas.request import find_preset
 from backend.settings import PROJECT_FOLDER
 from benchmarks.predicted import Figures, Row, figures_of, read_rows, write_rows
 from benchmarks.predicted_tables import changed_files

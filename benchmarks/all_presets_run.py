@@ -14,10 +14,10 @@ from typing import Any
 import jax
 
 from backend.commands.module_process import say
-from backend.contract.request import example_request, find_preset
-from backend.contract.worker import AXES
 from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.worker import AXES
 from backend.tpu.fingerprint import fingerprint
 from backend.tpu.live_rate import live_rate
 from backend.tpu.report import Inspector, Slice, describe_slice, report

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.contract.events import Finished, Interrupted, ShotBegun, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
+from backend.schemas.events import Finished, Interrupted, ShotBegun, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 CHIPS = 4

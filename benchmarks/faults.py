@@ -36,9 +36,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from backend.contract.request import GenerationRequest
 from backend.errors import StudioError
 from backend.media.video import read_facts
+from backend.schemas.request import GenerationRequest
 
 PROJECT = Path(__file__).resolve().parents[1]
 FAULT_SECONDS = 2.0

@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from urllib.request import HTTPCookieProcessor, build_opener
 
-from backend.contract import events
-from backend.contract.events import Decoding, Encoding, Finished, Step, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts, WorkerStatus
 from backend.fleet.links import LINKS
+from backend.schemas import events
+from backend.schemas.events import Decoding, Encoding, Finished, Step, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Device, WorkerFacts, WorkerStatus
 from backend.workers.messages import Alive, Facts, JobEvent, Message, Run, Status, decode, encode
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset

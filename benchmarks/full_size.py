@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from backend.contract.events import Finished
+from backend.schemas.events import Finished
 from backend.weights.place import host_memory
 from presets import load_preset
 
@@ -142,10 +142,10 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
     import jax
     import numpy as np
 
-    from backend.contract.request import GenerationRequest
     from backend.families import of_preset
     from backend.pipeline import generate as pipeline
     from backend.pipeline import load as load_module
+    from backend.schemas.request import GenerationRequest
 
     preset = load_preset(name)
     jax.devices()

@@ -18,9 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.contract.cues import Cue
-from backend.contract.events import Block
-from backend.contract.request import GenerationRequest
 from backend.families.model import VIDEO
 from backend.pipeline import cue_conditions
 from backend.pipeline.denoising import Denoising
@@ -29,6 +26,9 @@ from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.work import run as do
+from backend.schemas.cues import Cue
+from backend.schemas.events import Block
+from backend.schemas.request import GenerationRequest
 from benchmarks.studio_load import resident, start_server, wait_until_ready
 from presets import load_preset
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from backend.contract.events import Finished
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.events import Finished
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from training.detector import detect
 from training.prompts import describe

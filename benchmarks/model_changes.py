@@ -21,13 +21,13 @@ from pathlib import Path
 from unittest import mock
 
 from backend.chips import CHIPS, GIB
-from backend.contract.events import Finished
-from backend.contract.request import example_request
 from backend.engine.engine import Engine
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.residents import ROOM, Bounds, Residents
+from backend.schemas.events import Finished
+from backend.schemas.request import example_request
 from backend.weights import kept
 from backend.workers.fetching import Fetch
 from presets import load_preset

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.commands.module_process import say
-from backend.contract.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest, find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset
 

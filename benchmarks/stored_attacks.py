@@ -15,8 +15,8 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image
 
-from backend.contract.settings import SETTINGS
 from backend.media.project_archive import FORMAT, MANIFEST
+from backend.schemas.settings import SETTINGS
 from benchmarks.hostile_requests import Stranger
 
 PRESET, VACE = "wan-tiny", "wan-tiny-vace"

@@ -17,13 +17,13 @@ from unittest import mock
 
 import numpy as np
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
 from backend.media.grading import grade_frames
 from backend.media.video import read_frames
 from backend.pipeline import story, storyboard
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

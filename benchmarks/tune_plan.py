@@ -21,12 +21,12 @@ if __name__ == "__main__":
     os.environ.update(tpu_compiler_environment())  # libtpu reads it when jax is imported
 
 from backend.chips import chip_of
-from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.families import of_preset
 from backend.families.plans import Subject, TriedPlan, TunedPlan, read_table, subject_of, write_table
 from backend.pipeline.load import describe_model
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
+from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.tpu.report import STEP, Inspector, Slice, report
 
 

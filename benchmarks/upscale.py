@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from backend.commands.module_process import compile_in_process
-from backend.contract.events import Finished
-from backend.contract.finished import as_clip, larger
-from backend.contract.request import GenerationRequest
 from backend.media.video import write_frames
+from backend.schemas.events import Finished
+from backend.schemas.finished import as_clip, larger
+from backend.schemas.request import GenerationRequest
 from backend.settings import leave_out_idle_libtpu, use_data_dir
 
 

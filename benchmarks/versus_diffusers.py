@@ -30,7 +30,6 @@ import torch
 from diffusers import LTX2Pipeline, WanPipeline, WanTransformer3DModel
 from safetensors.numpy import load_file
 
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.families.ltx.family import LtxKind
 from backend.families.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
@@ -38,6 +37,7 @@ from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run
+from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights, stack_weights
 from presets import load_preset
 

@@ -17,14 +17,14 @@ from unittest import mock
 
 import numpy as np
 
-from backend.contract import windows
-from backend.contract.events import Finished
-from backend.contract.geometry import latent_frames
-from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas import windows
+from backend.schemas.events import Finished
+from backend.schemas.geometry import latent_frames
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

@@ -22,8 +22,15 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
-from backend.contract.cues import Cue, merge_cues
-from backend.contract.events import (
+from backend.errors import KernelRefused, ModelError
+from backend.media.clips import read_clip_facts
+from backend.media.given_sounds import read_original
+from backend.media.pictures import crop_to, load_checked_image
+from backend.media.sound import Sound, add_sound, put_sound
+from backend.media.source import original
+from backend.media.video import read_frames, write_video
+from backend.schemas.cues import Cue, merge_cues
+from backend.schemas.events import (
     Block,
     Cancelled,
     Compiling,
@@ -39,19 +46,12 @@ from backend.contract.events import (
     Upscaling,
     VideoResult,
 )
-from backend.contract.live import FOLDER, frame_name
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import shot_request
-from backend.contract.sound import SoundPart
-from backend.contract.upscaling import without_upscaling
-from backend.contract.worker import Device
-from backend.errors import KernelRefused, ModelError
-from backend.media.clips import read_clip_facts
-from backend.media.given_sounds import read_original
-from backend.media.pictures import crop_to, load_checked_image
-from backend.media.sound import Sound, add_sound, put_sound
-from backend.media.source import original
-from backend.media.video import read_frames, write_video
+from backend.schemas.live import FOLDER, frame_name
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import shot_request
+from backend.schemas.sound import SoundPart
+from backend.schemas.upscaling import without_upscaling
+from backend.schemas.worker import Device
 from presets import Preset
 from tests.gates import has_gate, pass_gate
 

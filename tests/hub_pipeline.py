@@ -6,8 +6,8 @@ The engine reaches it by `Engine(..., pipeline="tests.hub_pipeline")`. Brings no
 import functools
 from collections.abc import Callable
 
-from backend.contract.events import Event
 from backend.pipeline.model_files import check_model
+from backend.schemas.events import Event
 from presets import Preset
 from tests import fake_pipeline
 from tests.fake_hub import REPOSITORY

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.contract.worker import Device, UnusedAccelerator
+from backend.schemas.worker import Device, UnusedAccelerator
 from backend.workers import unused_accelerator
 from tests import fake_pipeline
 

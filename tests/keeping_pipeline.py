@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from backend.contract.events import Event
-from backend.contract.request import GenerationRequest
-from backend.contract.worker import KeptModel
+from backend.schemas.events import Event
+from backend.schemas.request import GenerationRequest
+from backend.schemas.worker import KeptModel
 from backend.workers.pipeline import Key, Residents
 from presets import Preset
 from tests import fake_pipeline

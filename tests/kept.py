@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.contract.request import GenerationRequest
 from backend.files import replacing
+from backend.schemas.request import GenerationRequest
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "torch", "diffusers", "transformers")
 FLAGS = ("XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")

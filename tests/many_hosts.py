@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from backend.contract.worker import Hosts
+from backend.schemas.worker import Hosts
 from backend.settings import PROJECT_FOLDER
 from backend.slice.link import free_port
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backend.commands import reference
-from backend.contract.settings import SETTINGS
+from backend.schemas.settings import SETTINGS
 from backend.settings import PROJECT_FOLDER
 from tests.wan_ui import screenshots
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from backend.contract.events import Cancelled, Finished, Loading
 from backend.engine.engine import Engine
+from backend.schemas.events import Cancelled, Finished, Loading
 from tests import gates
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from backend.contract.request import GenerationRequest
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests import kept as module
 from tests.kept import digest, kept, programs

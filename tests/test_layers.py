@@ -90,12 +90,12 @@ def test_the_light_layers_need_few_packages():
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers", "trials", "tpu"),
-    *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "contract"),
+    *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers"),
-    *("checkpoints", "media", "rewriting", "contract", GROUND),
+    *("checkpoints", "media", "rewriting", "schemas", GROUND),
 )
 FACES = re.compile(r"backend\.families(\.family|\.\w+\.(action_)?family)?")
 MODELS = re.compile(r"backend\.families\.(\w+\.)?(\w+_)?model")
@@ -286,7 +286,7 @@ BACKEND_FOR_WAN_UI = {
     "stock",
     "media",
     "rewriting",
-    "contract",
+    "schemas",
     "errors",
     "settings",
     "files",

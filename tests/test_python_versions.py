@@ -13,7 +13,7 @@ import pytest
 from backend.settings import PROJECT_FOLDER
 
 VERSIONS = ("3.11", "3.12", "3.13")
-ROOMS = ("backend/contract", "backend/engine", "backend/media", "presets")
+ROOMS = ("backend/schemas", "backend/engine", "backend/media", "presets")
 READ_ALL = """
 import pathlib, sys, warnings
 warnings.simplefilter("error")

@@ -15,8 +15,6 @@ from safetensors.numpy import load_file
 
 from backend import families
 from backend.checkpoints.verify import verify
-from backend.contract.events import Cancelled, Compiling, Finished, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.errors import ModelError, RequestError, VideoFileError
 from backend.families.model import SOUND, VIDEO
@@ -29,6 +27,8 @@ from backend.pipeline.run import Denoised, Run
 from backend.pipeline.stage_files import read_conditions, read_state, write_state
 from backend.pipeline.warm_up import calls
 from backend.sampling.solvers import SamplerState
+from backend.schemas.events import Cancelled, Compiling, Finished, Step
+from backend.schemas.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER, module_environment, tpu_compiler_environment
 from presets import list_presets, load_preset, loader
 from tests.many_devices import without_quick
@@ -44,7 +44,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.second_family.registered import generate, load
-from backend.contract.request import GenerationRequest
+from backend.schemas.request import GenerationRequest
 from backend.pipeline.state_saver import StateSaver
 from presets import load_preset
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Failed, Finished, Step
 from backend.engine import folder as request_folder
 from backend.engine.engine import Engine
 from backend.engine.job import Selection
 from backend.media.video import read_request
+from backend.schemas.events import Failed, Finished, Step
 from tests.backend.conftest import all_events
 from wan_ui.desk.media import media_url
 from wan_ui.form.fill import read_settings, settings_code

@@ -37,7 +37,7 @@ def test_the_default_tier_has_the_quick_one_and_every_promise():
     ("changed", "test", "distance"),
     [
         ("kernels/attention/pallas_tpu.py", "tests/kernels/test_attention.py", 2),  # through kernels/attention/api.py
-        ("backend/contract/geometry.py", "tests/backend/contract/test_geometry.py", 1),
+        ("backend/schemas/geometry.py", "tests/backend/schemas/test_geometry.py", 1),
         ("tests/kernels/test_attention.py", "tests/kernels/test_attention.py", 0),
         (
             "tests/fake_pipeline.py",

@@ -8,8 +8,8 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from backend.contract.request import find_preset
 from backend.fleet.links import OnExit, OnMessage
+from backend.schemas.request import find_preset
 from backend.workers.channel import Channel
 from backend.workers.loop import Worker
 from backend.workers.messages import Message, Stop

@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backend.contract.cues import Cue, merge_cues
-from backend.contract.request import GenerationRequest
 from backend.families.model import VIDEO
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_frames
@@ -30,6 +28,8 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
+from backend.schemas.cues import Cue, merge_cues
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from training.detector import detect, positions
 from training.live_world import ACTIONS, BLOCK_FRAMES, FARTHEST, NEAREST, RADII, Look, held_out_looks, sample_actions, scene_of

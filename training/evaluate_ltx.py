@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.media.sound import MODEL_SOUND, Sound
 from backend.media.video import read_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from training.detector import detect, positions
 from training.ear import QUIET, hear, semitones

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.media.clips import read_part
 from backend.media.video import read_frames, write_frames
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from training.detector import cover_of, detect
 from training.latents import Bucket

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from backend.contract.geometry import Geometry
 from backend.families.wan_vace.conditions import mask_channels
+from backend.schemas.geometry import Geometry
 from training.checkpoint import write_beside
 from training.fast_vae import speed_up
 from training.latents import Bucket, LatentCache, World, encode

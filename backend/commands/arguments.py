@@ -10,12 +10,12 @@ from typing import Any, overload
 from backend.checkpoints.loras import source_of
 from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
 from backend.commands.storyboard_file import read_storyboard
-from backend.contract.cues import cues_of_actions, cues_of_prompts, merge_cues
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import INPUTS, SETTINGS
-from backend.contract.worker import AXES, Hosts, WorkerOptions
 from backend.errors import OutputError, RequestError
 from backend.media.driving import from_files
+from backend.schemas.cues import cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import INPUTS, SETTINGS
+from backend.schemas.worker import AXES, Hosts, WorkerOptions
 from backend.settings import hosts_secret, this_machine, visitors_password
 from backend.shares import Share, shares_of
 from presets import Preset, list_presets

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.commands.module_process import compile_in_process, option_words, refuse_topology
-from backend.contract.request import example_request, find_preset
+from backend.schemas.request import example_request, find_preset
 
 GIB = 2**30
 

@@ -7,9 +7,9 @@ import argparse
 import dataclasses
 
 from backend.commands.module_process import say
-from backend.contract.request import example_request, find_preset
-from backend.contract.worker import AXES
 from backend.imports import hide_unused_libraries
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.worker import AXES
 from backend.tpu.live_rate import live_rate
 from backend.tpu.report import Inspector, describe_slice, remedies, report
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backend.commands.options import add_setting, add_settings, figure
-from backend.contract.formats import FORMATS
-from backend.contract.request import find_preset
-from backend.contract.settings import SETTINGS
-from backend.contract.upscaling import SCALES
-from backend.contract.worker import AXES
 from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notices import is_address
 from backend.errors import RequestError
+from backend.schemas.formats import FORMATS
+from backend.schemas.request import find_preset
+from backend.schemas.settings import SETTINGS
+from backend.schemas.upscaling import SCALES
+from backend.schemas.worker import AXES
 from backend.startup import is_serving, project_name, project_version
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2

@@ -9,12 +9,12 @@ from typing import Any
 from backend.commands.arguments import absolute
 from backend.commands.generate import check_output
 from backend.commands.storyboard_file import TRACK, beside, read_table
-from backend.contract.clip import most_frames
-from backend.contract.film import Piece, Track, check_times
-from backend.contract.shots import MAX_SHOTS
 from backend.errors import OutputError, RequestError, short
 from backend.media.clips import read_clip_facts
 from backend.media.film import Film, write_film
+from backend.schemas.clip import most_frames
+from backend.schemas.film import Piece, Track, check_times
+from backend.schemas.shots import MAX_SHOTS
 
 MOST_FPS, MOST_SIDE = 120, 8192
 _SHOT = ("video", "trim", "fade")

@@ -14,10 +14,10 @@ from typing import Any
 
 from backend.commands.machine_checks import facts_of_machine, machine_checks
 from backend.commands.module_process import Ended, run_in_process
-from backend.contract.check import Check, worst
-from backend.contract.request import find_preset
-from backend.contract.worker import Device
 from backend.errors import OutputError, one_line
+from backend.schemas.check import Check, worst
+from backend.schemas.request import find_preset
+from backend.schemas.worker import Device
 from backend.settings import compiler_environment, from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_refusal, unused
 from presets import list_presets

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import jax
 
 from backend.commands.module_process import say
-from backend.contract.check import Check
-from backend.contract.request import find_preset
 from backend.errors import one_line
 from backend.imports import hide_unused_libraries
+from backend.schemas.check import Check
+from backend.schemas.request import find_preset
 
 
 def main() -> None:

@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from backend.commands.arguments import output_beside
-from backend.contract.formats import BOUNDED, SUFFIXES
 from backend.errors import RequestError
 from backend.media.export import ExportLimits, write_export
+from backend.schemas.formats import BOUNDED, SUFFIXES
 
 
 def export(arguments: argparse.Namespace) -> None:

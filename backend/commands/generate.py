@@ -17,16 +17,16 @@ from backend.commands.arguments import absolute, hosts_of, model_of, request_of,
 from backend.commands.command_line import FAILED, OK, print_error
 from backend.commands.models import say_licence
 from backend.commands.progress import Progress
-from backend.contract.cues import actions_of, num_blocks
-from backend.contract.events import Cancelled, Event, Failed, Finished, VideoResult
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import is_made
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
 from backend.engine.job import Job
 from backend.errors import OutputError, RequestError, VideoFileError
 from backend.files import replacing
 from backend.media.sound import read_sound
+from backend.schemas.cues import actions_of, num_blocks
+from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import is_made
 from backend.settings import from_environment
 from presets.loader import OPENING
 

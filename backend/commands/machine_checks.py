@@ -14,11 +14,11 @@ from pathlib import Path
 
 import httpx2
 
-from backend.contract.check import Check
-from backend.contract.request import example_request
 from backend.engine.disk import RESERVE_BYTES, gigabytes, needed_bytes
 from backend.host_memory import memory_of_machine
 from backend.imports import installed_version
+from backend.schemas.check import Check
+from backend.schemas.request import example_request
 from backend.settings import PROJECT_FOLDER, Settings, module_environment
 from backend.stock.weights_here import has_weights
 from backend.workers.unused_accelerator import Surroundings, pinned

@@ -12,15 +12,15 @@ from backend.commands.arguments import absolute, model_of, worker_options_of
 from backend.commands.command_line import OK
 from backend.commands.progress import Progress
 from backend.commands.words import run_words
-from backend.contract.events import Event
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.load import load
 from backend.pipeline.magnitudes import NEVER, as_measured, measure
 from backend.pipeline.run import Run
+from backend.schemas.events import Event
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest, find_preset
 from backend.settings import from_environment
 from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes, write_magnitudes
 

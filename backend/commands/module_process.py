@@ -18,8 +18,8 @@ from typing import Any
 
 from backend.child_process import start_module
 from backend.chips import CHIPS, TOPOLOGIES
-from backend.contract.worker import AXES
 from backend.errors import RequestError, StudioError
+from backend.schemas.worker import AXES
 from backend.settings import PROJECT_FOLDER, compiler_environment, tpu_compiler_environment
 
 

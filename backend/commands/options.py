@@ -4,7 +4,7 @@ import argparse
 from typing import Any, cast, get_args
 
 from backend.commands.arguments import LoraOption
-from backend.contract.settings import SETTINGS, Setting
+from backend.schemas.settings import SETTINGS, Setting
 from presets.loader import Expert
 
 _ABOUT_CONTROL = "what presets with control are shown; files are cropped to the video's aspect"

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from backend.commands.module_process import compile_in_process, option_words, refuse_topology
-from backend.contract.numbers import check_size
-from backend.contract.request import example_request, find_preset
 from backend.errors import OutputError
+from backend.schemas.numbers import check_size
+from backend.schemas.request import example_request, find_preset
 
 SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 

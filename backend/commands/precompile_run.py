@@ -11,15 +11,15 @@ from pathlib import Path
 import jax
 
 from backend.commands.module_process import say
-from backend.contract.control import is_controlled, sees_beside
-from backend.contract.request import GenerationRequest, example_request, find_preset
-from backend.contract.worker import AXES
 from backend.families.model import Model
 from backend.imports import hide_unused_libraries
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
 from backend.runtime.executables import ExecutableWriter
+from backend.schemas.control import is_controlled, sees_beside
+from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.worker import AXES
 from presets import Preset
 
 

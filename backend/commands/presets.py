@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from backend.contract.request import find_preset
+from backend.schemas.request import find_preset
 from presets import Preset, list_presets
 
 

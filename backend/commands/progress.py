@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from backend.contract.events import (
+from backend.schemas.events import (
     Compiling,
     Decoding,
     Encoding,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from backend.commands.command_line import build_parser
 from backend.commands.options import option_name, option_value
-from backend.contract.settings import SETTINGS, Setting, Subject
+from backend.schemas.settings import SETTINGS, Setting, Subject
 from backend.settings import PROJECT_FOLDER
 
 PAGE = PROJECT_FOLDER / "docs" / "reference.md"

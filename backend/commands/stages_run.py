@@ -22,10 +22,6 @@ from backend.commands.arguments import model_of, request_of, worker_options_of
 from backend.commands.command_line import FAILED, OK, print_error
 from backend.commands.progress import Progress
 from backend.commands.words import run_words
-from backend.contract.events import Cancelled, Event, Finished
-from backend.contract.guided_steps import first_steps
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
@@ -45,6 +41,10 @@ from backend.pipeline.stage_files import (
 )
 from backend.runtime.first_runs import FIRST_RUNS
 from backend.sampling.plan import plan_of
+from backend.schemas.events import Cancelled, Event, Finished
+from backend.schemas.guided_steps import first_steps
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS
 from backend.settings import Settings, from_environment
 
 STOP_SECONDS = 8.0

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.contract.clip import clip_frames, most_frames
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import SETTINGS
-from backend.contract.shots import FILES
 from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
+from backend.schemas.clip import clip_frames, most_frames
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import SETTINGS
+from backend.schemas.shots import FILES
 
 _RENAMED = {"frames": "num_frames"}
 _SHARED = {name for name, one in SETTINGS.items() if one.help and one.part == "core"} - {"preset", *_RENAMED.values()}

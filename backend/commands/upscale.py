@@ -9,11 +9,11 @@ from backend.checkpoints.upscalers import adopt_upscaler, licence_of, list_upsca
 from backend.commands.arguments import absolute
 from backend.commands.command_line import OK
 from backend.commands.generate import generate
-from backend.contract.request import GenerationRequest
-from backend.contract.upscaling import EMBEDDED
 from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.finished import larger_file
+from backend.schemas.request import GenerationRequest
+from backend.schemas.upscaling import EMBEDDED
 from backend.settings import from_environment
 
 

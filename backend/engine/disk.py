@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import CARRIED
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import CARRIED
 
 RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
 _LATENT_BYTES = (

@@ -10,9 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
-from backend.contract.request import GenerationRequest, check_current_limits
-from backend.contract.shape import Shape
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.job import Job
 from backend.engine.journal import Journal
@@ -24,6 +21,9 @@ from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
 from backend.fleet.fleet import Fleet
+from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
+from backend.schemas.request import GenerationRequest, check_current_limits
+from backend.schemas.shape import Shape
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0

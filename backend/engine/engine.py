@@ -11,13 +11,6 @@ from typing import Any
 
 from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
 from backend.cluster.machines import Cluster
-from backend.contract.cues import Cue, check_said
-from backend.contract.events import Event, Finished, Interrupted
-from backend.contract.request import GenerationRequest, check_current_limits, find_preset
-from backend.contract.shape import UPSCALING, Shape
-from backend.contract.shots import is_made
-from backend.contract.upscaling import upscaler_of
-from backend.contract.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.dispatcher import Dispatcher, waiting_entry
@@ -42,6 +35,13 @@ from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
+from backend.schemas.cues import Cue, check_said
+from backend.schemas.events import Event, Finished, Interrupted
+from backend.schemas.request import GenerationRequest, check_current_limits, find_preset
+from backend.schemas.shape import UPSCALING, Shape
+from backend.schemas.shots import is_made
+from backend.schemas.upscaling import upscaler_of
+from backend.schemas.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.settings import from_environment
 from backend.stock.models import Models, sources_of
 from backend.stock.weights_here import check_here, has_weights

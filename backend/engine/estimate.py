@@ -7,13 +7,13 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.contract.drive import segments_of
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import UPSCALER, Shape
-from backend.contract.two_sizes import first_size, is_small
-from backend.contract.windows import equal_tokens, mean_calls
-from backend.contract.worker import Device
 from backend.families import of_preset
+from backend.schemas.drive import segments_of
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shape import UPSCALER, Shape
+from backend.schemas.two_sizes import first_size, is_small
+from backend.schemas.windows import equal_tokens, mean_calls
+from backend.schemas.worker import Device
 
 Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5  # derived: between 1 (projections dominate, short videos) and 2 (attention dominates, long ones)

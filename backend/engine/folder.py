@@ -7,10 +7,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import INPUTS, SETTINGS, Setting
-from backend.contract.sound import SoundPart
 from backend.errors import ImageError, RequestError
 from backend.files import replacing, sync
 from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
@@ -20,6 +16,10 @@ from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 from backend.media.plain_pictures import plain_picture
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import INPUTS, SETTINGS, Setting
+from backend.schemas.sound import SoundPart
 
 REQUEST = "request.json"
 Inputs = Mapping[str, tuple[Path, ...]]

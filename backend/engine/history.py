@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.contract.events import Event, Step
-from backend.contract.worker import Device
 from backend.engine.database import Database
 from backend.errors import DataFolderError
+from backend.schemas.events import Event, Step
+from backend.schemas.worker import Device
 
 BETWEEN_SECONDS = 30.0
 DAY_SECONDS = 86_400.0

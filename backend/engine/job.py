@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from backend.contract.request import GenerationRequest
 from backend.engine.summary import RequestSummary
+from backend.schemas.request import GenerationRequest
 
 LENGTHS = {"short": (0.0, 3.0), "medium": (3.0, 10.0), "long": (10.0, 1e9)}
 """Seconds of a video: more than the first, at most the second."""

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from backend.contract.events import Event, Interrupted
 from backend.engine.store import Store
+from backend.schemas.events import Event, Interrupted
 
 _POLL_SECONDS = 1.0  # how late another process's event may be seen; our own events wake the reader at once
 _TRY_SECONDS = 5.0  # after a change that the store could not take, before the next try

@@ -8,10 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.contract.events import Finished, VideoResult
-from backend.contract.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
-from backend.contract.settings import INPUTS, by_role
-from backend.contract.shots import check_shots
 from backend.engine.disk import shortage
 from backend.engine.folder import written
 from backend.engine.job import Job, Selection, new_job_id
@@ -21,6 +17,10 @@ from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
 from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
+from backend.schemas.events import Finished, VideoResult
+from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
+from backend.schemas.settings import INPUTS, by_role
+from backend.schemas.shots import check_shots
 
 VIDEO = "video.mp4"
 _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept

@@ -10,11 +10,11 @@ import queue
 import threading
 from collections.abc import Sequence
 
-from backend.contract.events import Event, Failed, Finished
 from backend.engine.job import Job
 from backend.engine.keys import Keys
 from backend.engine.store import Store
 from backend.errors import StudioError
+from backend.schemas.events import Event, Failed, Finished
 
 LONGEST_PROMPT = 200  # characters of it that are told
 MOST_WAITING = 100

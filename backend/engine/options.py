@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backend.contract.worker import Hosts, WorkerOptions
 from backend.engine.cleaning import NO_LIMITS, Limits
+from backend.schemas.worker import Hosts, WorkerOptions
 from backend.settings import Settings
 from backend.shares import Share
 from backend.stock.weights_here import fits

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from backend.contract.shape import Shape
 from backend.engine.keys import has_key
 from backend.errors import QueueFull
+from backend.schemas.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from backend.contract import events
-from backend.contract.events import Event, Failed, Interrupted
+from backend.schemas import events
+from backend.schemas.events import Event, Failed, Interrupted
 
 MOST_STOPS = 3  # at the same place: a job goes on there twice
 MOST_KILLS = 10  # from outside, one after the other, before the job's own work has begun; after that it waits for a person

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.contract.shots import FOLDER, FRAMES
+from backend.schemas.shots import FOLDER, FRAMES
 
 PREVIEWS = "previews"
 _SHOT = re.compile(rf"^{FOLDER}/\d+/")  # a storyboard's shots have the files of a job, each in a folder of its own

@@ -9,10 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from backend.contract import events
-from backend.contract.events import Event, Failed, Interrupted, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.shape import Shape
 from backend.engine.database import Database
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, ListedJob, Selection
@@ -22,6 +18,10 @@ from backend.engine.stored_paths import absolute, relative
 from backend.engine.stored_requests import read_request
 from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
+from backend.schemas import events
+from backend.schemas.events import Event, Failed, Interrupted, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from backend.contract.settings import INPUTS
+from backend.schemas.settings import INPUTS
 
 
 def relative(data: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from backend.contract.request import GenerationRequest
 from backend.engine.job import Job, ListedJob
 from backend.engine.stored_paths import absolute
 from backend.errors import RequestError
+from backend.schemas.request import GenerationRequest
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.events import Finished, ShotMade, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import Shot
-from backend.contract.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
 from backend.engine.folder import open_inputs, put_in, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
@@ -18,6 +14,10 @@ from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
 from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.film import cut_request
+from backend.schemas.events import Finished, ShotMade, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import Shot
+from backend.schemas.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
 
 
 def shot_id(story_id: str, number: int) -> str:

@@ -5,9 +5,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-from backend.contract.request import GenerationRequest
-from backend.contract.texts import MAX_CHARACTERS
 from backend.errors import RequestError
+from backend.schemas.request import GenerationRequest
+from backend.schemas.texts import MAX_CHARACTERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,17 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shape import Shape
-from backend.contract.shots import to_be_made
-from backend.contract.upscaling import without_upscaling
-from backend.contract.windows import equal_tokens
-from backend.contract.worker import Device, WorkerView
 from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on, upscaling
 from backend.engine.order import Waiting
 from backend.engine.store import Store
 from backend.errors import RequestError
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shape import Shape
+from backend.schemas.shots import to_be_made
+from backend.schemas.upscaling import without_upscaling
+from backend.schemas.windows import equal_tokens
+from backend.schemas.worker import Device, WorkerView
 
 logger = logging.getLogger(__name__)
 

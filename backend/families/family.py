@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
+from backend.schemas.settings import VideoSettings
 from presets import Preset
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.request import GenerationRequest
 from backend.families.family import Configs, Kind
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effect
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs
+from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
 Stage = Literal["encode", "denoise", "decode"]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backend.contract.cues import Cue
-from backend.contract.events import Event, Interrupted
-from backend.contract.request import GenerationRequest
-from backend.contract.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.fleet.links import LINKS, Link
 from backend.host_memory import free_memory
+from backend.schemas.cues import Cue
+from backend.schemas.events import Event, Interrupted
+from backend.schemas.request import GenerationRequest
+from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.patience import Patience

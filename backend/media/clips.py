@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.contract.clip import Part, most_frames
 from backend.errors import ClipError
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.video import Frame, Size
+from backend.schemas.clip import Part, most_frames
 
 FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # what may come, and what a copy's name ends in
 MAX_PIXELS = 4096 * 2304  # a frame's: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB

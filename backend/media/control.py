@@ -3,8 +3,8 @@
 import numpy as np
 from PIL import Image, ImageFilter
 
-from backend.contract.settings import ControlKind
 from backend.media.video import Frame
+from backend.schemas.settings import ControlKind
 
 EDGE = 12.0  # levels of one colour from a pixel to the next: weaker changes are texture or noise, and draw no line
 BLUR = 1.0  # pixels

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backend.contract.clip import Part, clip_frames
-from backend.contract.drive import OVERLAP, driven_size
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import load_checked_image
+from backend.schemas.clip import Part, clip_frames
+from backend.schemas.drive import OVERLAP, driven_size
 from presets import Preset
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from PIL import Image
 
-from backend.contract.formats import Format
 from backend.errors import RequestError, VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media.progress import part_of_work, reporting
 from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
+from backend.schemas.formats import Format
 
 LEAST_SIDE = 32  # pixels: below it no size is tried
 _MARGIN = 0.95  # of the bytes that a smaller try aims at

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from backend.contract.clip import Part, most_frames
-from backend.contract.film import Piece, Track, check_length, check_pieces, check_track, film_frames, pieces_of
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import shot_length
-from backend.contract.sound import SoundPart
 from backend.errors import ClipError, SoundError
 from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
 from backend.media.given_sounds import MAX_RATE, read_at, read_sound_facts
 from backend.media.progress import reporting
 from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound
 from backend.media.video import Frame, Size, metadata, write_frames
+from backend.schemas.clip import Part, most_frames
+from backend.schemas.film import Piece, Track, check_length, check_pieces, check_track, film_frames, pieces_of
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import shot_length
+from backend.schemas.sound import SoundPart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from backend.contract.finished import larger, larger_clip
-from backend.contract.request import GenerationRequest
 from backend.errors import StudioError
 from backend.media.clips import ClipFacts, read_clip_facts
 from backend.media.video import read_request
+from backend.schemas.finished import larger, larger_clip
+from backend.schemas.request import GenerationRequest
 
 
 def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:

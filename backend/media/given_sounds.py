@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.contract.sound import SoundPart
 from backend.errors import SoundError
 from backend.media import ffmpeg
 from backend.media.clips import CUT, MAX_PIXELS
 from backend.media.sound import Sound
+from backend.schemas.sound import SoundPart
 
 FORMATS = "wav, mp3, m4a, ogg, flac, or the sound of a video"
 HEARD_RATE = 16_000  # samples a second of what LTX-2's autoencoder of sound hears

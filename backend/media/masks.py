@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.contract.clip import Part
 from backend.errors import ClipError
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, has_second, load_checked_image
+from backend.schemas.clip import Part
 
 LIGHT = 127  # a pixel of a mask that is lighter counts as white
 SHAPES = 0.02  # by how much, relatively, a mask's width over height may differ from its clip's

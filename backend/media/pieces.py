@@ -12,12 +12,12 @@ from typing import Self
 
 import numpy as np
 
-from backend.contract.request import GenerationRequest
 from backend.errors import StudioError, VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media.clips import MAX_PIXELS
 from backend.media.video import read_request, tags_file, write_video
+from backend.schemas.request import GenerationRequest
 
 READ_SECONDS = 20.0  # for a file's facts
 JOIN_SECONDS = 1800.0  # for copying an hour of pictures, and encoding its sound: far above what a loaded machine needs

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.contract.settings import INPUTS
 from backend.errors import RequestError, StudioError
 from backend.files import replacing
 from backend.media.clips import read_clip_facts
 from backend.media.progress import reporting
+from backend.schemas.settings import INPUTS
 
 FORMAT = "studio project, 1"
 MANIFEST = "project.json"

@@ -10,11 +10,11 @@ from typing import cast
 import numpy as np
 from PIL import Image, ImageFilter
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.media.clips import read_clip
 from backend.media.control import control_frame
 from backend.media.video import Frame
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 
 GREY = 128  # of pixels that are made anew from nothing, as diffusers' documentation of a clip's edits has them
 FEATHER = (0.5, 0.75)  # how much of the new counts in the first pixels inside a mask; further in, it is all new

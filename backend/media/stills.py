@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from backend.contract.request import GenerationRequest
 from backend.files import replacing
 from backend.media.source import original
 from backend.media.video import Size, extract_frame, read_facts, write_frames
+from backend.schemas.request import GenerationRequest
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from backend.contract.request import GenerationRequest
 from backend.files import replacing
 from backend.media.progress import reporting
 from backend.media.sound import put_sound, read_sound
 from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
+from backend.schemas.request import GenerationRequest
 
 LABEL_HEIGHT = 28  # pixels
 SMALLEST_TILE = 320  # pixels wide: below that a label cannot be read, so small videos are enlarged

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full, replacing
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
+from backend.schemas.request import GenerationRequest
 
 QUALITY = 16  # libx264's constant rate factor: at 18 and below the loss is hard to see
 FORMAT = 1  # of the embedded metadata

@@ -7,10 +7,10 @@ import logging
 import threading
 from collections.abc import Callable
 
-from backend.contract.events import Event
-from backend.contract.request import GenerationRequest
 from backend.families.model import Model
 from backend.pipeline.warm_up import warm_up
+from backend.schemas.events import Event
+from backend.schemas.request import GenerationRequest
 
 logger = logging.getLogger(__name__)
 

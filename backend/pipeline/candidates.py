@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from backend.contract.geometry import latent_frames, pixel_frames
-from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
+from backend.schemas.geometry import latent_frames, pixel_frames
+from backend.schemas.request import GenerationRequest, find_preset
 from presets import list_presets
 
 TRIES = 2  # compilations for each kind of remedy

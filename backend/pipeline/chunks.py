@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from backend.contract.request import GenerationRequest
 from backend.families.model import VIDEO, Model
+from backend.schemas.request import GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from backend.contract.clip import Part
-from backend.contract.events import Cancelled, Decoding, Event, Finished, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.sound import SoundPart
 from backend.errors import StudioError
 from backend.families.model import SOUND, VIDEO, Carry, Latents
 from backend.media.clips import read_clip_facts
@@ -29,6 +25,10 @@ from backend.pipeline.state_saver import StateSaver, saved_if_closed
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
+from backend.schemas.clip import Part
+from backend.schemas.events import Cancelled, Decoding, Event, Finished, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.sound import SoundPart
 
 AUDIBLE_SECONDS = 0.05  # a silence at the end that is worth a note
 

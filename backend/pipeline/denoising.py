@@ -10,9 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from backend.contract.mag_cache import REUSED_COST
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import HALF, first_size, full_size_cost, small_steps
 from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
 from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
@@ -22,6 +19,9 @@ from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import PlannedStep, plan_of
 from backend.sampling.solvers import noised, step_inputs
+from backend.schemas.mag_cache import REUSED_COST
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import HALF, first_size, full_size_cost, small_steps
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU

@@ -13,9 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from backend.contract.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import first_size, is_small, small_steps
 from backend.errors import Stopped
 from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
@@ -47,6 +44,9 @@ from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import at_size
+from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import first_size, is_small, small_steps
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
 DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model

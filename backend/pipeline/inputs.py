@@ -7,11 +7,6 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import INPUTS, Setting
-from backend.contract.sound import SoundPart, hears_clip
-from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.model import Inputs
 from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
@@ -20,6 +15,11 @@ from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_so
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept, Opened
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import INPUTS, Setting
+from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.two_sizes import HALF, first_size, small_steps
 
 _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 

@@ -18,10 +18,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.contract.cues import Cue, check_said, merge_cues
-from backend.contract.events import Block, Cancelled, Event, Finished, VideoResult
-from backend.contract.live import FOLDER, KEPT_SECONDS, frame_name
-from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import Stopped, VideoFileError
 from backend.families.model import VIDEO, Carry
 from backend.files import remove_half_written
@@ -37,6 +33,10 @@ from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Run
 from backend.runtime.hosts import HERE
 from backend.runtime.work import run as do
+from backend.schemas.cues import Cue, check_said, merge_cues
+from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
+from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
+from backend.schemas.request import GenerationRequest, find_preset
 
 LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
 PICTURE_QUALITY = 90

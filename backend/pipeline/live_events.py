@@ -4,8 +4,8 @@ import queue
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
-from backend.contract.events import Event
 from backend.errors import Stopped
+from backend.schemas.events import Event
 
 
 def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:

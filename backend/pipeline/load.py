@@ -16,8 +16,6 @@ import jax.numpy as jnp
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.stamps import stamps_of
-from backend.contract.events import Event, Loading
-from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, Stopped
 from backend.families import of_preset
 from backend.families.family import Family
@@ -28,6 +26,8 @@ from backend.pipeline.model_files import ModelFiles, lora_file, open_model
 from backend.pipeline.residents import Residents
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
+from backend.schemas.events import Event, Loading
+from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 from backend.weights.expert import Expert
 from backend.weights.kept import Content, KeptNetwork

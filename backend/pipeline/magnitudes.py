@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.events import Step
-from backend.contract.request import GenerationRequest
 from backend.families.model import Conditions
 from backend.pipeline import cue_conditions
 from backend.pipeline.denoising import initial_noise
@@ -15,6 +13,8 @@ from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.sampling.plan import plan_of
 from backend.sampling.solvers import step_inputs
+from backend.schemas.events import Step
+from backend.schemas.request import GenerationRequest
 from presets.magnitude_files import BranchRatios
 
 NEVER = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.families.model import Model
 from backend.files import replacing
 from backend.media.animation import write_animation
 from backend.runtime.hosts import HERE
+from backend.schemas.request import GenerationRequest
 
 PREVIEW_FOLDER = "previews"
 

@@ -4,13 +4,13 @@ import dataclasses
 import functools
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.two_sizes import first_size
-from backend.contract.windows import step_calls
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.two_sizes import first_size
+from backend.schemas.windows import step_calls
 
 
 def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:

@@ -20,10 +20,10 @@ import jax
 
 from backend.checkpoints.stamps import Stamp, is_unchanged
 from backend.chips import memory_bytes
-from backend.contract.worker import KeptModel
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
 from backend.runtime.hosts import HERE
+from backend.schemas.worker import KeptModel
 from backend.weights.kept import Content, KeptNetwork
 
 ROOM = 0.97  # of a device's memory that models and programs may fill together: the runtime keeps some for itself

@@ -10,14 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Latents, Model, States, Weights
 from backend.media.source import Kept
 from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.refusals import REFUSALS
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest, find_preset
 
 
 class WorkClock:

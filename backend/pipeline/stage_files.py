@@ -21,15 +21,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import INPUTS
-from backend.contract.two_sizes import first_size
 from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
 from backend.media.sound import MODEL_SOUND, Sound
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import INPUTS
+from backend.schemas.two_sizes import first_size
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"

@@ -14,12 +14,22 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.control import extends
-from backend.contract.events import VideoResult
-from backend.contract.film import Piece, Track, film_frames, pieces_of
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.shots import (
+from backend.errors import StudioError
+from backend.files import replacing
+from backend.media.clips import read_clip, read_clip_facts
+from backend.media.film import clip_sound, crossed, film_sound
+from backend.media.given_sounds import MAX_RATE, read_at
+from backend.media.grading import Look, grade_frames
+from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
+from backend.media.video import read_frames, write_exact_frames, write_video
+from backend.pipeline.previews import PREVIEW_FOLDER
+from backend.runtime.hosts import HERE
+from backend.schemas.clip import Part
+from backend.schemas.control import extends
+from backend.schemas.events import VideoResult
+from backend.schemas.film import Piece, Track, film_frames, pieces_of
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import (
     CARRIED,
     FOLDER,
     FRAMES,
@@ -35,17 +45,7 @@ from backend.contract.shots import (
     shot_length,
     shot_request,
 )
-from backend.contract.sound import SoundPart
-from backend.errors import StudioError
-from backend.files import replacing
-from backend.media.clips import read_clip, read_clip_facts
-from backend.media.film import clip_sound, crossed, film_sound
-from backend.media.given_sounds import MAX_RATE, read_at
-from backend.media.grading import Look, grade_frames
-from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
-from backend.media.video import read_frames, write_exact_frames, write_video
-from backend.pipeline.previews import PREVIEW_FOLDER
-from backend.runtime.hosts import HERE
+from backend.schemas.sound import SoundPart
 
 LOOK_FRAMES = 81  # of a video that is given and may be long: so many are enough for its colours
 

@@ -11,14 +11,14 @@ import functools
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from backend.contract.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
-from backend.contract.request import GenerationRequest
 from backend.files import remove_half_written
 from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.pipeline.story import Story
 from backend.pipeline.upscaling import make_larger
+from backend.schemas.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
+from backend.schemas.request import GenerationRequest
 
 
 def make(

@@ -18,12 +18,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.upscalers import UpscalerFile
-from backend.contract.worker import AXES
 from backend.errors import ModelError, RequestError
 from backend.runtime.hosts import put
 from backend.runtime.mesh import Layout, MeshPlan, placed
 from backend.runtime.picture_models import PictureModel, picture_model
 from backend.runtime.program import Compiler, Program, compile_now
+from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
 
 MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each

@@ -21,10 +21,6 @@ import jax
 import numpy as np
 
 from backend.checkpoints.upscalers import UpscalerFile, find_upscaler
-from backend.contract.clip import Part
-from backend.contract.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.upscaling import upscaler_of, without_upscaling
 from backend.errors import RequestError
 from backend.files import remove_half_written, replacing
 from backend.imports import installed_version
@@ -36,6 +32,10 @@ from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
 from backend.runtime.hosts import HERE
 from backend.runtime.refusals import REFUSALS
+from backend.schemas.clip import Part
+from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.upscaling import upscaler_of, without_upscaling
 from backend.settings import from_environment
 
 VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"

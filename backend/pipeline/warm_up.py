@@ -14,9 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 
-from backend.contract.events import Compiling, Event
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import first_size
 from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.host_memory import free_memory
 from backend.pipeline import cue_conditions
@@ -27,6 +24,9 @@ from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, describe_effect
+from backend.schemas.events import Compiling, Event
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import first_size
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 
 from backend.chips import memory_bytes
-from backend.contract.events import Compiling, Event, Proposal
-from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import bytes_needed, is_memory_short
 from backend.families.model import Model
 from backend.pipeline.candidates import CAUTION, fewer_frames, first_fitting, share_of_tokens, smaller_sizes
@@ -20,6 +18,8 @@ from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_with
+from backend.schemas.events import Compiling, Event, Proposal
+from backend.schemas.request import GenerationRequest, find_preset
 
 Tell = Callable[[Event], None]
 NOT_SAID = 1.5  # times the memory: taken for a program that does not fit and whose compiler does not say how much it needs

@@ -3,7 +3,7 @@
 import jax
 from jax.experimental import topologies
 
-from backend.contract.worker import Device
+from backend.schemas.worker import Device
 
 CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller than a host
 

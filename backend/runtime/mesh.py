@@ -20,9 +20,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
-from backend.contract.worker import AXES
 from backend.errors import RequestError
 from backend.runtime.refusals import REFUSALS
+from backend.schemas.worker import AXES
 
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
 TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices

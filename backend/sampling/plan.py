@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import is_small
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import is_small
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

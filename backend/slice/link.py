@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from backend.contract.live import FOLDER
-from backend.contract.shots import FOLDER as SHOTS
-from backend.contract.shots import LAST, LAST_FRAMES, LOOK, RESULT
-from backend.contract.worker import HostPlace, Hosts, WorkerStatus
 from backend.media.sound import MODEL_SOUND
+from backend.schemas.live import FOLDER
+from backend.schemas.shots import FOLDER as SHOTS
+from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
+from backend.schemas.worker import HostPlace, Hosts, WorkerStatus
 from backend.slice.versions import difference, versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.consensus import FAILED

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backend.contract.worker import HostPlace, WorkerOptions
 from backend.errors import ModelError, StudioError
+from backend.schemas.worker import HostPlace, WorkerOptions
 from backend.settings import Settings
 from backend.slice.versions import versions_here
 from backend.slice.wire import Gone, Wire, WrongSecret

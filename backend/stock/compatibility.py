@@ -8,9 +8,9 @@ from typing import Literal
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import DEVICE_KINDS, memory_bytes
-from backend.contract.request import example_request, find_preset
-from backend.contract.worker import Device
 from backend.families import of_preset
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.worker import Device
 from presets import Preset
 from presets.needs import Needs, SliceNeed, needs_of
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.worker import Device
 from backend.errors import RequestError, StudioError
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.worker import Device
 from backend.settings import Settings
 from backend.stock.catalogue import Entry, entries
 from backend.stock.compatibility import Compatibility, compatibility

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
 from backend.checkpoints.own_file import file_source
-from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import ModelError, RequestError
 from backend.families import completed, recognise
 from backend.families.family import check_preset
+from backend.schemas.request import GenerationRequest, find_preset
 from presets import LoraChoice, Preset
 
 _RULE = "must be on this machine already: only the operator may download it"

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from backend.contract.request import GenerationRequest, find_preset
 from backend.families.model import Model
 from backend.pipeline.warm_up import calls
+from backend.schemas.request import GenerationRequest, find_preset
 
 
 def live_rate(model: Model, request: GenerationRequest, programs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 from backend.chips import SLICES
-from backend.contract.request import GenerationRequest
 from backend.pipeline.candidates import fewer_frames, first_fitting, share_of_tokens, smaller_sizes
+from backend.schemas.request import GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,6 @@ from typing import Any
 import jax
 
 from backend.chips import Chip, StepFlops, chip_of
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.two_sizes import at_step
-from backend.contract.worker import AXES
 from backend.errors import bytes_needed
 from backend.families import of_preset
 from backend.families.family import Family
@@ -30,6 +27,9 @@ from backend.pipeline.warm_up import calls
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Compiler, Program
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.two_sizes import at_step
+from backend.schemas.worker import AXES
 from backend.tpu.hlo_cost import predict
 from backend.tpu.kernels_cost import KernelCost
 from backend.tpu.published import published_step

@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from backend.contract.check import Check
 from backend.errors import one_line
+from backend.schemas.check import Check
 from kernels.attention import AttentionOptions, KeyCounts, TpuOptions, attention
 from kernels.attention.reference import reference_attention
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
-from backend.contract.check import Check
-from backend.contract.request import GenerationRequest, example_request
 from backend.errors import StudioError, one_line
 from backend.families import of_preset
 from backend.pipeline.load import describe_model
@@ -22,6 +20,8 @@ from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
+from backend.schemas.check import Check
+from backend.schemas.request import GenerationRequest, example_request
 from backend.tpu.report import STEP, Inspector, Slice
 from backend.trials.kernels import REPORT
 from presets import Preset

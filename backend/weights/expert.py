@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from backend.contract.events import Event
+from backend.schemas.events import Event
 from backend.weights.lora import ScaledLora, adjusted
 from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked, write_stacked
 from backend.weights.stacked import StackedWeights

@@ -21,9 +21,9 @@ import torch
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
-from backend.contract.events import Event, Loading
 from backend.errors import ModelError
 from backend.runtime.mesh import Shaped
+from backend.schemas.events import Event, Loading
 from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
 from backend.weights.stacked import StackedWeights, split_name
 

@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from backend.contract.events import Interrupted
+from backend.schemas.events import Interrupted
 
 DEVICE_LOST = 71
 """The exit code of a worker whose devices can no longer be used."""

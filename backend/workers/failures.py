@@ -1,7 +1,7 @@
 """What a worker's failures mean: in words for people, whether its devices are lost, and what hosts agree on afterwards."""
 
-from backend.contract.events import Failed
 from backend.errors import StudioError, is_memory_short, one_line
+from backend.schemas.events import Failed
 from backend.workers.consensus import FAILED
 
 

@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 
-from backend.contract.events import Event
-from backend.contract.shape import Shape
 from backend.errors import Stopped, StudioError, one_line
+from backend.schemas.events import Event
+from backend.schemas.shape import Shape
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from backend.contract.cues import Cue
-from backend.contract.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
-from backend.contract.request import example_request, find_preset
 from backend.errors import KernelRefused, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
+from backend.schemas.cues import Cue
+from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
+from backend.schemas.request import example_request, find_preset
 from backend.workers.channel import Channel
 from backend.workers.consensus import Consensus, SingleProcess
 from backend.workers.death import DEVICE_LOST

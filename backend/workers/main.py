@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from backend.contract.request import find_preset
-from backend.contract.worker import AXES, HostPlace
 from backend.imports import hide_unused_libraries
+from backend.schemas.request import find_preset
+from backend.schemas.worker import AXES, HostPlace
 from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel
 from backend.workers.consensus import SeveralHosts

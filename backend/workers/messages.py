@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from backend.contract import events
-from backend.contract.cues import Cue
-from backend.contract.events import Event
-from backend.contract.request import GenerationRequest
-from backend.contract.worker import Keeping, WorkerFacts, WorkerStatus
+from backend.schemas import events
+from backend.schemas.cues import Cue
+from backend.schemas.events import Event
+from backend.schemas.request import GenerationRequest
+from backend.schemas.worker import Keeping, WorkerFacts, WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backend.contract.events import Compiling, Event, Loading, Rate
-from backend.contract.request import GenerationRequest, example_request, find_preset
-from backend.contract.shape import Shape
-from backend.contract.worker import Keeping, UnusedAccelerator, WorkerFacts
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import until
+from backend.schemas.events import Compiling, Event, Loading, Rate
+from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Keeping, UnusedAccelerator, WorkerFacts
 from backend.workers.consensus import Consensus
 from backend.workers.failures import outcome_of
 from backend.workers.fetching import Fetch

@@ -7,8 +7,8 @@ progress of its work. Each stage has its own limit for the second; a step's and 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from backend.contract.events import Block, Decoding, Encoding, Event, Step, Upscaling
-from backend.contract.worker import WorkerState
+from backend.schemas.events import Block, Decoding, Encoding, Event, Step, Upscaling
+from backend.schemas.worker import WorkerState
 
 HEARTBEAT_SECONDS = 1.0  # between two signs of life
 SILENCE_SECONDS = 20.0  # without a sign of life; a library may hold Python's lock for some seconds

@@ -7,10 +7,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from backend.contract.cues import Cue
-from backend.contract.events import Event, Proposal
-from backend.contract.request import GenerationRequest
-from backend.contract.worker import Device, HostPlace, KeptModel, UnusedAccelerator
+from backend.schemas.cues import Cue
+from backend.schemas.events import Event, Proposal
+from backend.schemas.request import GenerationRequest
+from backend.schemas.worker import Device, HostPlace, KeptModel, UnusedAccelerator
 from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset

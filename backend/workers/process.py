@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.contract.worker import HostPlace, Hosts, WorkerOptions
+from backend.schemas.worker import HostPlace, Hosts, WorkerOptions
 from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.channel import Channel

@@ -1,7 +1,7 @@
 """What a worker reports to its engine: its status, its facts, and its jobs' events."""
 
-from backend.contract.events import Event
-from backend.contract.worker import WorkerFacts, WorkerState, WorkerStatus
+from backend.schemas.events import Event
+from backend.schemas.worker import WorkerFacts, WorkerState, WorkerStatus
 from backend.workers.channel import Channel
 from backend.workers.consensus import Consensus
 from backend.workers.messages import Facts, JobEvent, Status

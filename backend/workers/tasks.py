@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.contract.cues import Cue
-from backend.contract.request import GenerationRequest
+from backend.schemas.cues import Cue
+from backend.schemas.request import GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)

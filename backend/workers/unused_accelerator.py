@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from backend.accelerators import Accelerator, Holder, find_holders
-from backend.contract.worker import Device, UnusedAccelerator
 from backend.imports import installed_version
+from backend.schemas.worker import Device, UnusedAccelerator
 from backend.settings import PROJECT_FOLDER, accelerators_here, chosen_platforms
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Event
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.schemas.events import Event
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.fake_hub import FakeHub
 from tests.hub_runs import demo_hub

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.contract.events import Loading
+from backend.schemas.events import Loading
 from benchmarks import model_changes
 
 

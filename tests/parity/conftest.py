@@ -10,9 +10,9 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.media.pictures import crop_to, load_checked_image
 from backend.pipeline import load as load_module
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.gradients import without_gradients
 from tests.kept import digest, kept

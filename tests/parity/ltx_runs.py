@@ -19,8 +19,6 @@ from diffusers.schedulers import scheduling_ltx_euler_ancestral_rf as ancestral_
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
 from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound
 from backend.pipeline import generate as pipeline_module
@@ -28,6 +26,8 @@ from backend.pipeline import load as load_module
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.fresh_noise import fresh_noise, with_noise
 from backend.sampling.solvers import schedule_of, start
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.gradients import without_gradients
 from tests.kept import digest, kept

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from backend.contract import settings as settings_module
-from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline import load as load_module
+from backend.schemas import settings as settings_module
+from backend.schemas.request import GenerationRequest
 from presets import loader
 from tests.parity import tiny_animate, tiny_checkpoints, tiny_hunyuan, tiny_ltx, tiny_posed
 

@@ -17,9 +17,6 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from transformers import CLIPVisionModel
 
-from backend.contract.cues import Cue
-from backend.contract.events import Block, Finished
-from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.action_family import PIPELINES, TRANSFORMERS, shape_of
 from backend.families.causal_wan.actions import parameter_shapes
 from backend.families.causal_wan.model import fresh_noise, key_data
@@ -33,6 +30,9 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
+from backend.schemas.cues import Cue
+from backend.schemas.events import Block, Finished
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from tests.backend.families.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
 from tests.gradients import without_gradients

@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract.drive import segments_of
-from backend.contract.request import GenerationRequest
 from backend.media.driving import DrivingClip
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.drive import segments_of
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept

@@ -18,10 +18,6 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
-from backend.contract.cues import Cue
-from backend.contract.events import Block, Cancelled, Event, Finished
-from backend.contract.live import frame_name
-from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.model import fresh_noise, key_data
 from backend.families.model import VIDEO
 from backend.families.wan.original import makers_name
@@ -32,6 +28,10 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
+from backend.schemas.cues import Cue
+from backend.schemas.events import Block, Cancelled, Event, Finished
+from backend.schemas.live import frame_name
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.backend.families.causal_wan.masked import masked_velocity
 from tests.gradients import without_gradients

@@ -9,11 +9,11 @@ import torch
 from diffusers import UniPCMultistepScheduler
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.media.clips import read_part
 from backend.media.video import read_frames, write_exact_frames
 from backend.pipeline.generate import generate
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from tests.gradients import without_gradients
 from tests.parity.conftest import PRESET
 from tests.parity.test_parity import LATENT_TOLERANCE

@@ -17,8 +17,6 @@ from diffusers.guiders import ClassifierFreeZeroStarGuidance
 from PIL import Image
 from safetensors.torch import save_file
 
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest
 from backend.errors import ModelError, RequestError
 from backend.families.hunyuan import model as hunyuan_model
 from backend.families.hunyuan.family import HUNYUAN
@@ -26,6 +24,8 @@ from backend.media.pictures import crop_to
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 from presets import LoraChoice, Preset, loader
 from tests.gradients import without_gradients

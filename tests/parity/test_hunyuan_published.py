@@ -22,8 +22,8 @@ from diffusers import (
 )
 from transformers import ByT5Tokenizer, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 
-from backend.contract.request import GenerationRequest
 from backend.pipeline import load as load_module
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.parity.tiny_hunyuan import KINDS, make_preset, make_tokenizer, pipeline_of, write_checkpoint
 from tests.parity.tiny_preset import find_also

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Finished, Step
 from backend.pipeline import generate as pipeline_module
+from backend.schemas.events import Finished, Step
 from tests.parity.ltx_runs import (
     ALL,
     ANCESTRAL,

@@ -14,8 +14,6 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
-from backend.contract.events import Step
-from backend.contract.request import GenerationRequest
 from backend.errors import ModelError
 from backend.families.ltx.in_context import CONTROL, level_ratio
 from backend.families.model import SOUND, VIDEO, Latents
@@ -26,6 +24,8 @@ from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import merge_loras
 from backend.pipeline.warm_up import calls
 from backend.sampling.solvers import make_schedule, step_inputs
+from backend.schemas.events import Step
+from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 from tests.parity.ltx_runs import (
     ALL,

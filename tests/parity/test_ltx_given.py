@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from backend.contract.request import GenerationRequest
-from backend.contract.sound import SoundPart
 from backend.families.model import SOUND, VIDEO
 from backend.media.given_sounds import read_heard, read_original
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.inputs import open_inputs
+from backend.schemas.request import GenerationRequest
+from backend.schemas.sound import SoundPart
 from tests.gradients import without_gradients
 from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny
 from tests.parity.tiny_ltx import KINDS, SIDE, pipeline_of

@@ -16,8 +16,6 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
 from backend.families.model import SOUND, VIDEO
 from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_frames
@@ -27,6 +25,8 @@ from backend.pipeline.inputs import open_inputs
 from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest
 from tests.gradients import without_gradients
 from tests.parity.ltx_runs import (  # noqa: F401
     ALL,

@@ -13,10 +13,10 @@ import torch
 from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 
-from backend.contract.keyframes import appended_frames
-from backend.contract.request import GenerationRequest
 from backend.families.model import SOUND, VIDEO, Latents
 from backend.pipeline.denoising import initial_noise
+from backend.schemas.keyframes import appended_frames
+from backend.schemas.request import GenerationRequest
 from tests.parity.ltx_runs import (
     ALL,
     ANCESTRAL,

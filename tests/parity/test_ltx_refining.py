@@ -14,9 +14,6 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Finished, Step
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import REFINING_LEVELS, first_size
 from backend.errors import RequestError
 from backend.families.model import SOUND, VIDEO, Latents
 from backend.media.pictures import crop_to
@@ -25,6 +22,9 @@ from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
+from backend.schemas.events import Cancelled, Finished, Step
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import REFINING_LEVELS, first_size
 from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
 from tests.parity.tiny_ltx import (

@@ -7,10 +7,10 @@ import pytest
 from diffusers.hooks import MagCacheConfig, apply_mag_cache
 from diffusers.hooks.mag_cache import MagCacheBlockHook
 
-from backend.contract.mag_cache import reused_steps
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.magnitudes import as_measured, measure
 from backend.pipeline.run import Run
+from backend.schemas.mag_cache import reused_steps
 from presets import loader
 from tests.parity.test_families import LATENT_TOLERANCE
 from tests.parity.tiny_runs import diffusers_latents, latents_of, run_reference

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from backend.contract.request import GenerationRequest
+from backend.schemas.request import GenerationRequest
 from tests.parity.conftest import PRESET, run_reference
 from tests.parity.tiny_runs import latents_of, video_of
 

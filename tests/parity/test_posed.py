@@ -12,10 +12,10 @@ from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, WanAnim
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionModelWithProjection
 
-from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.clip_files import run_ffmpeg
 from tests.kept import digest, kept

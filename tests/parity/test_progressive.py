@@ -12,13 +12,13 @@ import torch
 from diffusers import WanImageToVideoPipeline
 from PIL import Image
 
-from backend.contract.events import Cancelled, Finished, Step
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import small_steps
 from backend.media.pictures import crop_to
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.stage_files import read_conditions
+from backend.schemas.events import Cancelled, Finished, Step
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import small_steps
 from tests.kept import kept
 from tests.parity.tiny_runs import Tiny, finished, latents_of
 from tests.parity.two_sizes import SPECTRUM, given_spectrum, progressive, reference

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
+from backend.schemas.request import GenerationRequest
 from tests.parity.published import (
     GUIDANCE,
     NUM_FRAMES,

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.source import source_of
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
+from backend.schemas.request import GenerationRequest
 from tests.clip_files import run_ffmpeg
 from tests.kept import kept
 from tests.parity.published import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.contract.windows import windows_at
+from backend.schemas.windows import windows_at
 from tests.parity.test_parity import LATENT_TOLERANCE
 from tests.parity.test_vace import files, request_of, run_reference  # noqa: F401, one is a fixture
 from tests.parity.tiny_runs import latents_of

@@ -14,11 +14,11 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanVideoToVideoPipeline
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.families.wan import conditions, model, text_encoder
 from backend.media.clips import read_part
 from backend.pipeline import load as load_module
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from tests.clip_files import run_ffmpeg
 from tests.gradients import without_gradients
 from tests.kept import digest, kept

@@ -16,9 +16,9 @@ import torch
 from diffusers import UniPCMultistepScheduler, WanImageToVideoPipeline
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
-from backend.contract.windows import windows_at
 from backend.pipeline.warm_up import calls
+from backend.schemas.request import GenerationRequest
+from backend.schemas.windows import windows_at
 from backend.settings import PROJECT_FOLDER
 from tests.gradients import without_gradients
 from tests.kept import digest, kept

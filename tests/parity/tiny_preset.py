@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.contract import settings
+from backend.schemas import settings
 from presets import Preset, load_preset
 
 

@@ -16,13 +16,13 @@ from diffusers import WanImageToVideoPipeline, WanPipeline, WanVACEPipeline
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Decoding, VideoResult
-from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.decoding import decode_frames
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Run
+from backend.schemas.events import Decoding, VideoResult
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.gradients import without_gradients
 from tests.kept import digest, kept

@@ -5,12 +5,12 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from backend.contract.request import example_request
-from backend.contract.worker import Device
 from backend.engine.estimate import predicted_seconds
 from backend.families import of_preset
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
+from backend.schemas.request import example_request
+from backend.schemas.worker import Device
 from presets import Preset, UnknownPreset, list_presets, load_preset, reference
 from presets.loader import PRESET_FOLDER
 

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLTextModel
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.contract.request import GenerationRequest
 from backend.families import recognise
 from backend.pipeline.load import load
 from backend.sampling.solvers import make_schedule
+from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from tests.gradients import without_gradients
 from tests.parity.tiny_preset import find_also

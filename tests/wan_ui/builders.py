@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest
 from backend.engine.job import Job
 from backend.engine.summary import RequestSummary
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 
@@ -69,6 +69,6 @@ class FakeEngine:
         return False
 
     def worker_status(self, job_id: str | None = None):
-        from backend.contract.worker import WorkerStatus
+        from backend.schemas.worker import WorkerStatus
 
         return WorkerStatus(state="loading", detail="Loading the square")

@@ -27,7 +27,7 @@ from tests.wan_ui.steps import made, rest, until
 pytestmark = pytest.mark.browser
 
 LINES = {  # each before the line of its file that begins with the second one
-    "backend/contract/settings.py": (
+    "backend/schemas/settings.py": (
         '    grain: float = _row(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
         "    action: str | None = _row",
     ),

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job, Selection, new_job_id
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.desk.desk import Desk

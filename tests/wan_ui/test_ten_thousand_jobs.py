@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from backend.contract.events import Finished, Queued
 from backend.engine.job import new_job_id
 from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from backend.schemas.events import Finished, Queued
 from tests.backend.conftest import wait_for
 from tests.clock import is_within
 from tests.wan_ui.builders import a_job, a_request, a_result

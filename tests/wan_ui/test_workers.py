@@ -9,11 +9,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.contract.events import Rate
-from backend.contract.shape import Shape
-from backend.contract.worker import Device, UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
+from backend.schemas.events import Rate
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.desk.desk import Desk

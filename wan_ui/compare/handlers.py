@@ -6,10 +6,10 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest
 from backend.engine.shelf import Comparison
 from backend.errors import StudioError
 from backend.media.cage import Steps
+from backend.schemas.request import GenerationRequest
 from wan_ui.compare.html import MOST, Cell, Side, compare_html, differences
 from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
 from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, grid, variations, varied

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import SETTINGS
 from backend.engine.job import Job
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import SETTINGS
 from wan_ui.desk.media import BEFORE, media_url
 from wan_ui.parts.buttons import icon_button, play_button, sound_button
 from wan_ui.parts.icons import icon

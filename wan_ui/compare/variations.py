@@ -4,8 +4,8 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.errors import RequestError
+from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.compare.html import MOST, differences
 

@@ -9,7 +9,6 @@ from typing import Any
 import gradio as gr
 from starlette.requests import Request
 
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
@@ -18,6 +17,7 @@ from backend.engine.projects import Project
 from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
 from backend.media.cage import Steps
 from backend.rewriting.helper import Helper
+from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun

@@ -4,9 +4,9 @@ wide as its picture. Files of strangers are opened in the cage."""
 import asyncio
 from typing import Any
 
-from backend.contract.request import GenerationRequest
 from backend.media.cage import LONG_SECONDS, Opening
 from backend.media.driving import from_files
+from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.contract.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.media.cage import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
 from backend.media.export import ExportLimits, write_export
 from backend.media.smooth import write_smooth
+from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.desk.media import VIDEO, nothing, owned_job
 from wan_ui.desk.opening import asker
 from wan_ui.desk.sending import Downloads, send_made

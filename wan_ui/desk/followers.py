@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from backend.contract.events import Event, Failed
 from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
+from backend.schemas.events import Event, Failed
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.feed import Feed
 from wan_ui.parts.progress import StageView, advance

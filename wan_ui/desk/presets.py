@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backend.contract.control import extends
-from backend.contract.request import GenerationRequest, find_preset
 from backend.errors import RequestError
+from backend.schemas.control import extends
+from backend.schemas.request import GenerationRequest, find_preset
 from backend.stock.weights_here import has_weights
 from presets import Preset, list_presets
 from presets.loader import Task

@@ -5,13 +5,13 @@ import os
 import re
 from pathlib import Path
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import Shot
-from backend.contract.shots import JOB, carried_frames, goes_on, shot_length
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import story_of
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import Shot
+from backend.schemas.shots import JOB, carried_frames, goes_on, shot_length
 from wan_ui.desk.visit import Visit
 from wan_ui.door.uploads import Sent, checked_upload
 

@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backend.contract.shots import goes_on, shot_length
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
+from backend.schemas.shots import goes_on, shot_length
 from wan_ui.desk.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
 from wan_ui.desk.shots import first_frame
 from wan_ui.door.access import Access

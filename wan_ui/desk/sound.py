@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.contract.events import VideoResult
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import Busy, StudioError
 from backend.media.cage import LONG_SECONDS, Cage, For, Opening
 from backend.media.sound import MODEL_SOUND, write_sound
+from backend.schemas.events import VideoResult
 from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
 from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.door.access import Access

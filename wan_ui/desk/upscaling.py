@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from backend.contract.events import VideoResult
-from backend.contract.finished import larger_result
-from backend.contract.request import GenerationRequest
-from backend.contract.upscaling import SCALES
 from backend.engine.engine import Engine
 from backend.engine.estimate import Estimate
 from backend.engine.job import Job
 from backend.errors import RequestError
+from backend.schemas.events import VideoResult
+from backend.schemas.finished import larger_result
+from backend.schemas.request import GenerationRequest
+from backend.schemas.upscaling import SCALES
 from wan_ui.desk.media import VIDEO
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.progress import spoken_seconds

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, ImageError
 from backend.media.clips import read_clip_facts, thumbnails
 from backend.media.masks import LIGHT, check_shape, is_picture
 from backend.media.pictures import load_checked_image
+from backend.schemas.request import GenerationRequest
 
 THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")

@@ -9,13 +9,13 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.clip import Part, trim_of
-from backend.contract.control import extends
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import LONG_SECONDS, Opening, Steps
 from backend.media.masks import is_picture
+from backend.schemas.clip import Part, trim_of
+from backend.schemas.control import extends
+from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from backend.contract.clip import ROUNDING, STRENGTH
-from backend.contract.control import extends, is_controlled, sees_beside
+from backend.schemas.clip import ROUNDING, STRENGTH
+from backend.schemas.control import extends, is_controlled, sees_beside
 from presets import Preset, list_presets
 from wan_ui.desk.upscaling import Offer
 from wan_ui.door.body_limit import LONGEST_TEXT

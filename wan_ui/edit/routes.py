@@ -11,12 +11,12 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.routing import Route
 
-from backend.contract.finished import larger_clip
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.cage import LONG_SECONDS, Opening
 from backend.media.finished import larger_values
+from backend.schemas.finished import larger_clip
+from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.driven import described

@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from backend.contract.clip import trim_of
-from backend.contract.control import MAX_REFERENCES, extends, is_controlled, sees_beside
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS, SETTINGS
 from backend.errors import RequestError, short
+from backend.schemas.clip import trim_of
+from backend.schemas.control import MAX_REFERENCES, extends, is_controlled, sees_beside
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
 from wan_ui.door.uploads import checked_upload
 from wan_ui.form.left_out import changed_settings

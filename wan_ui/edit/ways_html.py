@@ -7,7 +7,7 @@ input.
 from collections.abc import Sequence
 from html import escape
 
-from backend.contract.control import OVERLAPS
+from backend.schemas.control import OVERLAPS
 from presets import Preset
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of

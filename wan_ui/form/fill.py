@@ -14,13 +14,13 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import LONG_SECONDS, Opening, Steps
 from backend.media.stills import write_frame
 from backend.media.video import stored_request
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS
 from presets import Preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files

@@ -9,11 +9,11 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.figures import read_figures
-from backend.contract.request import SEED_LIMIT, GenerationRequest, find_preset
-from backend.contract.settings import FROM_INPUTS, SETTINGS, Shot
-from backend.contract.shots import FILES, read_shots
 from backend.errors import RequestError
+from backend.schemas.figures import read_figures
+from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
+from backend.schemas.shots import FILES, read_shots
 from presets import list_presets
 from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras

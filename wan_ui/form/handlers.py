@@ -8,10 +8,10 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.guided_steps import first_steps, share_of
-from backend.contract.shots import is_made
 from backend.errors import Busy, StudioError
 from backend.media.cage import Opening
+from backend.schemas.guided_steps import first_steps, share_of
+from backend.schemas.shots import is_made
 from presets import load_preset
 from presets.loader import Task
 from wan_ui.desk.desk import Desk

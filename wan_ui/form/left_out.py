@@ -4,8 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS, SETTINGS, Setting
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS, SETTINGS, Setting
 from presets import LoraChoice
 from wan_ui.form.settings import PLAIN
 from wan_ui.words.english import Texts

@@ -9,11 +9,11 @@ from html import escape
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest
-from backend.contract.table import LONGEST_TABLE, read_table, requests_of
 from backend.engine.estimate import Estimate
 from backend.errors import StudioError
 from backend.media.cage import Steps
+from backend.schemas.request import GenerationRequest
+from backend.schemas.table import LONGEST_TABLE, read_table, requests_of
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.form.form import Form, Many

@@ -12,9 +12,9 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FIELDS, FROM_INPUTS, INPUTS
 from backend.errors import RequestError, StudioError
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
 from wan_ui.form.fill import FillHandlers, settings_code

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest, find_preset
+from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.door.uploads import checked_upload
 from wan_ui.parts.events import QUIET

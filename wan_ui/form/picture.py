@@ -18,7 +18,7 @@ from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 
 CENTRE = (0.5, 0.5)
-PICTURES = ("image", "last_image")  # the roles (see `backend.contract.settings.INPUTS`) that the panel asks for
+PICTURES = ("image", "last_image")  # the roles (see `backend.schemas.settings.INPUTS`) that the panel asks for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.guided_steps import OFFERED, count_first
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import FIELDS, SETTINGS, Setting, window_frames
+from backend.schemas.guided_steps import OFFERED, count_first
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
 from wan_ui.desk.presets import PresetChoices
 from wan_ui.door.body_limit import LONGEST_TEXT

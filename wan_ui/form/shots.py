@@ -13,10 +13,10 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import Shot
 from backend.engine.job import Job
 from backend.errors import RequestError
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import Shot
 from presets import Preset
 from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.door.uploads import to_cache

@@ -3,7 +3,7 @@
 import json
 from html import escape
 
-from backend.contract.figures import MAX_NAME
+from backend.schemas.figures import MAX_NAME
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts
 

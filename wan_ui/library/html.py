@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import PurePath
 
-from backend.contract.events import VideoResult
-from backend.contract.upscaling import FOREIGN
 from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
+from backend.schemas.events import VideoResult
+from backend.schemas.upscaling import FOREIGN
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import media_url
 from wan_ui.desk.upscaling import Offer, upscale_menu

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.contract.events import Block
-from backend.contract.live import frame_name
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
+from backend.schemas.events import Block
+from backend.schemas.live import frame_name
+from backend.schemas.request import GenerationRequest, find_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
 from wan_ui.desk.opening import unless_gone

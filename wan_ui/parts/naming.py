@@ -1,7 +1,7 @@
 """What a video is called where it is shown: its prompt, or what it is if it has none."""
 
-from backend.contract.settings import VideoSettings
 from backend.engine.summary import RequestSummary
+from backend.schemas.settings import VideoSettings
 from wan_ui.words.english import Texts
 
 

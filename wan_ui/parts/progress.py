@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from backend.contract import events
-from backend.contract.events import DOWNLOAD, Event, Proposal, VideoResult
+from backend.schemas import events
+from backend.schemas.events import DOWNLOAD, Event, Proposal, VideoResult
 from wan_ui.parts.notes import without_paths
 from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-from backend.contract.events import Rate
+from backend.schemas.events import Rate
 from wan_ui.words.english import Texts
 
 NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel

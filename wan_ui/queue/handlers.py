@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from backend.contract.request import SEED_LIMIT, GenerationRequest
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
+from backend.schemas.request import SEED_LIMIT, GenerationRequest
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.upscaling import chosen, larger_job

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from backend.contract.shape import Shape
 from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
+from backend.schemas.shape import Shape
 from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.naming import name_of

@@ -16,11 +16,11 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest, find_preset
-from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.engine import Engine
 from backend.errors import RequestError, StudioError, short
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.driven import described

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.contract.worker import WorkerView
+from backend.schemas.worker import WorkerView
 from wan_ui.desk.changes import changes
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.shared_work import SharedWork

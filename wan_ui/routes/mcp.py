@@ -19,10 +19,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.contract.events import VideoResult
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import FOR_PROGRAMS
 from backend.errors import StudioError
+from backend.schemas.events import VideoResult
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FOR_PROGRAMS
 from backend.startup import project_name, project_version
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from backend.contract.worker import WorkerView
 from backend.engine.engine import Engine
+from backend.schemas.worker import WorkerView
 from wan_ui.door.access import Access
 
 STATES = ("queued", "running", "finished", "failed", "cancelled")

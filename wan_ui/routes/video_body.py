@@ -18,9 +18,9 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from backend.contract.figures import MAX_FIGURES
-from backend.contract.settings import FOR_PROGRAMS, SETTINGS
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
+from backend.schemas.figures import MAX_FIGURES
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from wan_ui.door.json_body import parsed
 from wan_ui.door.limits import JSON_BYTES
 from wan_ui.door.uploads import LARGEST_BODY

@@ -9,13 +9,13 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from backend.contract.geometry import is_frame_count, nearest_frame_counts
-from backend.contract.numbers import check_size
-from backend.contract.request import find_preset
-from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.cleaning import Limits
 from backend.engine.job import ListedJob
 from backend.errors import RequestError, one_line, short
+from backend.schemas.geometry import is_frame_count, nearest_frame_counts
+from backend.schemas.numbers import check_size
+from backend.schemas.request import find_preset
+from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView

@@ -23,9 +23,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from backend.contract.settings import FOR_PROGRAMS
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
+from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.driven import described

@@ -11,10 +11,10 @@ from typing import Any
 
 import gradio as gr
 
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
+from backend.schemas.request import GenerationRequest, find_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow, placed
 from wan_ui.desk.opening import opens_files

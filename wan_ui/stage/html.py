@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import PurePath
 
-from backend.contract.events import Proposal, VideoResult
-from backend.contract.guided_steps import count_first
-from backend.contract.request import GenerationRequest
-from backend.contract.shots import is_made
-from backend.contract.upscaling import FOREIGN, upscaler_of
 from backend.engine.job import Job
 from backend.errors import RequestError
+from backend.schemas.events import Proposal, VideoResult
+from backend.schemas.guided_steps import count_first
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shots import is_made
+from backend.schemas.upscaling import FOREIGN, upscaler_of
 from wan_ui.desk.exports import export_menu
 from wan_ui.desk.media import POSTER, media_url
 from wan_ui.desk.presets import goes_on_with_sound

@@ -5,8 +5,8 @@ from typing import cast, get_args
 
 import gradio as gr
 
-from backend.contract.worker import Keeping
 from backend.errors import StudioError
+from backend.schemas.worker import Keeping
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.visit import Visit

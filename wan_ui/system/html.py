@@ -13,11 +13,11 @@ from pathlib import Path
 from time import gmtime, strftime, time
 from typing import get_args
 
-from backend.contract.shape import Shape
-from backend.contract.worker import Device, Keeping, KeptModel, WorkerView
 from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
 from backend.engine.job import JobState
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Device, Keeping, KeptModel, WorkerView
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths

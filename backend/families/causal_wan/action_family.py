@@ -15,14 +15,14 @@ from typing import Any
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
-from backend.contract.cues import AND
-from backend.contract.settings import VideoSettings
 from backend.errors import ModelError, RequestError
 from backend.families.causal_wan.family import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
 from backend.families.family import Configs, refusal
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from backend.families.wan.family import AUTOENCODER, TEXT_TOKENS, flops_of, scales
+from backend.schemas.cues import AND
+from backend.schemas.settings import VideoSettings
 
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's, before and after it was renamed
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from backend.contract.request import GenerationRequest
 from backend.families.causal_wan.action_family import ActionWanKind, diffusers_name
 from backend.families.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.families.causal_wan.actions import Steering
@@ -27,6 +26,7 @@ from backend.families.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
 from backend.sampling.plan import PlannedStep
+from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
 

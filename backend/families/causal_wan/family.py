@@ -19,13 +19,13 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.own_file import path_of
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
-from backend.contract.settings import VideoSettings
 from backend.errors import ModelError
 from backend.families.family import Configs, refusal
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
 from backend.families.wan.original import transformer_config
+from backend.schemas.settings import VideoSettings
 from presets import Preset
 
 PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers

@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
 from backend.families.causal_wan.family import CausalWanKind
 from backend.families.causal_wan.transformer import BlockDenoiser, Past, Window
@@ -42,6 +41,7 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Put, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
+from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
 ALL_NOISE = 0.999  # a noise level above it is that of a schedule's first step, 1 but for rounding

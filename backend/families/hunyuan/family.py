@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.settings import VideoSettings
-from backend.contract.windows import step_geometry
 from backend.families.family import Configs, Kind, refusal
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
 from presets import Preset
 
 TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length

@@ -13,8 +13,6 @@ import numpy as np
 from transformers import SiglipImageProcessorPil
 
 from backend.checkpoints.json_files import AGAIN
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import HALF
 from backend.errors import ModelError
 from backend.families.hunyuan import text_encoder
 from backend.families.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
@@ -35,6 +33,8 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import HALF
 from backend.weights.parking import on_devices
 
 SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon

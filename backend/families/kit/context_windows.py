@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.windows import Window, windows_at
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, Zeros
 from backend.sampling.solvers import SamplerState, StepInputs
+from backend.schemas.windows import Window, windows_at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase
 
-from backend.contract.worker import AXES
 from backend.families.kit.modules import Encoder
 from backend.runtime.mesh import Layout
+from backend.schemas.worker import AXES
 
 PROMPTS = ("prompt", "negative prompt")  # in the order that `tokenize` takes them
 TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of T5's token embedding; a checkpoint may hold either or both

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.strips import Strips
 from backend.runtime.mesh import Layout
 from backend.runtime.refusals import REFUSALS
 from backend.runtime.torch_modules import call_module
+from backend.schemas.geometry import Geometry
 
 Caches = dict[Any, jax.Array]
 """By the layer's number or name. On TPUs pictures [F, W, H, C], elsewhere [1, C, F, H, W]; counts are scalars."""

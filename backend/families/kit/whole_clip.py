@@ -8,10 +8,6 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from backend.contract.cfg_zero import still_steps
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import first_size
-from backend.contract.windows import step_geometry
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.context_windows import WindowContexts, step_in_windows
 from backend.families.kit.modules import name_since_5
@@ -33,6 +29,10 @@ from backend.families.model import (
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, Work
 from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
+from backend.schemas.cfg_zero import still_steps
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import first_size
+from backend.schemas.windows import step_geometry
 from backend.weights.parking import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks
 

@@ -11,7 +11,6 @@ import torch
 from diffusers import AutoencoderKLLTX2Audio, AutoencoderKLLTX2Video
 from diffusers.pipelines.ltx2 import vocoder as vocoders
 
-from backend.contract.geometry import Geometry
 from backend.families.kit.arithmetic import count_flops
 from backend.families.kit.flat_attention import as_array
 from backend.families.kit.modules import shapes_of
@@ -21,6 +20,7 @@ from backend.families.ltx.video_layers import Coder, Strips
 from backend.families.ltx.vocoder import vocode, vocode_wider
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module, torchax
+from backend.schemas.geometry import Geometry
 
 Weights = Mapping[str, jax.Array]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.appended import Appended
-from backend.contract.settings import VideoSettings
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, renamed, width_of
+from backend.schemas.appended import Appended
+from backend.schemas.settings import VideoSettings
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
 MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio

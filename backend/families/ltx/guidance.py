@@ -10,10 +10,10 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from backend.contract.request import GenerationRequest
 from backend.families.ltx.family import LtxKind
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs, take_step
+from backend.schemas.request import GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.request import GenerationRequest
 from backend.families.kit.pixels import as_float32, clip_pixels
 from backend.families.ltx.transformer import Context
 from backend.families.model import Conditions, States
@@ -21,6 +20,7 @@ from backend.media.control import control_frame
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost
 from backend.sampling.solvers import SamplerState, StepInputs, noised, start
+from backend.schemas.request import GenerationRequest
 
 CONTROL = "control"
 """The name of the clip's latents among the conditions, and of its state among those of the streams."""

@@ -10,10 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.appended import Appended
-from backend.contract.request import GenerationRequest
-from backend.contract.sound import SoundPart, hears_clip
-from backend.contract.two_sizes import HALF, first_size, small_steps
 from backend.families.kit.arithmetic import encoder_flops
 from backend.families.kit.networks import DECODE, DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.families.kit.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
@@ -43,6 +39,10 @@ from backend.runtime.work import Call, Effect, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, start
+from backend.schemas.appended import Appended
+from backend.schemas.request import GenerationRequest
+from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.two_sizes import HALF, first_size, small_steps
 from backend.weights.parking import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 

@@ -25,7 +25,6 @@ import torch
 from diffusers import LTX2VideoTransformer3DModel
 from jax.sharding import PartitionSpec as P
 
-from backend.contract.appended import Appended
 from backend.families.kit.modules import call
 from backend.families.kit.transformer import StackedTransformer
 from backend.families.ltx.attention import Sort, StreamAttention, Turned
@@ -33,6 +32,7 @@ from backend.families.ltx.positions import Places, places_of
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
+from backend.schemas.appended import Appended
 from backend.weights.stacked import StackedWeights
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.contract.geometry import Geometry
 from backend.families.kit.pixels import clip_pixels, joined_frames
 from backend.families.wan.family import TEXT_TOKENS
 from backend.families.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost
+from backend.schemas.geometry import Geometry
 
 EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 

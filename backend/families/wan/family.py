@@ -12,13 +12,13 @@ from typing import Any, Literal
 from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.contract.settings import VideoSettings
-from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Kind, Need, refusal
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
 from backend.families.wan.original import check_own_files, original_name
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
 from presets import Preset
 
 TEXT_TOKENS = 512  # the transformer attends to 512 text positions, whatever the prompt's length

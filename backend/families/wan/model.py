@@ -10,9 +10,6 @@ import numpy as np
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
-from backend.contract.geometry import latent_frames
-from backend.contract.request import GenerationRequest
-from backend.contract.two_sizes import HALF, first_size
 from backend.families.kit.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.networks import read_part, read_tokenizer
@@ -43,6 +40,9 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
+from backend.schemas.geometry import latent_frames
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import HALF, first_size
 from backend.weights.parking import on_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights

@@ -11,15 +11,15 @@ from typing import Any, cast
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
-from backend.contract.geometry import latent_frames
-from backend.contract.settings import VideoSettings
-from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs
 from backend.families.kit.face import Face
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts
 from backend.families.wan.family import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, flops_of, scales
 from backend.families.wan_animate.names import as_wan, own_name, wan_config
+from backend.schemas.geometry import latent_frames
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
 from presets import Preset
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")

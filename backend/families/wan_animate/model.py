@@ -14,8 +14,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from backend.contract.drive import segments_of, words_of_clip
-from backend.contract.request import GenerationRequest
 from backend.families.kit.flat_attention import Positions
 from backend.families.kit.networks import read_tokenizer
 from backend.families.kit.pixels import as_float32, clip_pixels, pixels_of
@@ -32,6 +30,8 @@ from backend.families.wan_animate.transformer import DrivenContext, DrivenDenois
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.schemas.drive import segments_of, words_of_clip
+from backend.schemas.request import GenerationRequest
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 

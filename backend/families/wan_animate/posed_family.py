@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.chips import StepFlops
-from backend.contract.geometry import latent_frames
-from backend.contract.settings import VideoSettings
-from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs
 from backend.families.kit.parts import channels_refusal, check_classes, check_parts
 from backend.families.wan.family import AUTOENCODER, NEEDED_ENTRIES, flops_of, scales
 from backend.families.wan_animate.family import SEGMENT, SegmentFamily, SegmentKind
+from backend.schemas.geometry import latent_frames
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
 
 PIPELINES = ("WanAnimatePipeline",)
 TRANSFORMER = "WanAnimateTransformer3DModel"

@@ -14,8 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from backend.contract.drive import segments_of
-from backend.contract.request import GenerationRequest
 from backend.families.kit.pixels import as_float32, clip_pixels
 from backend.families.kit.whole_clip import transformer_part
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
@@ -27,6 +25,8 @@ from backend.media.driving import in_segments
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.schemas.drive import segments_of
+from backend.schemas.request import GenerationRequest
 
 POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"
 """Among the conditions, of all segments one after another: the poses' latents [1, C, F, H, W]; faces, uint8 [segments, frames,

@@ -15,9 +15,6 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from backend.contract.drive import OVERLAP, segments_of
-from backend.contract.request import GenerationRequest
-from backend.contract.windows import step_geometry
 from backend.families.kit.pixels import as_float32, clip_pixels, pixels_of
 from backend.families.kit.whole_clip import WholeClipLane
 from backend.families.model import VIDEO, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
@@ -30,6 +27,9 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs
+from backend.schemas.drive import OVERLAP, segments_of
+from backend.schemas.request import GenerationRequest
+from backend.schemas.windows import step_geometry
 
 PICTURE = "picture"
 """Among the conditions: the picture's latents [1, C, 1, H, W]."""

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from backend.contract.geometry import Geometry
 from backend.families.kit.pixels import clip_pixels, joined_frames, pixels_of
 from backend.families.wan.conditions import encode_pixels
 from backend.families.wan.model import Programs
 from backend.media.source import Source
 from backend.runtime.work import Call, Effect, OnHost
+from backend.schemas.geometry import Geometry
 
 CONTROL, REFERENCES = "control_latents", "reference_latents"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
-from backend.contract.settings import VideoSettings
-from backend.contract.windows import step_geometry
 from backend.errors import ModelError
 from backend.families.family import Configs, Need, refusal
 from backend.families.kit.parts import index_of, width_of
 from backend.families.wan.family import WanFamily, WanKind, check_networks, flops_of, scales
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
 from presets import Preset
 
 PIPELINE, TRANSFORMER = "WanVACEPipeline", "WanVACETransformer3DModel"

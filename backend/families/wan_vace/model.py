@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from backend.contract.request import GenerationRequest
-from backend.contract.windows import Window
 from backend.families.kit.context_windows import WindowPrograms
 from backend.families.kit.flat_attention import Positions
 from backend.families.model import Conditions, Inputs, ModelPlan, Weights
@@ -18,6 +16,8 @@ from backend.families.wan_vace.transformer import ControlContext, ControlledDeno
 from backend.media.source import source_of
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.schemas.request import GenerationRequest
+from backend.schemas.windows import Window
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from huggingface_hub.utils import WeakFileLock
 from backend.checkpoints import hub_file
 from backend.checkpoints.hub import PARTS, download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
-from backend.contract.events import Finished, Loading
-from backend.contract.request import example_request
 from backend.families import recognise
+from backend.schemas.events import Finished, Loading
+from backend.schemas.request import example_request
 from presets import list_presets, load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within

@@ -9,8 +9,8 @@ import pytest
 
 from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
 from backend.cluster.transfer import Inbox, Piece, files_in, pieces_of
-from backend.contract.events import Finished, ShotBegun, Step
 from backend.media.video import read_frames
+from backend.schemas.events import Finished, ShotBegun, Step
 from backend.settings import from_environment
 from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Run, Status

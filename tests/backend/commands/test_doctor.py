@@ -16,8 +16,8 @@ import pytest
 from backend.commands import machine_checks as checks
 from backend.commands.doctor import Sheet, broken_off, devices_check, devices_refused
 from backend.commands.module_process import Ended, run_in_process
-from backend.contract.check import Check, worst
-from backend.contract.worker import Device
+from backend.schemas.check import Check, worst
+from backend.schemas.worker import Device
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
 from backend.trials.one_step import step_checks, weights_check
 from backend.workers.unused_accelerator import Surroundings

@@ -9,10 +9,10 @@ import pytest
 from backend.commands.command_line import parse
 from backend.commands.generate import check_output, generate, place
 from backend.commands.progress import Progress, describe
-from backend.contract.events import Compiling, Decoding, Encoding, Loading, Queued, Step, Upscaling
 from backend.engine.engine import Engine
 from backend.errors import OutputError, VideoFileError
 from backend.media.video import read_facts, read_request
+from backend.schemas.events import Compiling, Decoding, Encoding, Loading, Queued, Step, Upscaling
 from presets import load_preset
 from tests.backend.conftest import FAKE
 

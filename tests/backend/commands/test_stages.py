@@ -19,15 +19,15 @@ from safetensors.numpy import load_file
 from backend.commands import stages_run
 from backend.commands.command_line import parse
 from backend.commands.stages_run import run_here
-from backend.contract.events import Finished, Step
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import find_preset
 from backend.engine import folder as request_folder
 from backend.errors import RequestError
 from backend.media.video import read_frames, read_request
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.run import Run
+from backend.schemas.events import Finished, Step
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import find_preset
 from backend.settings import PROJECT_FOLDER
 from tests.clock import is_within
 

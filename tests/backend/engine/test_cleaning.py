@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Failed, Finished, Interrupted, Queued, Step
 from backend.engine import cleaning
 from backend.engine.cleaning import Clock, Limits, plan, trim
 from backend.engine.job import EndedJob, Selection
@@ -20,6 +19,7 @@ from backend.engine.order import Room
 from backend.engine.sizes import Size, size_of
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError
+from backend.schemas.events import Failed, Finished, Interrupted, Queued, Step
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within

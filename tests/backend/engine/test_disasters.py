@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Cancelled, Failed, Finished, Step
 from backend.engine import dispatcher
 from backend.engine.store import Store
 from backend.errors import DataFolderError, StudioError
+from backend.schemas.events import Cancelled, Failed, Finished, Step
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for, wait_for_calls
 from tests.backend.engine.test_store import add

@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from backend.contract.events import (
+from backend.engine.engine import Engine
+from backend.errors import DataFolderError, JobNotFound, StudioError
+from backend.media.video import read_frames, read_request
+from backend.schemas.events import (
     Cancelled,
     Compiling,
     Decoding,
@@ -20,9 +23,6 @@ from backend.contract.events import (
     Queued,
     Step,
 )
-from backend.engine.engine import Engine
-from backend.errors import DataFolderError, JobNotFound, StudioError
-from backend.media.video import read_frames, read_request
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 from tests.clock import is_within

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend.contract.events import (
-    Finished,
-    Step,
-)
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.errors import Busy, ClipError, ImageError, SoundError
 from backend.media.cage import Cage, Opening
 from backend.media.clips import read_clip_facts
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_request
+from backend.schemas.events import (
+    Finished,
+    Step,
+)
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
 from tests.backend.media import cage_work

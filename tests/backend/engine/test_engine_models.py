@@ -5,14 +5,14 @@ import time
 import pytest
 from huggingface_hub import constants
 
-from backend.contract.events import (
+from backend.errors import RequestError
+from backend.schemas.events import (
     Cancelled,
     Failed,
     Finished,
     Loading,
 )
-from backend.contract.request import GenerationRequest
-from backend.errors import RequestError
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within

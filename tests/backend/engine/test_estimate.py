@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from backend.contract.shape import Shape
 from backend.engine.estimate import Run, estimate, runs_on
+from backend.schemas.shape import Shape
 from tests.backend.conftest import request
 
 WANTED = request(steps=10)

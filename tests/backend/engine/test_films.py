@@ -2,11 +2,11 @@
 
 import pytest
 
-from backend.contract.events import Finished
-from backend.contract.request import GenerationRequest
 from backend.engine.job import Selection
 from backend.errors import ClipError, RequestError, SoundError
 from backend.media.video import read_frames, read_request
+from backend.schemas.events import Finished
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip, numbers, run_ffmpeg
 

@@ -2,9 +2,9 @@
 
 import time
 
-from backend.contract.events import Decoding, Step
-from backend.contract.worker import Device
 from backend.engine.history import DAY_SECONDS, History
+from backend.schemas.events import Decoding, Step
+from backend.schemas.worker import Device
 from tests.backend.conftest import all_events, request
 
 

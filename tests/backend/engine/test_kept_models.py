@@ -3,9 +3,9 @@ that wait for the worker that has their model."""
 
 import pytest
 
-from backend.contract.events import Event, Finished, Loading, Queued, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
+from backend.schemas.events import Event, Finished, Loading, Queued, Step
+from backend.schemas.request import GenerationRequest
 from backend.shares import Share
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for, wait_for_calls

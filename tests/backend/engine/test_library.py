@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from backend.contract.events import Finished, Queued
 from backend.engine.job import Selection
 from backend.engine.order import Room
 from backend.engine.store import Store
 from backend.errors import JobHasBegun, QueueFull, StudioError
+from backend.schemas.events import Finished, Queued
 from tests.backend.conftest import all_events, request, wait_for
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from backend.contract.events import Cancelled, Finished, Step
 from backend.fleet.links import LINKS
+from backend.schemas.events import Cancelled, Finished, Step
 from backend.shares import Share
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink

@@ -2,10 +2,10 @@
 
 import pytest
 
-from backend.contract.events import Block, Finished
-from backend.contract.live import frame_name
-from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
+from backend.schemas.events import Block, Finished
+from backend.schemas.live import frame_name
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.conftest import all_events, wait_for
 from tests.fake_pipeline import square_in

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from backend.contract.events import Failed, Finished, Interrupted, Queued
-from backend.contract.shape import Shape
-from backend.contract.worker import Device, WorkerFacts
 from backend.engine import dispatcher
 from backend.fleet.links import LINKS
+from backend.schemas.events import Failed, Finished, Interrupted, Queued
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Device, WorkerFacts
 from backend.shares import Share
 from backend.workers.death import LOST
 from backend.workers.messages import Facts, Run

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from backend.contract.shape import Shape
 from backend.engine.order import Room, Waiting, in_turn, moved_place, new_place
 from backend.errors import QueueFull
+from backend.schemas.shape import Shape
 
 
 def shape(width: int = 96) -> Shape:

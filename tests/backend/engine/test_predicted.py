@@ -2,10 +2,10 @@
 
 import pytest
 
-from backend.contract.request import example_request, find_preset
-from backend.contract.windows import mean_calls
-from backend.contract.worker import Device
 from backend.engine.estimate import predicted_seconds
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.windows import mean_calls
+from backend.schemas.worker import Device
 from presets import list_presets
 from presets.needs import needs_of
 

@@ -6,12 +6,12 @@ import sqlite3
 
 import pytest
 
-from backend.contract.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
-from backend.contract.request import GenerationRequest
 from backend.engine import dispatcher, journal, recovery
 from backend.engine.disk import Shortage, needed_bytes
 from backend.engine.recovery import GoOn, judge, place_of
 from backend.engine.store import Store
+from backend.schemas.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.conftest import all_events, request, wait_for, wait_for_calls
 from tests.fake_pipeline import REFUSED

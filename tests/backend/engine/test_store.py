@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from backend.contract.events import Cancelled, Encoding, Failed, Queued
-from backend.contract.request import GenerationRequest
-from backend.contract.shape import Shape
 from backend.engine.estimate import Run
 from backend.engine.job import Job, new_job_id
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import DataFolderError, JobNotFound, RequestError
+from backend.schemas.events import Cancelled, Encoding, Failed, Queued
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
 from presets import load_preset
 
 REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="圆", seed=1)

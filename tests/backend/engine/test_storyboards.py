@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from backend.contract.events import Finished, Interrupted, ShotBegun, ShotMade, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Selection
 from backend.engine.storyboards import shot_id
 from backend.errors import RequestError
 from backend.media.video import read_frames
+from backend.schemas.events import Finished, Interrupted, ShotBegun, ShotMade, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]

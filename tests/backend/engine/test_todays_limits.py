@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Failed, Finished
 from backend.engine import disk
 from backend.engine.disk import RESERVE_BYTES, needed_bytes
 from backend.engine.engine import Engine
 from backend.engine.job import Job, Selection
 from backend.errors import RequestError
 from backend.media.project_archive import MANIFEST
+from backend.schemas.events import Failed, Finished
 from tests.backend.conftest import all_events, request, wait_for
 
 Usage = namedtuple("Usage", "total used free")

@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 
-from backend.contract.finished import larger, larger_clip, larger_result
-from backend.contract.request import GenerationRequest
 from backend.engine.disk import needed_bytes
 from backend.engine.dispatcher import needed_preset
 from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
 from backend.media.video import read_request
+from backend.schemas.finished import larger, larger_clip, larger_result
+from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import request
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from backend.contract.events import Cancelled, Finished, Interrupted, Queued, Step
 from backend.engine.job import Job
+from backend.schemas.events import Cancelled, Finished, Interrupted, Queued, Step
 from backend.shares import Share
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from backend.contract.events import Finished, Interrupted, Step
-from backend.contract.shape import Shape
-from backend.contract.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
 from backend.fleet.fleet import Fleet
 from backend.fleet.links import LINKS
 from backend.fleet.supervisor import WorkerLost
+from backend.schemas.events import Finished, Interrupted, Step
+from backend.schemas.shape import Shape
+from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
 from backend.settings import from_environment
 from backend.workers.death import LOST
 from backend.workers.messages import Facts, JobEvent, Status

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from backend.contract.events import Finished, Step
 from backend.engine.engine import Engine
 from backend.fleet import supervisor as supervisor_module
+from backend.schemas.events import Finished, Step
 from backend.settings import PROJECT_FOLDER
 from tests.backend.conftest import all_events, request, wait_for
 from tests.backend.fleet.test_supervisor import first_step, is_alive

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Cancelled, Compiling, Encoding, Finished, Interrupted, Loading, Step
 from backend.fleet import supervisor as supervisor_module
 from backend.fleet.supervisor import Supervisor
+from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Interrupted, Loading, Step
 from backend.settings import PROJECT_FOLDER, from_environment
 from backend.workers import patience
 from backend.workers.process import WorkerPlan

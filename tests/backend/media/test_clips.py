@@ -10,13 +10,13 @@ import time
 import numpy as np
 import pytest
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.errors import ClipError, VideoFileError
 from backend.media import clips
 from backend.media.clips import read_clip, read_clip_facts, read_part, thumbnails
 from backend.media.sound import add_sound
 from backend.media.video import read_facts, read_frames, read_request, write_video
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.clip_files import counting_clip, marked_clip, numbers, run_ffmpeg, turned
@@ -287,7 +287,7 @@ def test_no_process_is_left_when_a_reader_stops_early(tmp_path):
 
 MEASURED = """
 import json, resource, sys
-from backend.contract.clip import Part
+from backend.schemas.clip import Part
 from backend.media.clips import read_clip, read_clip_facts, thumbnails
 from tests.clock import is_within
 path = sys.argv[1]

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.contract.film import Piece, Track
 from backend.errors import ClipError, RequestError, SoundError
 from backend.media.film import Film, crossed, write_film
 from backend.media.sound import read_sound
 from backend.media.video import read_facts, read_frames
+from backend.schemas.film import Piece, Track
 from tests.clip_files import counting_clip, numbers, run_ffmpeg
 
 FPS = 16

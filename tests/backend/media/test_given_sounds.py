@@ -7,11 +7,11 @@ import wave
 import numpy as np
 import pytest
 
-from backend.contract.sound import SoundPart
 from backend.errors import SoundError
 from backend.media.given_sounds import HEARD_RATE, MAX_RATE, check_sound_part, read_heard, read_original, read_sound_facts
 from backend.media.sound import Sound, put_sound
 from backend.media.video import write_exact_frames
+from backend.schemas.sound import SoundPart
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip, run_ffmpeg
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.errors import ClipError
 from backend.media.clips import read_part
 from backend.media.control import control_frame
 from backend.media.masks import check_shape, read_mask
 from backend.media.pictures import fit_on_white
 from backend.media.source import GREY, Kept, source_of
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip, numbers
 

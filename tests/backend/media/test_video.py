@@ -11,8 +11,6 @@ import imageio_ffmpeg
 import numpy
 import pytest
 
-from backend.contract.clip import Part
-from backend.contract.request import GenerationRequest
 from backend.errors import NoRequestInVideo, VideoFileError
 from backend.files import is_disk_full
 from backend.media import mp4 as mp4_boxes
@@ -27,6 +25,8 @@ from backend.media.video import (
     write_frames,
     write_video,
 )
+from backend.schemas.clip import Part
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 REQUEST = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=1)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from backend.contract.request import GenerationRequest
 from backend.media.video import read_frames
 from backend.pipeline import decoding
 from backend.pipeline import generate as pipeline
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.stage_files import LATENTS
 from backend.pipeline.state_saver import StateSaver
+from backend.schemas.request import GenerationRequest
 
 
 class EagerSaver(StateSaver):

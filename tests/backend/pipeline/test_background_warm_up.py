@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from backend.contract.events import Compiling, Loading
-from backend.contract.request import GenerationRequest
 from backend.errors import Stopped
 from backend.pipeline import background_warm_up as module
 from backend.pipeline import load as load_module
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.warm_up import warm_up
+from backend.schemas.events import Compiling, Loading
+from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 from presets import load_preset
 from tests.clock import is_within

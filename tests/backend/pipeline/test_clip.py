@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from backend.contract.events import Compiling, Decoding, Encoding, Finished, Step
-from backend.contract.request import GenerationRequest
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
 from backend.media.video import read_frames, read_request
@@ -17,6 +15,8 @@ from backend.pipeline import generate as pipeline
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, STATE, read_conditions
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime import work
+from backend.schemas.events import Compiling, Decoding, Encoding, Finished, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.pipeline.kills import make_with_copies
 from tests.clip_files import run_ffmpeg

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from backend.contract.request import GenerationRequest
 from backend.families.model import VIDEO
 from backend.pipeline import denoising as module
 from backend.pipeline import generate as pipeline
@@ -14,6 +13,7 @@ from backend.pipeline.denoising import MOST_AHEAD, Denoising, warms_up
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.run import Run
 from backend.runtime.program import Program
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]

@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Decoding, Finished, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.folder import open_inputs
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
@@ -22,6 +20,8 @@ from backend.pipeline.rates import stage_flops
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls
+from backend.schemas.events import Cancelled, Decoding, Finished, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.pipeline.kills import assert_same_video, keep_every_state, make_with_copies
 from tests.clip_files import counting_clip, marked_clip, turned

@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
-from backend.contract.request import GenerationRequest
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
 from backend.pipeline.decoding import decode_frames
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.run import Run
 from backend.runtime import work
+from backend.schemas.events import Cancelled, Compiling, Decoding, Encoding, Finished, Loading, Step
+from backend.schemas.request import GenerationRequest
 from presets import LoraChoice, load_preset
 from tests.clock import is_within
 

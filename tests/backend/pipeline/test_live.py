@@ -5,10 +5,6 @@ import shutil
 import numpy as np
 import pytest
 
-from backend.contract.cues import Cue
-from backend.contract.events import Block, Cancelled, Finished, VideoResult
-from backend.contract.live import FOLDER, KEPT_SECONDS
-from backend.contract.request import GenerationRequest
 from backend.errors import RequestError, VideoFileError
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
@@ -16,6 +12,10 @@ from backend.pipeline.generate import generate
 from backend.pipeline.live import live
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
+from backend.schemas.cues import Cue
+from backend.schemas.events import Block, Cancelled, Finished, VideoResult
+from backend.schemas.live import FOLDER, KEPT_SECONDS
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 PRESET = load_preset("wan-live-tiny")

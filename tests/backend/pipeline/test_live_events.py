@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from backend.contract.events import Loading
 from backend.errors import Stopped
 from backend.pipeline.live_events import live_events, until
+from backend.schemas.events import Loading
 
 
 def test_each_event_arrives_before_the_work_goes_on():

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from backend.checkpoints import hub
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.contract.events import Loading
 from backend.errors import ModelError, Stopped
 from backend.pipeline import load as load_module
 from backend.pipeline.model_files import check_model
+from backend.schemas.events import Loading
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")

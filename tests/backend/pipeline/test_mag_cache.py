@@ -8,8 +8,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from app import main
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest
 from backend.media.video import read_request
 from backend.pipeline import generate as pipeline
 from backend.pipeline.denoising import Denoising
@@ -17,6 +15,8 @@ from backend.pipeline.run import Run
 from backend.pipeline.stage_files import LATENTS
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Program
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest
 from backend.settings import DATA_VARIABLE
 from presets import load_preset
 from presets.magnitude_files import published_magnitudes, read_magnitudes

@@ -7,10 +7,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from backend.contract.request import GenerationRequest
 from backend.pipeline.generate import generate
 from backend.pipeline.profiling import Tracer
 from backend.pipeline.warm_up import calls
+from backend.schemas.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.many_devices import without_quick

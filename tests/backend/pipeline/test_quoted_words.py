@@ -26,7 +26,7 @@ WORDS = ("FAST", "SLOW")
 MAKE = """
 import sys
 from pathlib import Path
-from backend.contract.request import GenerationRequest
+from backend.schemas.request import GenerationRequest
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from presets import load_preset

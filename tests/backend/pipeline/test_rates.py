@@ -3,13 +3,13 @@
 import pytest
 
 from backend.chips import CHIPS
-from backend.contract.events import Finished, Rate, VideoResult
-from backend.contract.mag_cache import reused_steps
-from backend.contract.request import GenerationRequest
 from backend.families.wan.family import WAN
 from backend.pipeline.generate import generate
 from backend.pipeline.rates import stage_flops
 from backend.pipeline.warm_up import calls
+from backend.schemas.events import Finished, Rate, VideoResult
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]

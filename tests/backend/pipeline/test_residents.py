@@ -13,14 +13,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.stamps import stamps_of
-from backend.contract.events import Finished
-from backend.contract.request import example_request
 from backend.pipeline import residents as module
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.residents import Bounds, Residents
 from backend.pipeline.stage_files import read_latents
+from backend.schemas.events import Finished
+from backend.schemas.request import example_request
 from backend.weights import kept
 from backend.weights.kept import Content, KeptNetwork
 from presets import Preset, load_preset

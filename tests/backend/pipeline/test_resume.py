@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Decoding, Encoding, Finished, Step
-from backend.contract.request import GenerationRequest
 from backend.pipeline import generate as pipeline
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE
+from backend.schemas.events import Cancelled, Decoding, Encoding, Finished, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.pipeline.kills import assert_same_video, make_with_copies
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from backend.contract.events import Cancelled, Finished, Interrupted, ShotBegun, ShotMade, Step
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.media.video import read_frames
 from backend.pipeline.stage_files import LATENTS, STATE
+from backend.schemas.events import Cancelled, Finished, Interrupted, ShotBegun, ShotMade, Step
+from backend.schemas.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
 from tests.backend.conftest import all_events, wait_for

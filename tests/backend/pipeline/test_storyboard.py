@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend.contract.events import Cancelled, Finished, ShotBegun, ShotMade, Step
-from backend.contract.request import GenerationRequest
 from backend.media.sound import read_sound
 from backend.media.video import read_frames, read_request
 from backend.pipeline.storyboard import make
+from backend.schemas.events import Cancelled, Finished, ShotBegun, ShotMade, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import run_ffmpeg
 

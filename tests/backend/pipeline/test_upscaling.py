@@ -11,10 +11,6 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from backend.contract.events import Cancelled, Compiling, Encoding, Finished, Loading, Upscaling, VideoResult
-from backend.contract.finished import larger_clip
-from backend.contract.request import GenerationRequest
-from backend.contract.upscaling import without_upscaling
 from backend.errors import ClipError, ModelError, RequestError
 from backend.media.clips import read_clip_facts
 from backend.media.finished import larger_file
@@ -22,6 +18,10 @@ from backend.media.mp4 import read_comment
 from backend.media.video import read_frames, read_request, write_video
 from backend.pipeline import upscaling
 from backend.pipeline.upscaling import PIECES, SMALLER, make_larger
+from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Loading, Upscaling, VideoResult
+from backend.schemas.finished import larger_clip
+from backend.schemas.request import GenerationRequest
+from backend.schemas.upscaling import without_upscaling
 from presets import load_preset
 from tests.clip_files import LEVEL, STEP, counting_clip, run_ffmpeg
 

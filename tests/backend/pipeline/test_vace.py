@@ -6,9 +6,6 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.commands.precompile_run import requests_of
-from backend.contract.clip import Part
-from backend.contract.events import Compiling, Encoding, Finished, ShotMade, Step
-from backend.contract.request import GenerationRequest
 from backend.media.clips import read_part
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
@@ -18,6 +15,9 @@ from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
 from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
 from backend.pipeline.warm_up import calls, warm_up
+from backend.schemas.clip import Part
+from backend.schemas.events import Compiling, Encoding, Finished, ShotMade, Step
+from backend.schemas.request import GenerationRequest
 from tests.clip_files import run_ffmpeg
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 from tests.parity.tiny_preset import find_also

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from backend.contract.events import Compiling, Proposal
-from backend.contract.request import GenerationRequest
 from backend.errors import Stopped
 from backend.pipeline import would_fit as module
 from backend.pipeline.would_fit import would_fit
+from backend.schemas.events import Compiling, Proposal
+from backend.schemas.request import GenerationRequest
 from presets import load_preset, loader
 
 pytestmark = [pytest.mark.parity, pytest.mark.demo_model]

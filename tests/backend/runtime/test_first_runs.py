@@ -7,11 +7,11 @@ import time
 import jax
 import pytest
 
-from backend.contract.events import Finished, Interrupted
 from backend.errors import KernelRefused
 from backend.runtime import refusals as refusals_module
 from backend.runtime.first_runs import KEPT_SECONDS, FirstRuns
 from backend.runtime.refusals import Refusals
+from backend.schemas.events import Finished, Interrupted
 from tests.backend.conftest import all_events, request
 
 SERVE = "so XLA's slower operations serve instead"

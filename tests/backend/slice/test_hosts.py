@@ -16,8 +16,8 @@ from PIL import Image
 import app
 from backend.commands.arguments import hosts_of
 from backend.commands.command_line import parse
-from backend.contract.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.errors import ModelError, RequestError
+from backend.schemas.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.slice import link as slice_link
 from backend.slice import wire
 from backend.slice.link import _job_for_members

@@ -3,7 +3,7 @@
 import pytest
 
 from backend.chips import SLICES
-from backend.contract.worker import Device
+from backend.schemas.worker import Device
 from backend.stock.compatibility import _num_devices, compatibility
 from presets import Preset, list_presets
 from presets.needs import needs_of

@@ -16,12 +16,12 @@ from unittest import mock
 
 import jax
 
-from backend.contract.request import GenerationRequest, example_request, find_preset
-from backend.contract.worker import AXES
 from backend.families.model import Model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program
 from backend.runtime.work import Call
+from backend.schemas.request import GenerationRequest, example_request, find_preset
+from backend.schemas.worker import AXES
 from backend.tpu import report as report_module
 from backend.tpu.fingerprint import fingerprint
 from backend.tpu.report import Inspector, describe_slice

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.contract.request import example_request
+from backend.schemas.request import example_request
 from backend.tpu import live_rate as module
 from backend.tpu.live_rate import live_rate
 from presets import load_preset

@@ -1,6 +1,6 @@
 """What would fit is estimated, then compiled, and offered only where the compiler agrees."""
 
-from backend.contract.request import GenerationRequest, example_request, find_preset
+from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.tpu.remedy import Remedy, Shortage, find_remedies
 
 GIB = 2**30

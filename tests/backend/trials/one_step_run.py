@@ -4,8 +4,8 @@ chip with a megabyte of memory: a process of its own, because libtpu reads its s
 import dataclasses
 import sys
 
-from backend.contract.request import example_request, find_preset
-from backend.contract.worker import AXES
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.worker import AXES
 from backend.tpu.report import STEP, describe_slice
 from backend.trials.one_step import KeepingInspector, timed_step
 

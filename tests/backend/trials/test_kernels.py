@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from backend.contract.check import worst
+from backend.schemas.check import worst
 from backend.trials.kernels import REPORT, Outcome, kernel_trials, option_trials, try_all
 from kernels import causal_conv as conv_module
 

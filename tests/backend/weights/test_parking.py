@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from backend.contract.request import GenerationRequest
 from backend.families.kit import networks
 from backend.families.kit.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
+from backend.schemas.request import GenerationRequest
 from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
 from presets import load_preset
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from backend.contract.events import Compiling, Loading
-from backend.contract.shape import Shape
 from backend.errors import ModelError
+from backend.schemas.events import Compiling, Loading
+from backend.schemas.shape import Shape
 from backend.workers.fetching import Fetch
 from tests.backend.conftest import request
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from backend.contract.events import Failed, Finished
+from backend.schemas.events import Failed, Finished
 from tests.backend.conftest import all_events, request, wait_for
 from tests.made_up_machine import plain_machine, tpu_machine
 

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from backend.contract.cues import Cue
-from backend.contract.events import Step
-from backend.contract.worker import Device, KeptModel, WorkerFacts, WorkerStatus
+from backend.schemas.cues import Cue
+from backend.schemas.events import Step
+from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus
 from backend.workers.messages import (
     Alive,
     Begin,

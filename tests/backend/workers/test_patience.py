@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.contract.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
+from backend.schemas.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
 from backend.workers.patience import SILENCE_SECONDS, STOP_SECONDS, Patience
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.worker import Device, UnusedAccelerator, WorkerFacts
+from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts
 from backend.settings import PROJECT_FOLDER
 from backend.workers import unused_accelerator as module
 from backend.workers.unused_accelerator import LOCK_FILE, Surroundings, explain_refusal, find_unused, pinned, unused

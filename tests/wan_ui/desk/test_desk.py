@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import constants
 
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.keys import Keys
 from backend.errors import DataFolderError, QueueFull, RequestError
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.desk import Desk

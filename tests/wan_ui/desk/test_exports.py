@@ -10,9 +10,9 @@ from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.contract.formats import FORMATS, MEDIA_TYPES
 from backend.media.cage import Cage, ProcessorBudget
 from backend.media.video import write_video
+from backend.schemas.formats import FORMATS, MEDIA_TYPES
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.desk import exports
 from wan_ui.desk.exports import LONGEST_SECONDS, export_menu, export_route, export_url

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from backend.contract import events
 from backend.errors import StudioError
+from backend.schemas import events
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
 from wan_ui.desk import followers
 from wan_ui.desk.followers import follow, placed

@@ -6,11 +6,11 @@ import shutil
 import pytest
 from gradio.utils import get_upload_folder
 
-from backend.contract.events import Finished, ShotMade, VideoResult
-from backend.contract.request import GenerationRequest
 from backend.engine.engine import Engine
 from backend.engine.storyboards import add_finished, add_shot, shot_id, story_of
 from backend.errors import ClipError, ImageError, RequestError, SoundError, StudioError
+from backend.schemas.events import Finished, ShotMade, VideoResult
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip
 from wan_ui.desk.shots import own_files

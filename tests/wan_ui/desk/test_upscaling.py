@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.contract.finished import as_clip, larger
-from backend.contract.upscaling import FOREIGN
 from backend.engine.estimate import Estimate
 from backend.errors import RequestError
+from backend.schemas.finished import as_clip, larger
+from backend.schemas.upscaling import FOREIGN
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.desk.upscaling import Offer, chosen, larger_job, offers, upscale_menu
 from wan_ui.library.html import detail_html

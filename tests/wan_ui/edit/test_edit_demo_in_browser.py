@@ -4,10 +4,10 @@ painted over becomes what the prompt says, and the rest stays."""
 import numpy as np
 import pytest
 
-from backend.contract.clip import Part
 from backend.media.clips import read_part
 from backend.media.masks import read_mask
 from backend.media.video import read_frames
+from backend.schemas.clip import Part
 from tests.clip_files import counting_clip, run_ffmpeg
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, taken
 from tests.wan_ui.steps import made, until

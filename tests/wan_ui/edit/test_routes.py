@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from backend.contract.request import find_preset
 from backend.engine.engine import Engine
+from backend.schemas.request import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
 from wan_ui.desk.media import BEFORE, before
 from wan_ui.edit.handlers import settings_of

@@ -12,11 +12,11 @@ from gradio.utils import get_upload_folder
 from PIL import Image
 from starlette.testclient import TestClient
 
-from backend.contract.request import GenerationRequest, find_preset
 from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.pictures import load_checked_image
 from backend.media.video import read_frames
+from backend.schemas.request import GenerationRequest, find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.desk.media import BEFORE

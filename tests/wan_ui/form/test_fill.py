@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from backend.contract.cues import Cue
-from backend.contract.request import GenerationRequest
 from backend.errors import RequestError
+from backend.schemas.cues import Cue
+from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.desk.presets import full_preset

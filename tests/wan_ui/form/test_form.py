@@ -1,7 +1,7 @@
 import pytest
 
-from backend.contract.mag_cache import reused_steps
 from backend.errors import RequestError
+from backend.schemas.mag_cache import reused_steps
 from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers

@@ -6,9 +6,9 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from backend.contract.cues import Cue
-from backend.contract.request import GenerationRequest
-from backend.contract.settings import FIELDS, SETTINGS, Figure, Setting, Shot
+from backend.schemas.cues import Cue
+from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import FIELDS, SETTINGS, Figure, Setting, Shot
 from presets import LoraChoice, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.compare.handlers import CompareHandlers

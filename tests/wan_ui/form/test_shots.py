@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from backend.contract.events import ShotBegun, Step
-from backend.contract.request import GenerationRequest
 from backend.errors import ImageError, RequestError, SoundError
+from backend.schemas.events import ShotBegun, Step
+from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft

@@ -9,9 +9,9 @@ from gradio.utils import get_upload_folder
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.contract.events import Block
-from backend.contract.live import frame_name
 from backend.engine.engine import Engine
+from backend.schemas.events import Block
+from backend.schemas.live import frame_name
 from tests.fake_pipeline import square_in
 from wan_ui.desk.desk import Desk
 from wan_ui.door.access import Access

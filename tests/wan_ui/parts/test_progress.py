@@ -1,6 +1,6 @@
 import pytest
 
-from backend.contract import events
+from backend.schemas import events
 from tests.wan_ui.builders import a_job, a_result
 from wan_ui.parts.progress import StageView, advance, spoken_seconds
 

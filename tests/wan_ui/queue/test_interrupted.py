@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from backend.contract.events import Interrupted, Queued, Step
-from backend.contract.shape import Shape
 from backend.engine.disk import Shortage
+from backend.schemas.events import Interrupted, Queued, Step
+from backend.schemas.shape import Shape
 from tests.wan_ui.builders import a_job
 from wan_ui.parts.progress import StageView, advance, progress_words
 from wan_ui.queue.html import Entry, Queue, queue_html

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from gradio.utils import get_upload_folder
 
-from backend.contract.events import Proposal
 from backend.errors import ImageError, RequestError, SoundError, StudioError
+from backend.schemas.events import Proposal
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter

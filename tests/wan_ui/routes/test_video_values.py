@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.events import Proposal
-from backend.contract.request import GenerationRequest
 from backend.engine.cleaning import NO_LIMITS, Limits
 from backend.errors import RequestError
+from backend.schemas.events import Proposal
+from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job
 from wan_ui.parts.progress import StageView

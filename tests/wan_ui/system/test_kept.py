@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.contract.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
+from backend.schemas.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
 from wan_ui.desk.visit import Visit
 from wan_ui.system import html
 from wan_ui.words.chinese import CHINESE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import backend
-from backend.contract.events import DOWNLOAD
+from backend.schemas.events import DOWNLOAD
 from presets import list_presets
 from tests.wan_ui.builders import a_job
 from wan_ui.parts.progress import StageView, progress_words

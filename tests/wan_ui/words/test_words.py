@@ -5,9 +5,9 @@ from typing import get_args
 
 import backend
 import wan_ui
-from backend.contract.settings import FIELDS, Extend
-from backend.contract.worker import WorkerState
 from backend.engine.job import JobState
+from backend.schemas.settings import FIELDS, Extend
+from backend.schemas.worker import WorkerState
 from presets import list_presets
 from wan_ui.edit.ways import WAYS
 from wan_ui.form.settings import settings_of

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.request import example_request
 from backend.errors import ModelError, RequestError
 from backend.families import of_preset, recognise
 from backend.families.causal_wan.action_family import ACTION_WAN, PIPELINES, TRANSFORMERS, diffusers_name
+from backend.schemas.request import example_request
 from presets import load_preset
 
 PRESET = load_preset("matrix-game-2.0")

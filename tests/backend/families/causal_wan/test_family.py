@@ -8,12 +8,12 @@ import torch
 from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.request import example_request
 from backend.errors import ModelError
 from backend.families import of_preset, recognise
 from backend.families.causal_wan.family import PIPELINES
 from backend.families.wan.family import NEEDED_ENTRIES
 from backend.families.wan.original import file_names, makers_name, transformer_config
+from backend.schemas.request import example_request
 from presets import load_preset
 
 

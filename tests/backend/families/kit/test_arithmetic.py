@@ -9,9 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import UMT5Config, UMT5EncoderModel
 
-from backend.contract.request import GenerationRequest, example_request, find_preset
 from backend.families.kit.arithmetic import encoder_flops
 from backend.pipeline.load import describe_model
+from backend.schemas.request import GenerationRequest, example_request, find_preset
 from presets import load_preset
 
 CLASSES = {"wan2.1-t2v-1.3b-480p": "AutoencoderKLWan", "hunyuanvideo-1.5-t2v-480p": "AutoencoderKLHunyuanVideo15"}

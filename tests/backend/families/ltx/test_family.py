@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.contract.request import GenerationRequest, example_request
 from backend.errors import ModelError, RequestError
 from backend.families import recognise
 from backend.families.family import check_preset
 from backend.families.kit.parts import index_of
 from backend.families.ltx.family import LTX, PIPELINES
+from backend.schemas.request import GenerationRequest, example_request
 from presets import load_preset
 
 PRESETS = {"ltx-2.0": "ltx-2.0-512p", "ltx-2.3": "ltx-2.3-704p", "ltx-2.5": "ltx-2.5-704p"}

@@ -4,10 +4,10 @@ from collections import Counter
 
 import jax
 
-from backend.contract.request import GenerationRequest
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation
+from backend.schemas.request import GenerationRequest
 from backend.weights.parking import device_bytes
 from presets import load_preset
 

@@ -6,7 +6,6 @@ import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
-from backend.contract.request import example_request
 from backend.errors import ModelError
 from backend.families import of_preset, recognise
 from backend.families.family import check_preset
@@ -14,6 +13,7 @@ from backend.families.wan.family import NEEDED_ENTRIES
 from backend.families.wan.original import check_transformer, makers_name
 from backend.families.wan_vace.family import WAN_VACE
 from backend.families.wan_vace.transformer import Segments, segments_of
+from backend.schemas.request import example_request
 from presets import load_preset
 
 CONTROL = {"_class_name": "WanVACETransformer3DModel", "in_channels": 16, "num_layers": 40, "vace_in_channels": 96}

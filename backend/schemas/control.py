@@ -1,0 +1,191 @@
+"""Control clips, masks, margins, key frames, references, and clips that go on, in a request. Checks, and opens no file."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from backend.errors import RequestError
+from backend.schemas.clip import check_trim, check_two_times, clip_frames, overlap_of, part_of_clip
+from backend.schemas.keyframes import check_keyframes
+from backend.schemas.numbers import check_whole
+from backend.schemas.settings import Extend, VideoSettings, only_with
+from presets import Preset
+
+MAX_REFERENCES = 8  # each is a latent frame more; a preset may take fewer
+MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
+OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
+TAKE_CONTROL = "leave it out, or take a preset with control"
+MAX_DOWNSCALE = 8
+LEAST_INNER = 16  # pixels that margins leave of each side
+
+
+def is_controlled(preset: Preset) -> bool:
+    """Whether the preset's model has control blocks, which see a clip with a mask."""
+    return "mask" in preset.inputs and preset.segment_frames is None
+
+
+def sees_beside(preset: Preset) -> bool:
+    """Whether the preset's model sees a control clip as tokens beside the video's."""
+    return "control" in preset.inputs and not is_controlled(preset)
+
+
+def extends(preset: Preset) -> tuple[Extend, ...]:
+    """Where a clip can go on: with control blocks at both ends, and after its end if a video can begin with several frames."""
+    return get_args(Extend) if is_controlled(preset) else ("after",) if preset.continues else ()
+
+
+def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """What a request leaves open of its clips. Values of a wrong type are left for the check."""
+    if values.get("extend"):
+        try:
+            length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
+            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and is_whole(count, preset)]
+        except TypeError:
+            fitting = []
+        return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
+    return part_of_clip(values, given) if values.get("video") or values.get("control") else {}
+
+
+def is_whole(count: int, preset: Preset) -> bool:
+    """Whether so many frames are whole latent frames of the preset's model."""
+    return (count - preset.first_frames) % preset.frame_step == 0
+
+
+def check_control(request: VideoSettings, preset: Preset) -> None:
+    """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
+    if not is_controlled(preset):
+        taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
+        taken |= {"keeps_pixels"} if request.drive and request.video else set()
+        taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
+        taken |= {"control_kind", "control_scale", "control_downscale"} if sees_beside(preset) else set()
+        for name, absent in only_with("control").items():
+            if name not in taken and getattr(request, name) != absent:
+                raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
+        _check_belongs(request)
+        check_keyframes(request)
+        if request.extend is not None:
+            _check_going_on(request, preset)
+        if sees_beside(preset):
+            _check_beside(request, preset)
+        return
+    if request.control_downscale != 1:
+        raise RequestError("control_downscale was given", f"but {preset.name} sees a clip in the video's size", "leave it out")
+    if request.strength is not None:
+        rule = f"but {preset.name} makes anew what the mask and the margins say"
+        raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
+    _check_belongs(request)
+    _check_company(request)
+    _check_clips(request, preset)
+    _check_margins(request)
+    _check_references(request, preset)
+    check_keyframes(request)
+
+
+def _check_belongs(request: VideoSettings) -> None:
+    """Refuses what is given without what it belongs to."""
+    belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
+               "keyframe_at": "keyframes"}  # fmt: skip
+    for name, other in belongs.items():
+        if getattr(request, name) not in (None, (), "as-is") and not getattr(request, other):
+            raise RequestError(
+                f"{name} was given", f"but no {other}, to which it belongs", f"give {other} too, or leave this out"
+            )
+
+
+def _check_beside(request: VideoSettings, preset: Preset) -> None:
+    """Of a control clip beside the video."""
+    scale, downscale = request.control_scale, request.control_downscale
+    if request.control is None:
+        for name in ("control_scale", "control_downscale"):
+            if getattr(request, name) != 1:
+                raise RequestError(
+                    f"{name} was given", "but no control, to which it belongs", "give control too, or leave this out"
+                )
+        return
+    if request.make == "sound":
+        return  # see `sound.check_sound`
+    if preset.refines:
+        rule = f"but {preset.name} makes its videos in two sizes"
+        raise RequestError("control was given", rule, "leave it out, or take a preset that makes them in one")
+    if not 0 < scale <= 1:
+        raise RequestError(f"control_scale={scale:g}", f"must be above 0 and at most 1 for {preset.name}", "1 is usual")
+    sides, multiple = (request.width, request.height), preset.size_multiple
+    fitting = [times for times in range(1, MAX_DOWNSCALE + 1) if not any(side % (multiple * times) for side in sides)]
+    if fitting and downscale not in fitting:  # where none fits, the size itself is refused later
+        rule = f"must leave sides that are multiples of {multiple}, of a video of {request.width}x{request.height}"
+        raise RequestError(f"control_downscale={downscale}", rule, f"take {' or '.join(map(str, fitting))}, or another size")
+    _check_clips(request, preset)
+
+
+def _check_going_on(request: VideoSettings, preset: Preset) -> None:
+    """Of a model without control blocks, whose videos begin with frames of a clip."""
+    if request.extend not in extends(preset):
+        raise RequestError(
+            f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset with control"
+        )
+    if request.task != "t2v":
+        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
+    if request.strength is not None:
+        raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
+    _check_clips(request, preset)
+    overlap = overlap_of(request)
+    early = next((place for place in request.keyframe_at if place < overlap), None)
+    if early is not None:
+        rule = f"must lie after the {overlap} frames with which the clip begins the video"
+        raise RequestError(f"the key frame at {early}", rule, f"{overlap} is the first")
+    length = request.window_frames or request.num_frames
+    if not is_whole(overlap, preset) or overlap >= length:
+        step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
+        raise RequestError(f"overlap={overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
+
+
+def _check_company(request: VideoSettings) -> None:
+    """Refuses a clip of which nothing is made anew, and what says so twice."""
+    if request.video and not (request.mask or request.margins or request.extend):
+        rule = "but nothing that says what of it is made anew"
+        raise RequestError("video was given", rule, "give a mask, margins or extend, or give the clip as control")
+    if request.mask and request.extend:
+        raise RequestError("mask was given", "beside extend, which makes all of the new frames anew", "leave one out")
+    if not request.keeps_pixels and not request.video:
+        raise RequestError("keeps_pixels was given", "but no clip whose pixels could stay", "leave it out")
+
+
+def _check_clips(request: VideoSettings, preset: Preset) -> None:
+    """The parts of clips that are read."""
+    if not (request.video or request.control):
+        if request.trim is not None:
+            raise RequestError("trim was given", "but no clip, to which it belongs", "give video or control, or leave this out")
+        return
+    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    if request.extend is None:
+        check_trim(request, preset)
+        return
+    if request.overlap is None:
+        raise RequestError("overlap is missing:", "extend needs it", "give overlap")
+    if not 1 <= request.overlap < request.num_frames:
+        rule = f"must be at least 1 and less than the video's {request.num_frames} frames"
+        raise RequestError(f"overlap={request.overlap}", rule, f"{OVERLAPS[0]} is usual")
+    if request.trim is not None:
+        check_two_times(request.trim)
+        start, end = request.trim
+        if clip_frames(end - start, request.fps) < request.overlap:
+            rule = f"has fewer frames than the {request.overlap} of overlap"
+            raise RequestError(f"trim={start:g},{end:g}", rule, "take a longer part, or a smaller overlap")
+
+
+def _check_margins(request: VideoSettings) -> None:
+    if request.margins is None:
+        return
+    left, top, right, bottom = request.margins
+    given = f"margins={','.join(map(str, request.margins))}"
+    if min(request.margins) < 0 or max(request.margins) == 0:
+        raise RequestError(given, "must be four numbers of pixels, 0 or more and not all 0", "64,0,64,0 widens a clip")
+    for side, size, taken in (("width", request.width, left + right), ("height", request.height, top + bottom)):
+        if size - taken < LEAST_INNER:
+            rule = f"must leave {LEAST_INNER} pixels of the {side}, which is {size}"
+            raise RequestError(given, rule, f"take smaller margins, or a larger {side}")
+
+
+def _check_references(request: VideoSettings, preset: Preset) -> None:
+    if len(request.references) > preset.max_references:
+        count, most = len(request.references), preset.max_references
+        raise RequestError(f"{count} references were given, and", f"at most {most} can be", "leave some out")

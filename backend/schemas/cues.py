@@ -1,0 +1,102 @@
+"""What changes while a live video is made: prompts and actions, each from one of its blocks on."""
+
+from collections.abc import Iterable, Sequence
+
+from backend.errors import RequestError
+from backend.schemas.settings import Cue, VideoSettings
+from backend.schemas.texts import check_text
+from presets import Preset
+
+AND = "+"  # between actions that are done together
+STAY = "stay"  # the action that every preset with actions has
+
+
+def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
+    """One cue for each block that has any, in order; of two for one block the later one counts."""
+    by_block: dict[int, Cue] = {}
+    for cue in cues:
+        given = {name: value for name, value in cue.model_dump().items() if value is not None}
+        by_block[cue.block] = by_block.get(cue.block, cue).model_copy(update=given)
+    return tuple(by_block[block] for block in sorted(by_block))
+
+
+def cues_of_actions(text: str, blocks: int) -> tuple[Cue, ...]:
+    """From "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`. An action
+    without a number takes one block. Nothing for "". Raises: RequestError."""
+    cues, block = [], 0
+    if not text:
+        return ()
+    for part in text.split(","):
+        action, _, count = part.strip().partition("*")
+        if not action or (count and not (count.isdecimal() and 0 < int(count) < 100_000)):
+            raise RequestError(
+                f"actions={text[:60]!r}", "must be actions with how many blocks each takes", 'such as "right*8,up*8"'
+            )
+        cues.append(Cue(block=block, action=action))
+        block += int(count or 1)
+    if block < blocks:
+        cues.append(Cue(block=block, action=STAY))
+    return tuple(cues)
+
+
+def cues_of_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
+    """From texts such as "8:a blue square": the prompt from block 8 on. Raises: RequestError."""
+    cues = []
+    for text in texts:
+        block, mark, prompt = text.partition(":")
+        if not mark or not block.strip().isdecimal() or int(block) > 100_000:
+            raise RequestError(f"prompts={text[:60]!r}", "must be a block's number and a prompt", 'such as "8:a blue square"')
+        cues.append(Cue(block=int(block), prompt=prompt.strip()))
+    return tuple(cues)
+
+
+def check_said(cue: Cue, preset: Preset) -> None:
+    """Raises: RequestError if the preset cannot follow what this cue says."""
+    if cue.action is not None and not _is_known(cue.action, preset):
+        known = ", ".join(preset.actions)
+        together = f", or several with {AND} between them" if preset.combines_actions else ""
+        rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
+        raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
+    if cue.prompt is not None and not preset.reads_prompt:
+        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads none", "leave it out")
+    if cue.prompt is not None:
+        check_text("prompt", cue.prompt, preset)
+        if not cue.prompt.strip():
+            raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
+
+
+def _is_known(action: str, preset: Preset) -> bool:
+    words = action.split(AND) if preset.combines_actions else [action]
+    return set(words) <= set(preset.actions) and len(set(words)) == len(words)
+
+
+def num_blocks(request: VideoSettings, preset: Preset) -> int:
+    """How many blocks a live preset makes this video in."""
+    return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
+
+
+def actions_of(request: VideoSettings, preset: Preset) -> list[str | None]:
+    """The action of each block, None before the first one; empty if the preset has no actions."""
+    if not preset.actions:
+        return []
+    begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
+    actions = [begun.get(0, request.action)]
+    for block in range(1, num_blocks(request, preset)):
+        actions.append(begun.get(block, actions[-1]))
+    return actions
+
+
+def check_cues(request: VideoSettings, preset: Preset) -> None:
+    """Raises: RequestError for what changes in a video that is not live, or where it has no block."""
+    if (request.cues or request.action or request.is_open) and not preset.live:
+        raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
+    if request.is_open and request.cues:
+        raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
+    blocks, last = num_blocks(request, preset), -1
+    check_said(Cue(block=0, action=request.action), preset)
+    for cue in request.cues:
+        if not last < cue.block < blocks:
+            rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
+            raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
+        last = cue.block
+        check_said(cue, preset)

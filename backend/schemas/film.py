@@ -1,0 +1,129 @@
+"""What a film is cut from: of each shot the frames that are seen, what they have in common with the shot before, and the sound
+below all. Opens no file."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from backend.errors import RequestError
+from backend.schemas.settings import VideoSettings
+from backend.schemas.shots import carried_frames, end_of, goes_on
+from presets import Preset
+
+MOST_SECONDS = 300.0  # of a film that is cut without a model: what ffmpeg can write within the time that it has
+MOST_FADE = 2.0  # seconds: so many frames of two shots are held in memory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piece:
+    """The frames from number `first` to `end`, which is left out, of a shot; the first `fade` of them lie over the last ones of
+    the piece before. Up to `lead` frames before the first are those with which that piece ends, so that sounds meet there."""
+
+    first: int
+    end: int
+    fade: int = 0
+    lead: int = 0
+
+    @property
+    def num_frames(self) -> int:
+        """How many frames are seen."""
+        return self.end - self.first
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Track:
+    """The sound at `path` from the moment `start` (seconds) of the film on, `volume` loud, which comes and goes within `fade`
+    seconds."""
+
+    path: str
+    start: float = 0.0
+    fade: float = 0.0
+    volume: float = 1.0
+
+    @classmethod
+    def of(cls, request: VideoSettings) -> Self | None:
+        """That of a request; None if it has none."""
+        if request.track is None:
+            return None
+        return cls(path=request.track, start=request.track_start, fade=request.track_fade, volume=request.track_volume)
+
+
+def pieces_of(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
+    """What is seen of each shot, or of the first `count` ones. A shot's frames that are carried over from the one before are left
+    out."""
+    return tuple(_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
+
+
+def _piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
+    shot = request.shots[index]
+    carried = carried_frames(request, index, preset) if goes_on(request, index) else 0
+    first = max(carried, round(shot.trim[0] * request.fps) if shot.trim else 0)
+    lead = first if carried == first or shot.video is not None and not shot.cut else 0
+    return Piece(first=first, end=end_of(request, index), fade=round(shot.fade * request.fps), lead=lead)
+
+
+def total_frames(request: VideoSettings, preset: Preset) -> int:
+    """The video's frames; of a storyboard those that are seen of all shots."""
+    return film_frames(pieces_of(request, preset)) if request.shots else request.num_frames
+
+
+def film_frames(pieces: Iterable[Piece]) -> int:
+    """The frames of all pieces together."""
+    return sum(piece.num_frames - piece.fade for piece in pieces)
+
+
+def check_film(request: VideoSettings, preset: Preset) -> None:
+    """Raises: RequestError for times of a storyboard that lie outside, of a shot or of all."""
+    for number, shot in enumerate(request.shots, 1):
+        check_times(shot.trim, shot.fade, f"shot {number}")
+        if shot.fade and goes_on(request, number - 1):
+            raise RequestError(
+                f"shot {number} has a fade,", "but goes on from the shot before", "cut before it, or leave the fade out"
+            )
+    if request.shots:
+        pieces = pieces_of(request, preset)
+        check_pieces(pieces, request.fps)
+        check_track(Track.of(request), film_frames(pieces) / request.fps)
+        if request.track is None and (request.track_start, request.track_fade, request.track_volume) != (0.0, 0.0, 1.0):
+            raise RequestError("a track's times were given", "but no track, to which they belong", "give it, or leave them out")
+
+
+def check_times(trim: tuple[float, float] | None, fade: float, what: str) -> None:
+    """Raises: RequestError for times that are none."""
+    if trim is not None and not (all(map(math.isfinite, trim)) and 0 <= trim[0] < trim[1]):
+        rule = "which must be two times in it, in seconds, 0 or more, the later one second"
+        raise RequestError(f"{what} has trim={trim[0]:g},{trim[1]:g}", rule, "0,3 are its first three seconds")
+    if not 0 <= fade <= MOST_FADE:
+        raise RequestError(f"{what} has fade={fade:g}", f"and must have 0 to {MOST_FADE:g} seconds", "0.5 is usual, 0 is a cut")
+
+
+def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
+    """Raises: RequestError if nothing of a piece is seen, or more of it fades than there is."""
+    for number, piece in enumerate(pieces, 1):
+        if piece.num_frames < 1:
+            rule = f"of its {piece.end} frames, {fps:g} a second, where one at least must be seen"
+            raise RequestError(f"shot {number} has a trim that leaves nothing", rule, "let it begin earlier, or end later")
+        if number == 1 and piece.fade:
+            raise RequestError("shot 1 has a fade,", "but no shot before it", "leave it out")
+        fading = piece.fade + (pieces[number].fade if number < len(pieces) else 0)
+        if fading > piece.num_frames:
+            rule = f"of which {fading} would fade, and must be as long as its fades"
+            raise RequestError(f"shot {number} has {piece.num_frames} frames,", rule, "shorten the fades")
+
+
+def check_track(track: Track | None, seconds: float) -> None:
+    """Raises: RequestError if the sound would begin after the film of so many seconds, or its times are none."""
+    if track is None:
+        return
+    if not 0 <= track.start < seconds:
+        raise RequestError(f"track_start={track.start:g}", f"must lie within the film's {seconds:.2f} seconds", "begin earlier")
+    for name, value, most in (("track_fade", track.fade, 30), ("track_volume", track.volume, 2)):
+        if not 0 <= value <= most:
+            raise RequestError(f"{name}={value:g}", f"must be between 0 and {most}", "leave it out")
+
+
+def check_length(seconds: float) -> None:
+    """Raises: RequestError for a film that is too long to be cut without a model."""
+    if seconds > MOST_SECONDS:
+        raise RequestError(f"a film of {seconds:.0f} seconds", f"must last at most {MOST_SECONDS:.0f}", "cut it in two")

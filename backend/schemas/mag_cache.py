@@ -1,0 +1,161 @@
+"""MagCache: which steps reuse what all layers added in the last step that ran them. It is known before the first step, from how
+much the layers' sum is known to change from step to step.
+
+Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for models of two experts (Zehong-Ma/MagCache).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from backend.errors import RequestError
+from backend.schemas.settings import VideoSettings, find_preset
+from backend.settings import from_environment
+from presets import Preset
+from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes
+
+REUSED_COST = 0.02
+"""What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (14B parameters,
+720p, on a v6e:2x4); the rest stands for previews and the host."""
+
+Lane = tuple[int, bool, *tuple[Hashable, ...]]
+"""An expert, whether guidance runs, and whatever else steps have in common that may hand something on."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """What decides about the steps of one video beside their lanes."""
+
+    threshold: float
+    longest: int
+    retention: float
+    late_only: bool
+    ratios: tuple[tuple[float, float], ...]  # of both branches, one pair for each step that is done
+
+
+def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
+    """Raises: RequestError where it cannot be used."""
+    if not request.mag_cache:
+        return
+    if not preset.takes_mag_cache:
+        rule = f"and {preset.name} cannot have it: it works in few steps, in blocks or with sound"
+        raise RequestError("mag_cache was given,", rule, "leave it out")
+    if magnitudes_of(request) is None:
+        rule = f"and how the steps of {preset.model} differ is not known"
+        words = f"measure-cache --preset {preset.name}" + (" --image FILE" if request.task == "i2v" else "")
+        raise RequestError("mag_cache was given,", rule, f"`python app.py {words}` measures it")
+    for name, is_there, fix in (
+        ("step_cache", request.step_cache > 0, "set step_cache to 0"),
+        ("cfg_zero", request.cfg_zero, "leave one of them out"),
+        ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
+    ):
+        if is_there:
+            raise RequestError("mag_cache", f"does not go together with {name}", fix)
+
+
+def magnitudes_of(request: VideoSettings) -> Magnitudes | None:
+    """What is known of the request's model: the ratios that the request carries, or else what is published; None if that is
+    nothing."""
+    preset = find_preset(request.preset)
+    published = published_magnitudes(preset.model)
+    if request.mag_ratios:
+        own: dict[str, BranchRatios] = {
+            request.task: BranchRatios(prompt=request.mag_ratios[0::2], other=request.mag_ratios[1::2])
+        }
+        return published.model_copy(update={"ratios": own}) if published else Magnitudes(source="the request", ratios=own)
+    return published if published and request.task in published.ratios else None
+
+
+def measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
+    """The `mag_ratios` of a new request of these values: what was measured for its model here, prompt and other branch in turn.
+    So the request means the same on every machine, and after another measurement. None if it does not need them."""
+    if not values.get("mag_cache"):
+        return ()
+    if values.get("mag_ratios"):
+        return values["mag_ratios"]
+    measured = read_magnitudes(from_environment().magnitudes_dir / file_name(find_preset(values["preset"]).model))
+    if measured is None or values["task"] not in measured.ratios:
+        return ()
+    return measured.ratios[values["task"]].in_turn
+
+
+def reused_steps(request: VideoSettings, lanes: Sequence[Lane] | None = None) -> tuple[bool, ...]:
+    """Which steps reuse an earlier one's work, of all that are done. `lanes` are those of the steps; without them they follow
+    from the settings, and the second expert's first step may be one off."""
+    magnitudes = magnitudes_of(request) if request.mag_cache and request.window_frames is None else None
+    if magnitudes is None:
+        return (False,) * request.num_steps
+    branches = magnitudes.ratios[request.task]
+    resampled = zip(*(_resampled(one, request.steps) for one in (branches.prompt, branches.other)), strict=True)
+    ratios = tuple(resampled)[request.steps - request.num_steps :]
+    rule = _Rule(
+        threshold=request.mag_cache,
+        longest=magnitudes.longest_row(request.mag_cache),
+        retention=magnitudes.retention,
+        late_only=magnitudes.late_only,
+        ratios=ratios,
+    )
+    return _decide(rule, tuple(_lanes(request) if lanes is None else lanes))
+
+
+def goes_on(request: VideoSettings, step: int) -> bool:
+    """Whether this step reuses the one before it; `step` may be one that there is not."""
+    reuses = reused_steps(request)
+    return step < len(reuses) and reuses[step]
+
+
+@functools.lru_cache(maxsize=64)
+def _decide(rule: _Rule, lanes: tuple[Lane, ...]) -> tuple[bool, ...]:
+    """The authors' rule: the error of a reused step is how far the product of the ratios since the last full one is from 1, and
+    errors add up until a full step. Both branches run as one batch, so both reuse, or neither does. Where the second expert
+    begins all count anew; the authors' go on."""
+    begins, decided = _first_that_may(rule, lanes), []
+    products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
+    for step, lane in enumerate(lanes):
+        reuses = False
+        if step >= begins[lane[0]] and step and lanes[step - 1] == lane:
+            products = tuple(product * ratio for product, ratio in zip(products, rule.ratios[step], strict=True))
+            errors = tuple(error + abs(1 - product) for error, product in zip(errors, products, strict=True))
+            row += 1
+            reuses = row <= rule.longest and all(error < rule.threshold for error in errors[: 1 + lane[1]])
+        if not reuses:
+            products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
+        decided.append(reuses)
+    return tuple(decided)
+
+
+def _first_that_may(rule: _Rule, lanes: tuple[Lane, ...]) -> dict[int, float]:
+    """By expert, the first of its steps that may reuse another. The authors count each branch of a step by itself."""
+    found, share = {}, rule.retention
+    for expert in {lane[0] for lane in lanes}:
+        own = [step for step, lane in enumerate(lanes) if lane[0] == expert]
+        if expert and not rule.late_only:
+            found[expert] = math.floor((2 * len(own) * share + 2 * own[0]) / 2) + 1
+        elif rule.late_only and not expert:
+            found[expert] = math.inf
+        else:
+            found[expert] = math.ceil(int(2 * own[0] + 2 * len(own) * share) / 2)
+    return found
+
+
+def _resampled(ratios: Sequence[float], steps: int) -> list[float]:
+    """The nearest ones, for another number of steps."""
+    if steps == 1:
+        return [ratios[-1]]
+    scale = (len(ratios) - 1) / (steps - 1)
+    return [ratios[round(step * scale)] for step in range(steps)]
+
+
+def _lanes(request: VideoSettings) -> list[Lane]:
+    """The expert of each step that is done, and whether it is guided, as `backend.sampling.plan` says it."""
+    boundary, count = find_preset(request.preset).boundary, request.num_steps
+    first, last = (int(share * count) for share in request.guidance_interval)
+    lanes = []
+    for step in range(count):
+        left = 1 - (request.steps - count + step) / request.steps
+        sigma = request.flow_shift * left / (1 + (request.flow_shift - 1) * left)
+        expert = int(boundary is not None and sigma < boundary)
+        lanes.append((expert, request.guidance[expert] > 1 and first <= step < last))
+    return lanes

@@ -1,0 +1,88 @@
+"""Checks a request's numbers against its preset: size, length, steps, guidance and the like. Opens no file."""
+
+import math
+
+from backend.errors import RequestError
+from backend.schemas.geometry import is_frame_count, nearest_frame_counts, nearest_sizes
+from presets import Preset
+
+MAX_FLOW_SHIFT = 100.0
+
+
+def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
+    """Raises: RequestError if the preset makes no video of this size (pixels) and length (pixel frames)."""
+    _check_side("width", width, preset.min_width, preset.max_width, preset)
+    _check_side("height", height, preset.min_height, preset.max_height, preset)
+    _check_frames(num_frames, preset)
+
+
+def _check_side(name: str, size: int, smallest: int, largest: int, preset: Preset) -> None:
+    rules = []
+    if size % preset.size_multiple:
+        rules.append(f"a multiple of {preset.size_multiple}")
+    if not smallest <= size <= largest:
+        rules.append(f"between {smallest} and {largest}")
+    if rules:
+        nearest = nearest_sizes(size, preset.size_multiple, smallest, largest)
+        raise RequestError(f"{name}={size}", f"must be {' and '.join(rules)} for {preset.name}", _either(nearest))
+
+
+def _check_frames(num_frames: int, preset: Preset) -> None:
+    step, first, rules = preset.frame_step, preset.first_frames, []
+    if not is_frame_count(num_frames, step, first):
+        rules.append(f"{step}n+{first}")
+    if not preset.min_frames <= num_frames <= preset.max_frames:
+        rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
+    if rules:
+        nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, step, first)
+        raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _either(nearest))
+
+
+def check_whole(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
+    """Raises: RequestError for a whole number outside its limits."""
+    if not smallest <= value <= largest:
+        raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
+
+
+def check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
+    """Raises: RequestError for guidance that the preset does not allow, or not one value an expert."""
+    usual = ", ".join(f"{value:g}" for value in preset.guidance)
+    if len(guidance) != preset.num_experts:
+        raise RequestError(
+            f"guidance has {len(guidance)} values and",
+            f"must have {preset.num_experts}, one per expert of {preset.name}",
+            f"{usual} is usual",
+        )
+    for value in guidance:
+        if not (math.isfinite(value) and 0 <= value <= preset.max_guidance):
+            raise RequestError(f"guidance={value:g}", f"must be between 0 and {preset.max_guidance:g}", f"{usual} is usual")
+
+
+def check_flow_shift(flow_shift: float, preset: Preset) -> None:
+    """Raises: RequestError for a flow shift outside its limits."""
+    if not (math.isfinite(flow_shift) and 0 < flow_shift <= MAX_FLOW_SHIFT):
+        raise RequestError(
+            f"flow_shift={flow_shift:g}", f"must be above 0 and at most {MAX_FLOW_SHIFT:g}", f"{preset.flow_shift:g} is usual"
+        )
+
+
+def check_guidance_interval(interval: tuple[float, float]) -> None:
+    """Raises: RequestError for shares of the steps that are none."""
+    start, end = interval
+    if not 0 <= start <= end <= 1:
+        raise RequestError(
+            f"guidance_interval={start:g},{end:g}",
+            "must be two shares of the steps, 0 <= first <= second <= 1",
+            "0,1 runs guidance throughout",
+        )
+
+
+def check_nag(nag: float, preset: Preset) -> None:
+    """Raises: RequestError for NAG with a preset that does not take it."""
+    if nag and not preset.takes_nag:
+        fix = "leave it out, or take a preset in few steps that has it"
+        raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
+
+
+def _either(values: list[int]) -> str:
+    return f"nearest: {' or '.join(str(value) for value in values)}"

@@ -1,0 +1,306 @@
+"""One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
+
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
+
+from backend.errors import RequestError, short
+from backend.schemas.cfg_zero import check_cfg_zero
+from backend.schemas.clip import STRENGTH, check_clip, part_of_clip
+from backend.schemas.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
+from backend.schemas.cues import check_cues
+from backend.schemas.drive import check_drive
+from backend.schemas.figures import check_names, read_figures
+from backend.schemas.film import check_film, check_times, total_frames
+from backend.schemas.guided_steps import first_steps
+from backend.schemas.loras import MAX_LORAS, check_loras
+from backend.schemas.mag_cache import check_mag_cache, measured_ratios
+from backend.schemas.numbers import (
+    check_flow_shift,
+    check_guidance,
+    check_guidance_interval,
+    check_nag,
+    check_size,
+    check_whole,
+)
+from backend.schemas.progressive import check_progressive
+from backend.schemas.settings import FIELDS, GUIDED_STEPS, INPUTS, MOST_PROMPT, SETTINGS, VideoSettings, by_role, find_preset
+from backend.schemas.shots import check_files, check_shots, read_shots
+from backend.schemas.sound import check_sound
+from backend.schemas.texts import MAX_CHARACTERS, check_text
+from backend.schemas.two_sizes import check_refining
+from backend.schemas.upscaling import check_upscale
+from backend.schemas.windows import check_windows
+from presets import Preset
+from presets.magnitude_files import MOST_STEPS
+
+SEED_LIMIT = 2**32
+MAX_EXPERTS = 8
+MAX_CUES = 100_000
+MOST_STORED_CHARACTERS = 210_000  # of JSON; a storyboard of 24 shots with the longest prompts has about 200,000
+_STORED = {"is_stored": True}
+
+
+class GenerationRequest(VideoSettings):
+    """One video to make, as its settings say. Raises: RequestError at construction if anything is wrong."""
+
+    @classmethod
+    def from_preset(cls, preset: Preset, **overrides: object) -> Self:
+        """The preset's own settings, with `overrides` replacing them; an override that is None counts as not given.
+
+        The task follows from whether there is an image; a seed that is not given is drawn at random. A clip is taken from its
+        beginning and as long as the video, or the video as long as the part of the clip that is given. `guided_steps` is no
+        field: so many steps at the beginning have guidance, the others none.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        guided_steps = given.pop(GUIDED_STEPS.name, None)
+        task = "i2v" if {"image", "last_image"} & given.keys() else "t2v"
+        own = preset.model_dump(include=set(cls.model_fields))
+        drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
+        values: dict[str, Any] = {**own, **drawn, **given}
+        if is_controlled(preset) or values.get("extend"):
+            values |= part_of_control(values, given, preset)
+        elif values.get("drive"):
+            values |= part_of_clip(values, given)
+        elif values.get("video"):
+            usual: dict[str, Any] = {} if values.get("make") == "sound" else {"strength": STRENGTH}
+            values = usual | values | part_of_clip(values, given)
+        elif values.get("control"):
+            values |= part_of_clip(values, given)
+        if "shots" in given:
+            values |= read_shots(given["shots"], preset, values["fps"])
+            values["prompt"] = given.get("prompt") or _prompt_of(values["shots"])
+        if "figures" in given:
+            values |= read_figures(given["figures"])
+        if guided_steps is not None:
+            _check_said_once(given)
+            values |= first_steps(preset, guided_steps, values)
+        return cls(**values)
+
+    @classmethod
+    def from_stored(cls, data: dict[str, Any]) -> Self:
+        """A request from a job or a video made earlier, whatever limits the presets have today.
+
+        Raises: RequestError, also for values that no preset has ever allowed.
+        """
+        return cls.model_validate(data, context=_STORED)
+
+    def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
+        """A copy with these paths for the inputs of these roles; nothing is checked again."""
+        return type(self).from_stored(self.to_json() | by_role(paths))
+
+    @property
+    def total_frames(self) -> int:
+        """Pixel frames of the video, all shots together. Raises: RequestError for a storyboard of a preset that is no more."""
+        return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
+            data = {**data, "mag_ratios": measured_ratios(data)}
+        try:
+            request = handler(data)
+        except ValidationError as error:
+            raise _explained(error) from None
+        if info.context == _STORED:
+            _check_bounds(request)
+        else:
+            check(request, find_preset(request.preset))
+        return request
+
+
+def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: object) -> GenerationRequest:
+    """A request for the preset's first example, for compiling ahead: its pictures and clips are named, but need not exist."""
+    image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
+    last_image = "/last_image.png" if image and preset.needs_last_image else None
+    needed = {role: f"/{role}.mp4" for role, need in preset.takes.items() if need == "must"}
+    given = {"prompt": preset.examples[0], "seed": 0, "image": image, "last_image": last_image} | needed | overrides
+    return GenerationRequest.from_preset(preset, **given)
+
+
+def _prompt_of(shots: Sequence[Any]) -> Any:
+    """The first one that a shot has."""
+    prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
+    return next((prompt for prompt in prompts if prompt), "")
+
+
+def _check_said_once(given: Mapping[str, Any]) -> None:
+    if "guidance_interval" in given:
+        raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
+
+
+def check(request: GenerationRequest, preset: Preset) -> None:
+    """Raises: RequestError for the first setting that the preset does not allow."""
+    _check_task(request, preset)
+    check_text("prompt", request.prompt, preset)
+    if not request.prompt.strip() and preset.reads_prompt and preset.needs_prompt and not request.shots:
+        raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
+    check_text("negative_prompt", request.negative_prompt, preset)
+    check_control(request, preset)
+    if not is_controlled(preset) and not request.drive:
+        check_clip(request, preset)
+    check_sound(request, preset)
+    check_drive(request, preset)
+    check_size(preset, request.width, request.height, request.num_frames)
+    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
+    check_refining(request, preset)
+    check_guidance(request.guidance, preset)
+    check_flow_shift(request.flow_shift, preset)
+    if request.solver not in preset.solvers:
+        raise RequestError(
+            f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
+        )
+    check_guidance_interval(request.guidance_interval)
+    _check_limits(request, preset)
+    check_nag(request.nag, preset)
+    check_cfg_zero(request, preset)
+    check_progressive(request, preset)
+    check_mag_cache(request, preset)
+    check_loras(request.loras, preset)
+    check_cues(request, preset)
+    check_windows(preset, request.context_windows)
+    check_shots(request, preset)
+    check_film(request, preset)
+    check_upscale(request)
+    if not 0 <= request.seed < SEED_LIMIT:
+        raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
+
+
+def check_current_limits(request: GenerationRequest) -> None:
+    """Check a request of any origin against the limits that a new request has today.
+
+    A request that was read by `from_stored`, such as an imported one, may hold values that its preset refuses. If the request
+    only upscales a finished video, its other settings describe that video and are not run again.
+
+    Raises: RequestError for the first value that is refused, or if there is no such preset any more.
+    """
+    _check_bounds(request)
+    if request.finished_video:
+        check_upscale(request)
+    else:
+        check(request, find_preset(request.preset))
+
+
+def check_foreign_size(request: GenerationRequest) -> None:
+    """Check that a request from elsewhere is no larger than one that can be queued here: every list of videos reads it.
+
+    Raises: RequestError, also for text that is none (half a character).
+    """
+    prompts = [(f"the prompt of {kind}", one.prompt or "") for kind in ("cues", "shots") for one in getattr(request, kind)]
+    prompts += [("the action of cues", cue.action or "") for cue in request.cues]
+    sizes = [(one.name, len(one.of(request) or ()), one.most) for one in FIELDS if one.most is not None]
+    for name, size, most in (*sizes, *((name, len(text), MOST_PROMPT) for name, text in prompts)):
+        if size > most:
+            raise RequestError(f"{name} of an imported video has {size:,} entries or characters and", f"may have {most:,}")
+    text = json.dumps(request.to_json(), ensure_ascii=False)
+    if len(text) > MOST_STORED_CHARACTERS:
+        what = f"the settings of an imported video have {len(text):,} characters and"
+        raise RequestError(what, f"may have {MOST_STORED_CHARACTERS:,}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise RequestError("the settings of an imported video", "must be plain text, without halves of characters")
+
+
+def _check_limits(request: GenerationRequest, preset: Preset) -> None:
+    for setting in FIELDS:
+        smallest, largest = setting.limits or (-math.inf, math.inf)
+        for value in _numbers(setting.of(request)) if setting.limits else ():
+            if not smallest <= value <= largest:
+                usual = setting.usual or f"{setting.of(preset):g} is usual"
+                raise RequestError(f"{setting.name}={value:g}", f"must be between {smallest:g} and {largest:g}", usual)
+
+
+def _check_bounds(request: GenerationRequest) -> None:
+    """Raises: RequestError for a value that no preset has ever allowed: links and videos may carry anything."""
+    for setting in FIELDS:
+        smallest, largest = setting.far
+        for value in _numbers(setting.of(request)):
+            if not smallest <= value <= largest:  # also refuses what is no number (NaN)
+                given, name = value if abs(value) < 1e18 else "...", setting.name
+                raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
+    if not 1 <= len(request.guidance) <= MAX_EXPERTS:
+        raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
+    if len(request.mag_ratios) % 2 or len(request.mag_ratios) > 2 * MOST_STEPS:
+        raise RequestError("mag_ratios", f"must be pairs, of {MOST_STEPS} steps at most", "leave them out")
+    if len(request.loras) > MAX_LORAS:
+        raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
+    for setting in INPUTS:
+        if setting.many and len(setting.of(request)) > MAX_KEYFRAMES:
+            raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
+    _check_shot_bounds(request)
+    check_names(request)
+    if len(request.cues) > MAX_CUES:
+        raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
+    texts = [(name, getattr(request, name)) for name in ("preset", "prompt", "negative_prompt", "drive_prompt", "upscaler")]
+    said = [("cues", cue.prompt or "") for cue in request.cues] + [("shots", shot.prompt) for shot in request.shots]
+    for name, text in (*texts, *said):
+        if len(text) > MAX_CHARACTERS or any("\ud800" <= character <= "\udfff" for character in text):
+            rule = f"must be plain text of at most {MAX_CHARACTERS} characters"
+            raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
+
+
+def _check_shot_bounds(request: GenerationRequest) -> None:
+    shots = request.shots
+    if len(shots) > MAX_CUES:
+        raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
+    for number, shot in enumerate(shots, 1):
+        check_files(request, shot, number)
+        check_times(shot.trim, shot.fade, f"shot {number}")
+        for name in ("num_frames", "seed"):
+            value, (smallest, largest) = getattr(shot, name), SETTINGS[name].far
+            if value is not None and not smallest <= value <= largest:
+                raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
+
+
+def _numbers(value: object) -> list[float]:
+    """The numbers in a setting's value."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+
+
+def _check_task(request: GenerationRequest, preset: Preset) -> None:
+    if request.task not in preset.tasks:
+        others = "text to video only" if preset.tasks == ("t2v",) else "image to video only"
+        fix = "leave the image out" if request.task == "i2v" else "give an image"
+        raise RequestError(
+            f"task={request.task}", f"is not what {preset.name} does: {others}", f"{fix}, or choose another preset"
+        )
+    if request.task == "i2v" and request.image is None:
+        raise RequestError("image is missing:", "image to video starts from one", "give the first frame as image")
+    if request.task == "t2v" and (request.image or request.last_image):
+        raise RequestError("image was given", "but text to video takes none", "leave it out, or ask for task i2v")
+    if request.last_image is not None and not preset.takes_last_image:
+        raise RequestError("last_image was given", f"but {preset.name} takes a first image only", "leave it out")
+    if request.last_image is None and preset.needs_last_image:
+        raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
+    _check_inputs(request, preset)
+
+
+def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
+    given = request.inputs()
+    for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.part == "story"}:
+        raise RequestError(f"{role} was given", f"but {preset.name} takes none", "leave it out")
+    for role, need in preset.takes.items():
+        if need == "must" and role not in given and not (request.shots and SETTINGS[role].part == "drive"):
+            raise RequestError(f"{role} is missing:", f"{preset.name} needs it", f"give {role}")
+    for role, paths in given.items():
+        for path in paths:
+            if not Path(path).is_absolute():
+                raise RequestError(f"{role}={path!r}", "must be an absolute path", "give the whole path")
+
+
+def _explained(error: ValidationError) -> RequestError:
+    """The first of pydantic's complaints (a wrong type, an unknown or a missing field) in our own form."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"]) or "the request"
+    if first["type"] == "missing":
+        return RequestError(f"{name} is missing:", "it has no default", f"give {name}")
+    message = first["msg"].removeprefix("Value error, ")
+    rule = message[0].lower() + message[1:]
+    return RequestError(f"{name}={short(first['input'])} is refused:", rule, f"correct {name}")

@@ -1,0 +1,118 @@
+"""A table of prompts and settings, typed or from a CSV file, as requests: each row is the form's own with other values."""
+
+import csv
+import io
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from backend.errors import RequestError, short
+from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
+from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
+
+MOST_ROWS = 100
+LONGEST_TABLE = 200_000  # characters
+_ALSO = ("prompt", "preset", "size")  # columns besides the settings that programs may send; a size is WIDTHxHEIGHT
+_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")  # "prompt,model" names columns; "Prompt, a cat asks" is one
+_SIZE = re.compile(r"(\d{1,5})\s*[x×]\s*(\d{1,5})")
+_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+
+
+def read_table(text: str) -> list[dict[str, str]]:
+    """The table's rows by column, without empty cells. A first line of names of settings, with "prompt" among them, names the
+    columns, between which stand commas, semicolons or tabs; without one, each line is a prompt. Raises: RequestError."""
+    if len(text) > LONGEST_TABLE:
+        raise RequestError(f"the table has {len(text):,} characters and", f"may have {LONGEST_TABLE:,}", "make two of it")
+    lines = text.lstrip("\ufeff").strip().splitlines()
+    if not lines:
+        raise RequestError("the table", "is empty", "write a prompt on each line, or name columns in the first")
+    names = _header(lines[0])
+    rows = _under(names, lines) if names else [{"prompt": line.strip()} for line in lines if line.strip()]
+    if not 0 < len(rows) <= MOST_ROWS:
+        raise RequestError(f"the table has {len(rows)} rows and", f"may have 1 to {MOST_ROWS}", "leave some out")
+    return rows
+
+
+def _header(line: str) -> tuple[list[str], str] | None:
+    """The columns that this line names, and what stands between them; None if it is a prompt. Raises: RequestError."""
+    between = max("\t;,", key=line.count)
+    names = [name.strip().strip('"').lower().replace(" ", "_").replace("-", "_") for name in line.split(between)]
+    if (
+        "prompt" not in names
+        or len(names) > 1
+        and not any(name in SETTINGS or name in _ALSO for name in names if name != "prompt")
+        and not _COLUMNS.fullmatch(line.strip())
+    ):
+        return None
+    known = {*_ALSO, *FOR_PROGRAMS}
+    if unknown := next((name for name in names if name not in known), None):
+        raise RequestError(
+            f"the column {unknown[:40]!r}", f"is no setting; there may be {', '.join(sorted(known))}", "correct its name"
+        )
+    if len(set(names)) < len(names):
+        raise RequestError("a column", "stands in the table twice", "leave one out")
+    return names, between
+
+
+def _under(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict[str, str]]:
+    names, between = header
+    try:
+        read = [*csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=between, skipinitialspace=True)]
+    except csv.Error as error:
+        raise RequestError("the table", f"cannot be read: {error}", "save it as CSV again") from None
+    rows = [[cell.strip() for cell in row] for row in read]
+    for number, row in enumerate(rows, 1):
+        if len(row) > len(names) and any(row[len(names) :]):
+            rule = f"has {len(row)} cells, and there are {len(names)} columns"
+            raise RequestError(f"row {number}", rule, "put a prompt with commas into quotation marks")
+    filled = [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in rows]
+    return [row for row in filled if row]
+
+
+def requests_of(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
+    """The request of each row: the base's with the row's values or, where it names a preset, that preset's own. A row without a
+    seed has the base's, or a new one. Raises: RequestError, which names the row."""
+    return [_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
+
+
+def _request(row: Mapping[str, str], number: int, base: GenerationRequest, is_seed_new: bool) -> GenerationRequest:
+    try:
+        values = {name: _value(name, text) for name, text in row.items() if name not in ("preset", "size")} | _sides(row)
+        if "prompt" not in values and "preset" in row:
+            values["prompt"] = base.prompt
+        if "seed" not in values:
+            values["seed"] = secrets.randbelow(SEED_LIMIT) if is_seed_new else base.seed
+        if "preset" in row:
+            return GenerationRequest.from_preset(find_preset(row["preset"]), **values)
+        return base.changed(**values)
+    except RequestError as error:
+        raise RequestError(f"row {number}: {error.what}", error.allowed, error.fix) from None
+
+
+def _sides(row: Mapping[str, str]) -> dict[str, int]:
+    if "size" not in row:
+        return {}
+    found = _SIZE.fullmatch(row["size"])
+    if found is None:
+        raise RequestError(f"size={short(row['size'], 30)}", "must be WIDTHxHEIGHT", "such as 832x480")
+    return {"width": int(found[1]), "height": int(found[2])}
+
+
+def _value(name: str, text: str) -> Any:
+    """The cell as a value of the setting's type; what it is not, is left for the request's own check. Raises: RequestError."""
+    kind = SETTINGS[name].type
+    try:
+        if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):
+            return int(text)
+        if SETTINGS[name].many:
+            return tuple(float(part) for part in re.split(r"[\s/,;]+", text))
+        if float in (kind, *get_args(kind)):
+            return float(text)
+    except ValueError:
+        raise RequestError(f"{name}={short(text, 30)}", "must be a number", "correct the cell, or leave it empty") from None
+    if bool in (kind, *get_args(kind)):
+        if text.lower() not in (*_YES, *_NO):
+            raise RequestError(f"{name}={short(text, 30)}", "must be yes or no", "correct the cell, or leave it empty")
+        return text.lower() in _YES
+    return text

@@ -1,0 +1,54 @@
+"""Making a finished video larger: the scales, and how the models for it are named. Opens no file."""
+
+import re
+
+from backend.errors import RequestError, short
+from backend.schemas.settings import Settings, VideoSettings
+
+SCALES = (2, 4)
+EMBEDDED = "animevideov3"
+"""The upscaler that comes with the studio's packages; it is taken if none is named."""
+MOST_PIXELS = 8192 * 4320  # of a larger frame: what `backend.media.video` opens
+MOST_IN_ALL = 40_000_000_000  # of a clip's frames together: ten minutes of 1920x1080 at 30 a second
+FOREIGN = "clip"
+"""In place of a preset's name, for a clip that no preset has made."""
+_NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
+_HUB_FILE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pth?)")
+
+
+def upscaler_of(request: VideoSettings) -> str:
+    """The name of the model that makes the request's video larger."""
+    return request.upscaler or EMBEDDED
+
+
+def without_upscaling(request: Settings) -> Settings:
+    """The same request without the step that makes the video larger; nothing is checked again."""
+    return request.model_copy(update={"upscale": 0, "upscaler": "", "finished_video": None})
+
+
+def is_on_hub(name: str) -> bool:
+    """Whether this names a file on the Hub: "owner/repository:file.safetensors"."""
+    return bool(_HUB_FILE.fullmatch(name))
+
+
+def check_upscale(request: VideoSettings) -> None:
+    """Raises: RequestError for a scale or a name that no upscaler has, or a frame that would be too large."""
+    if request.upscale not in (0, *SCALES):
+        raise RequestError(f"upscale={request.upscale}", f"must be 0, {' or '.join(map(str, SCALES))}", "0 is off")
+    if request.upscale == 0:
+        if request.upscaler or request.finished_video:
+            raise RequestError("upscaler was given", "but no scale, to which it belongs", "give upscale as 2 or 4 too")
+        return
+    if request.upscaler and not (_NAME.fullmatch(request.upscaler) or is_on_hub(request.upscaler)):
+        rule = "must be the name of a file in the data folder's upscalers folder, or owner/repository:file.safetensors"
+        raise RequestError(f"upscaler={short(request.upscaler)}", rule, f"leave it out to have {EMBEDDED}")
+    if request.is_open:
+        raise RequestError("upscale was given", "for a video that grows until it is stopped", "make it larger when it has ended")
+    width, height = request.final_size
+    if width * height > MOST_PIXELS:
+        what, rule = f"upscale={request.upscale} makes frames of {width}x{height}, which", f"may have {MOST_PIXELS:,} pixels"
+        raise RequestError(what, rule, "take a smaller scale, or a smaller video")
+    if request.finished_video and request.width * request.height * request.num_frames > MOST_IN_ALL:
+        what = f"{request.num_frames:,} frames of {request.width}x{request.height}"
+        rule = f"are too many: all pixels together may be {MOST_IN_ALL // 10**9} billion"
+        raise RequestError(what, rule, "cut out the part that you want first")

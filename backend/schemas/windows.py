@@ -1,0 +1,112 @@
+"""Context windows: a video that is longer than its model was trained on is denoised in overlapping windows of its latent frames.
+
+All windows of a video have the same length, and each overlaps the next by half of it or more. Where windows overlap, their
+results are blended by weights that rise and fall in a ramp. From step to step the windows move, so that no place is always an
+edge.
+Integer arithmetic and weights only: no arrays, no models.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from backend.errors import RequestError
+from backend.schemas.cfg_zero import still_steps
+from backend.schemas.geometry import Geometry, latent_frames
+from backend.schemas.mag_cache import REUSED_COST, goes_on, reused_steps
+from backend.schemas.settings import VideoSettings
+from backend.schemas.two_sizes import COST, first_size, relative_costs
+from presets import Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Latent frames `begin` to `begin + len(weights) - 1`, and how much each counts; at every latent frame the weights of all
+    windows of a step add up to 1. `is_first` and `is_last` say that it holds the video's first or last latent frame."""
+
+    begin: int
+    weights: tuple[float, ...]
+    is_first: bool
+    is_last: bool
+
+
+def check_windows(preset: Preset, wanted: bool | None) -> None:
+    """Raises: RequestError for windows that the preset's model cannot have."""
+    if wanted and preset.trained_frames is None:
+        raise RequestError("context_windows was given", f"but {preset.name} makes its videos without them", "leave it out")
+
+
+def step_geometry(request: VideoSettings) -> Geometry:
+    """The shape of what a step's program sees: a window or a segment, or the whole video."""
+    geometry, length = request.geometry(), request.segment_frames or request.window_frames
+    return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
+
+
+def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, ...]:
+    """The windows of this step (0 is the first) over a video of more latent frames than `length`, in order.
+
+    The first and the last one lie at the ends; those between move by the van der Corput sequence, as far as the next one's place.
+    """
+    last, stride = num_latent_frames - length, max(1, length // 2)
+    shift = int(_van_der_corput(step) * stride)
+    begins = sorted({0, last, *range(shift, last, stride)})
+    ramps = [_ramp(length, length - stride, begin > 0, begin < last) for begin in begins]
+    sums = [0.0] * num_latent_frames
+    for begin, ramp in zip(begins, ramps, strict=True):
+        for index, weight in enumerate(ramp):
+            sums[begin + index] += weight
+    return tuple(
+        Window(
+            begin=begin,
+            weights=tuple(weight / sums[begin + index] for index, weight in enumerate(ramp)),
+            is_first=begin == 0,
+            is_last=begin == last,
+        )
+        for begin, ramp in zip(begins, ramps, strict=True)
+    )
+
+
+def step_calls(request: VideoSettings, step: int) -> int:
+    """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out or in which
+    MagCache reuses another's work."""
+    if step < still_steps(request) or goes_on(request, step):
+        return 0
+    geometry, length = request.geometry(), request.window_frames
+    if length is None:
+        return 1
+    return len(windows_at(step, geometry.num_latent_frames, latent_frames(length, geometry.temporal_scale)))
+
+
+def equal_tokens(request: VideoSettings) -> int:
+    """The tokens of a video in one piece whose steps would take as long as this request's."""
+    if request.window_frames is None:
+        shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
+        costs = [cost * share for cost, share in zip(relative_costs(request), shares, strict=True)]
+        return round(first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
+    return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / COST))
+
+
+def mean_calls(request: VideoSettings) -> float:
+    """How many times a step runs its program, in the mean of all steps."""
+    return sum(step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
+
+
+def edges(num_latent_frames: int, length: int) -> list[int]:
+    """The latent frames before which a window begins or after which one ends while the windows lie where they began."""
+    windows = windows_at(0, num_latent_frames, length)
+    places = {window.begin for window in windows} | {window.begin + length for window in windows}
+    return sorted(places - {0, num_latent_frames})
+
+
+def _ramp(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
+    """Weights of a window by itself: 1, but on each side that overlaps another one a ramp."""
+    up = [min(1.0, (index + 1) / (overlap + 1)) if rises else 1.0 for index in range(length)]
+    down = [min(1.0, (length - index) / (overlap + 1)) if falls else 1.0 for index in range(length)]
+    return [min(pair) for pair in zip(up, down, strict=True)]
+
+
+def _van_der_corput(number: int) -> float:
+    """0, 1/2, 1/4, 3/4, 1/8, ...: whatever its length, the sequence is spread evenly over 0 to 1."""
+    value, share = 0.0, 0.5
+    while number:
+        value, number, share = value + share * (number & 1), number >> 1, share / 2
+    return value

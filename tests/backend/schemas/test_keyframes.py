@@ -1,0 +1,68 @@
+"""Key frames of a model without control blocks: which numbers they may have, and what they go with."""
+
+from dataclasses import asdict
+
+import pytest
+
+from backend.errors import RequestError
+from backend.sampling.solvers import schedule_of
+from backend.schemas.keyframes import appended_frames
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
+from presets import load_preset
+
+LTX, WAN = load_preset("ltx-2.3-704p"), load_preset("wan-tiny")
+ONE = dict(keyframes=("/k.png",), keyframe_at=(60,))
+
+
+def request(preset=LTX, **given) -> GenerationRequest:
+    return GenerationRequest.from_preset(preset, prompt="a train leaves", **given)
+
+
+@pytest.mark.parametrize("name", ["ltx-2.0-512p", "ltx-2.3-704p", "ltx-2.3-704p-fast", "ltx-2.5-704p", "ltx-2.5-704p-fast"])
+def test_every_ltx_takes_key_frames_and_a_last_picture(name):
+    made = request(load_preset(name), **ONE, image="/a.png", last_image="/z.png")
+    assert made.inputs() == {"image": ("/a.png",), "last_image": ("/z.png",), "keyframes": ("/k.png",)}
+    assert GenerationRequest.from_stored(made.to_json()) == made and appended_frames(made) == (60, 120)
+
+
+def test_a_first_frame_is_not_appended():
+    made = request(keyframes=("/k.png", "/l.png", "/m.png"), keyframe_at=(7, 0, 3))
+    assert made.task == "t2v" and appended_frames(made) == (7, 3)
+
+
+def test_key_frames_count_as_tokens_in_the_noise_levels():
+    levels = [schedule_of(request(**given)).sigmas[15] for given in ({}, {"image": "/a.png"}, ONE)]
+    assert levels[0] == levels[1] < levels[2]
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "said"),
+    [
+        (WAN, ONE, "keyframes was given but wan-tiny takes none"),
+        (WAN, dict(keyframe_at=(3,)), "keyframe_at was given but wan-tiny takes none"),
+        (LTX, dict(keyframe_at=(3,)), "keyframe_at was given but no keyframes, to which it belongs"),
+        (LTX, dict(keyframes=("/k.png",)), "1 keyframes were given with 0 places"),
+        (LTX, dict(ONE, keyframe_at=(121,)), "the key frame at 121 must lie in the video's 121 frames, 0 to 120"),
+        (LTX, dict(ONE, keyframe_at=(-1,)), "the key frame at -1 must lie"),
+        (LTX, dict(keyframes=("/k.png", "/l.png"), keyframe_at=(4, 4)), "two key frames at 4 were given"),
+        (LTX, dict(ONE, keyframe_at=(0,), image="/a.png"), "two key frames at 0 were given"),
+        (LTX, dict(ONE, keyframe_at=(120,), image="/a.png", last_image="/z.png"), "two key frames at 120 were given"),
+        (LTX, dict(last_image="/z.png"), "image is missing"),
+        (LTX, dict(ONE, references=("/r.png",)), "references was given but ltx-2.3-704p takes none"),
+        (LTX, dict(ONE, control_scale=0.5), "control_scale was given but no control, to which it belongs"),
+        (LTX, dict(ONE, video="/clip.mp4", make="sound"), "keyframes was given but only a sound is made"),
+        (LTX, dict(ONE, shots=[dict(prompt="a"), dict(prompt="b")]), "keyframes was given beside shots"),
+    ],
+)
+def test_what_does_not_fit_is_refused(preset, given, said):
+    with pytest.raises(RequestError, match=said):
+        request(preset, **given)
+
+
+def test_what_needs_programs_of_its_own_is_of_a_shape_of_its_own():
+    places = [dict(ONE, keyframe_at=(place,)) for place in (0, 60, 61)]
+    clips = [dict(video="/clip.mp4", extend="after", overlap=count) for count in (9, 17)]
+    first, middle, later, *going_on = (Shape.of(request(**given)) for given in (*places, *clips))
+    assert first != middle == later and going_on[0] != going_on[1]
+    assert Shape(**asdict(middle)) == middle

@@ -1,0 +1,210 @@
+"""MagCache's plan: the authors' rule, what it does not go together with, and what it means for a video's time."""
+
+import pytest
+
+from backend.engine.estimate import predicted_seconds
+from backend.errors import RequestError
+from backend.sampling.plan import plan_of
+from backend.schemas.mag_cache import REUSED_COST, goes_on, magnitudes_of, reused_steps
+from backend.schemas.request import GenerationRequest
+from backend.schemas.shape import Shape
+from backend.schemas.windows import equal_tokens, step_calls
+from backend.settings import DATA_VARIABLE
+from presets import list_presets, load_preset
+from presets.magnitude_files import (
+    MAGNITUDES_FOLDER,
+    BranchRatios,
+    Magnitudes,
+    file_name,
+    published_magnitudes,
+    read_magnitudes,
+    write_magnitudes,
+)
+from tests.backend.conftest import request
+from tests.backend.engine.test_predicted import EIGHT
+
+PUBLISHED = {  # the settings that the authors publish, with how many times faster a video is: their README files
+    ("wan2.1-t2v-14b-720p", 0.24): (0.2, 6, 2.8),
+    ("wan2.1-t2v-1.3b-480p", 0.12): (0.2, 4, 2.8),
+    ("wan2.1-i2v-14b-720p", 0.24): (0.2, 6, 3.05),
+    ("wan2.1-i2v-14b-480p", 0.12): (0.2, 4, 2.83),
+    ("wan2.2-t2v-a14b-480p", 0.06): (0.4, 2, 1.49),
+    ("wan2.2-i2v-a14b-480p", 0.06): (0.1, 2, 1.33),
+    ("wan2.2-ti2v-5b-720p", 0.06): (0.2, 2, 1.97),
+    ("wan2.1-vace-1.3b-480p", 0.02): (0.2, 3, None),
+}
+
+
+def asked(name: str, **changes) -> GenerationRequest:
+    preset = load_preset(name)
+    image = {"image": "/first.png"} if preset.tasks == ("i2v",) else {}
+    return GenerationRequest.from_preset(preset, **{"prompt": "x", "seed": 1} | image | changes)
+
+
+def by_the_authors(flat, steps, threshold, retention, longest, split=None, late_only=False) -> list[bool]:
+    """Their loop over the calls of the network, the prompt's and the other branch's in turn, each by itself: which are left out.
+    `split` is the second expert's first step; there we count anew, where theirs keeps what the first one has added up last."""
+    calls, skips = 2 * steps, []
+    ratio, error, row = [1.0, 1.0], [0.0, 0.0], [0, 0]
+    for call in range(calls):
+        if split is None:
+            keeps = call < int(calls * retention)
+        elif late_only:
+            keeps = call < int(2 * split + (calls - 2 * split) * retention)
+        else:
+            late = 2 * split <= call <= (calls - 2 * split) * retention + 2 * split
+            keeps = call < int(2 * split * retention) or late
+        branch, skip = call % 2, False
+        if split is not None and call - branch == 2 * split:
+            ratio[branch], error[branch], row[branch] = 1.0, 0.0, 0
+        if not keeps:
+            ratio[branch] *= flat[call]
+            row[branch] += 1
+            error[branch] += abs(1 - ratio[branch])
+            skip = error[branch] < threshold and row[branch] <= longest
+            if not skip:
+                ratio[branch], error[branch], row[branch] = 1.0, 0.0, 0
+        skips.append(skip)
+    return skips
+
+
+def nearest(values, count):
+    """Their interpolation."""
+    scale = (len(values) - 1) / (count - 1)
+    return [values[round(index * scale)] for index in range(count)]
+
+
+@pytest.mark.parametrize("steps", [None, 20, 37])
+@pytest.mark.parametrize(("name", "threshold"), PUBLISHED)
+def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps):
+    retention, longest, _ = PUBLISHED[name, threshold]
+    wanted = asked(name, mag_cache=threshold, **({"steps": steps} if steps else {}))
+    known, plan = magnitudes_of(wanted), plan_of(wanted, load_preset(name).boundary).steps
+    assert (known.retention, known.longest_row(threshold)) == (retention, longest)
+    ratios = known.ratios[wanted.task]
+    flat = [
+        one for pair in zip(*(nearest(each, wanted.steps) for each in (ratios.prompt, ratios.other)), strict=True) for one in pair
+    ]
+    split = sum(step.expert == 0 for step in plan) if load_preset(name).boundary else None
+    theirs = by_the_authors(flat, wanted.steps, threshold, retention, longest, split, known.late_only)
+    both = [left and right for left, right in zip(theirs[0::2], theirs[1::2], strict=True)]
+    ours = [step.reuses for step in plan]
+    apart = [index for index in range(wanted.steps) if theirs[2 * index] != theirs[2 * index + 1]]
+    if not apart:
+        assert ours == both
+    else:  # a branch that goes on alone there; here neither does, and both begin to count anew
+        assert ours[: apart[0]] == both[: apart[0]] and not ours[apart[0]]
+
+
+@pytest.mark.parametrize(("name", "threshold"), [key for key, (*_, factor) in PUBLISHED.items() if factor])
+def test_so_many_steps_are_left_that_the_published_factors_follow(name, threshold):
+    """Within a fifth: the authors time whole videos on a GPU."""
+    reuses = reused_steps(asked(name, mag_cache=threshold))
+    assert len(reuses) / (len(reuses) - sum(reuses)) == pytest.approx(PUBLISHED[name, threshold][2], rel=1 / 5)
+
+
+def test_what_is_known_without_the_schedule_is_what_the_plan_says():
+    for preset in list_presets():
+        if preset.takes_mag_cache and published_magnitudes(preset.model) and not preset.step_cache:
+            wanted = asked(preset.name, mag_cache=0.06)
+            assert [step.reuses for step in plan_of(wanted, preset.boundary).steps] == list(reused_steps(wanted)), preset.name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"guidance_interval": (0.0, 0.6)},
+        {"video": "/clip.mp4", "strength": 0.6, "trim": (0.0, 5.0625)},
+        {"guidance": (1.0,)},
+        {"steps": 1},
+        {"steps": 2},
+    ],
+)
+def test_a_step_reuses_only_one_of_its_own_lane(changes):
+    wanted = asked("wan2.1-t2v-14b-720p", mag_cache=0.24, **changes)
+    plan = plan_of(wanted, None).steps
+    assert len(plan) == wanted.num_steps and not plan[0].reuses
+    assert all(plan[index].lane == plan[index - 1].lane for index in range(len(plan)) if plan[index].reuses)
+    assert wanted.num_steps < 3 or any(step.reuses for step in plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"step_cache": 0.1}, "mag_cache does not go together with step_cache; set step_cache to 0"),
+        ({"cfg_zero": True}, "mag_cache does not go together with cfg_zero; leave one of them out"),
+        ({"mag_cache": 2}, "mag_cache=2 must be between 0 and 1; 0 is off, 0.06 to 0.24 is usual"),
+        (
+            {"num_frames": 129},
+            "mag_cache does not go together with context windows; make the video shorter, or in one piece with --no-windows",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes, words):
+    with pytest.raises(RequestError) as refused:
+        asked("wan-tiny", **{"mag_cache": 0.1} | changes)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize(
+    "name", ["wan2.2-t2v-a14b-480p-fast", "ltx-2.0-512p", "ltx-tiny", "wan-live-tiny", "hunyuanvideo-1.5-i2v-480p-fast"]
+)
+def test_presets_in_few_steps_with_sound_or_live_take_none(name):
+    assert not load_preset(name).takes_mag_cache
+    with pytest.raises(
+        RequestError, match=f"mag_cache was given, and {name} cannot have it: it works in few steps, in blocks or with"
+    ):
+        asked(name, mag_cache=0.1)
+
+
+def test_a_model_that_nobody_has_measured_is_refused_with_the_command_that_does():
+    with pytest.raises(RequestError, match="`python app.py measure-cache --preset hunyuanvideo-1.5-t2v-720p` measures it"):
+        asked("hunyuanvideo-1.5-t2v-720p", mag_cache=0.1)
+    with pytest.raises(RequestError, match="--preset hunyuanvideo-1.5-i2v-720p --image FILE` measures it"):
+        asked("hunyuanvideo-1.5-i2v-720p", mag_cache=0.1)
+
+
+def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    preset = load_preset("hunyuanvideo-1.5-t2v-720p")
+    own = BranchRatios(prompt=(1.0, 0.99, 0.98), other=(1.0, 0.97, 0.96))
+    write_magnitudes(Magnitudes(source="a test", ratios={"t2v": own}), tmp_path / "magnitudes" / file_name(preset.model))
+    wanted = asked(preset.name, mag_cache=0.1)
+    assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(reused_steps(wanted))
+    (tmp_path / "magnitudes" / file_name(preset.model)).unlink()
+    assert reused_steps(GenerationRequest.from_stored(wanted.to_json())) == reused_steps(wanted)
+    assert wanted.changed(mag_cache=0.0).mag_ratios == () and asked(preset.name).to_json().keys().isdisjoint({"mag_ratios"})
+
+
+@pytest.mark.parametrize("ratios", [[1.0], [1.0, float("nan")], [0.0, 1.0], [1.0] * 2002, [1.0, 1e9]])
+def test_ratios_that_no_measurement_gives_are_refused_from_a_video_too(ratios):
+    with pytest.raises(RequestError, match="mag_ratios"):
+        GenerationRequest.from_stored(request().to_json() | {"mag_ratios": ratios})
+
+
+def test_a_file_that_is_none_counts_as_missing(tmp_path):
+    for text in ("{", "[]", '{"source": "x", "ratios": {"t2v": {"prompt": [], "other": []}}}'):
+        (tmp_path / "one.json").write_text(text)
+        assert read_magnitudes(tmp_path / "one.json") is None
+
+
+def test_every_file_belongs_to_a_preset_and_says_where_it_is_from():
+    models = {file_name(preset.model): preset for preset in list_presets()}
+    for path in MAGNITUDES_FOLDER.iterdir():
+        known = read_magnitudes(path)
+        assert known.source and set(known.ratios) <= set(models[path.name].tasks), path.name
+        assert all(len(one.prompt) == len(one.other) and one.prompt[0] == 1 for one in known.ratios.values())
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    known = published_magnitudes("Wan-AI/Wan2.2-I2V-A14B-Diffusers")
+    write_magnitudes(known, tmp_path / "new" / "one.json")
+    assert read_magnitudes(tmp_path / "new" / "one.json") == known
+
+
+def test_a_video_with_it_has_programs_of_its_own_and_takes_less_time():
+    plain, cached = asked("wan2.1-t2v-14b-720p"), asked("wan2.1-t2v-14b-720p", mag_cache=0.24)
+    assert Shape.of(plain) != Shape.of(cached)
+    assert sum(step_calls(cached, step) for step in range(50)) == 18 and not goes_on(cached, 50)
+    assert predicted_seconds(cached, EIGHT) == pytest.approx(predicted_seconds(plain, EIGHT) * 18 / 50)
+    assert equal_tokens(cached) == pytest.approx(equal_tokens(plain) * ((18 + 32 * REUSED_COST) / 50) ** (1 / 1.5), rel=0.001)
