@@ -142,7 +142,7 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
     import jax
     import numpy as np
 
-    from backend.families import of_preset
+    from backend.models import of_preset
     from backend.pipeline import generate as pipeline
     from backend.pipeline import load as load_module
     from backend.schemas.request import GenerationRequest

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.families.model import VIDEO
+from backend.models.model import VIDEO
 from backend.pipeline import cue_conditions
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.live import live

@@ -38,7 +38,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from backend.families.model import VIDEO
+    from backend.models.model import VIDEO
     from backend.pipeline.denoising import initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
@@ -170,7 +170,7 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 def _flops(preset: Preset) -> float:
     """Floating-point operations of one guided step."""
-    from backend.families import of_preset
+    from backend.models import of_preset
 
     family, _ = of_preset(preset)
     return family.step_flops(preset.network_configs(), _request(preset), branches=2).total

@@ -3,7 +3,7 @@
     python -m benchmarks.tune_plan --preset wan2.2-t2v-a14b-720p --topology tpu7x:2x2x1 [--copies 0 4 8] [--mesh 2,4,1 ...]
 
 Needs libtpu and no TPU; a candidate of a 14B takes one to three minutes on two cores. The results go to
-backend/families/plans.json, where the studio looks for its mesh and its copies; candidates that stand there already are compiled
+backend/models/plans.json, where the studio looks for its mesh and its copies; candidates that stand there already are compiled
 only with --again. Without --copies the plan in use and its neighbours are tried, until no neighbour is faster.
 """
 
@@ -21,8 +21,8 @@ if __name__ == "__main__":
     os.environ.update(tpu_compiler_environment())  # libtpu reads it when jax is imported
 
 from backend.chips import chip_of
-from backend.families import of_preset
-from backend.families.plans import Subject, TriedPlan, TunedPlan, read_table, subject_of, write_table
+from backend.models import of_preset
+from backend.models.plans import Subject, TriedPlan, TunedPlan, read_table, subject_of, write_table
 from backend.pipeline.load import describe_model
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan

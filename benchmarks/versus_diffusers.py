@@ -31,8 +31,8 @@ from diffusers import LTX2Pipeline, WanPipeline, WanTransformer3DModel
 from safetensors.numpy import load_file
 
 from backend.engine.engine import Engine
-from backend.families.ltx.family import LtxKind
-from backend.families.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
+from backend.models.ltx.spec import LtxKind
+from backend.models.wan.transformer import BLOCKS, Context, Denoiser, weight_dtype
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.runtime.mesh import Layout, MeshPlan

@@ -11,7 +11,7 @@ import time
 import jax
 import numpy as np
 
-from backend.families.kit.video_autoencoder import StreamedAutoencoder
+from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.model_files import check_model as check

@@ -90,20 +90,20 @@ def test_the_light_layers_need_few_packages():
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers", "trials", "tpu"),
-    *("pipeline", "families", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
+    *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
     *("commands", "engine", "stock", "fleet", "cluster", "slice", "workers"),
     *("checkpoints", "media", "rewriting", "schemas", GROUND),
 )
-FACES = re.compile(r"backend\.families(\.family|\.\w+\.(action_)?family)?")
-MODELS = re.compile(r"backend\.families\.(\w+\.)?(\w+_)?model")
+FACES = re.compile(r"backend\.models(\.spec|\.\w+\.(action_)?spec)?")
+MODELS = re.compile(r"backend\.models\.(\w+\.)?(\w+_)?model")
 PROCESSES = re.compile(r"backend\.commands\.\w+_run")  # each runs in a process of its own, and may bring jax there
 FAMILY_NAMES = r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\-' ]|$)|[Hh]unyuan|VACE|(?<![a-z])[Vv]ace(?![a-z])"
 TENSOR_NAMES = r"\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
 MODEL_NAMES = re.compile(rf"{FAMILY_NAMES}|UMT5|umt5|CLIP|{TENSOR_NAMES}")
-KIT = re.compile(r"backend\.families\.(kit\.\w+|family|layouts|model|plans)")  # what the families share
+KIT = re.compile(r"backend\.models\.(common\.\w+|spec|layouts|model|plans)")  # what the families share
 
 
 def room(name: str) -> str:
@@ -153,7 +153,7 @@ def test_imports_between_rooms_point_down():
 def arrows(name: str) -> set[str]:
     """All modules of ours that a module imports, also inside functions and for type checkers: but for `Family.model()`, by which a
     family's face gives its body when it is asked for it, and its type."""
-    is_face = FACES.fullmatch(name) and name != "backend.families"
+    is_face = FACES.fullmatch(name) and name != "backend.models"
     return {one for one in own_imports(name) if not (is_face and MODELS.fullmatch(one))} - {name}
 
 
@@ -216,7 +216,7 @@ def code_words(name: str) -> Iterator[tuple[int, str]]:
 
 
 def test_outside_the_families_nothing_names_a_model_or_a_tensor():
-    for name in (name for name in BACKEND if room(name) != "families"):
+    for name in (name for name in BACKEND if room(name) != "models"):
         assert_names_no_family(name)
         for line, word in code_words(name):
             assert not MODEL_NAMES.search(word), f"{name}:{line} says {word!r}"
@@ -224,14 +224,14 @@ def test_outside_the_families_nothing_names_a_model_or_a_tensor():
 
 def test_what_the_families_share_knows_none_of_them():
     for name in (name for name in BACKEND if KIT.fullmatch(name)):
-        families = {imported for imported in own_imports(name) if imported.startswith("backend.families.")}
+        families = {imported for imported in own_imports(name) if imported.startswith("backend.models.")}
         assert all(map(KIT.fullmatch, families)), f"{name} imports {families}"
         assert_names_no_family(name)
 
 
 def test_packages_hold_no_code_but_the_registry_and_public_names():
     for name in (name for name in MODULES if MODULES[name].name == "__init__.py"):
-        if name != "backend.families":
+        if name != "backend.models":
             body = [node for node in tree(name).body if not isinstance(node, ast.Import | ast.ImportFrom)]
             assert all(isinstance(node, ast.Expr | ast.Assign) for node in body), f"{name} holds code"
 

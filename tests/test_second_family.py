@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend import families
+from backend import models
 from backend.checkpoints.verify import verify
 from backend.engine.engine import Engine
 from backend.errors import ModelError, RequestError, VideoFileError
-from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_facts, read_frames
+from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline
 from backend.pipeline import storyboard
 from backend.pipeline.load import load
@@ -70,7 +70,7 @@ def checkpoint(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def registered(checkpoint, monkeypatch, tmp_path):
-    monkeypatch.setattr(families, "FAMILIES", families.FAMILIES)
+    monkeypatch.setattr(models, "FAMILIES", models.FAMILIES)
     monkeypatch.setattr(loader, "_presets", loader._presets)
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     register(checkpoint)
@@ -248,7 +248,7 @@ def test_what_it_takes_and_how_long_its_videos_are_is_checked(tmp_path):
 
 
 def test_its_checkpoint_is_verified_and_another_familys_is_told_apart(checkpoint, tmp_path):
-    found = verify(checkpoint, families.recognise)
+    found = verify(checkpoint, models.recognise)
     assert (found.kind, found.problems) == ("dots", ())
     with pytest.raises(ModelError, match="is a dots .*and the preset wan-tiny is for another kind"):
         load(load_preset("wan-tiny"), str(checkpoint), lambda event: None)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backend.families.model import VIDEO
+from backend.models.model import VIDEO
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_frames
 from backend.pipeline.denoising import Denoising

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKLLTX2Audio
 from diffusers.pipelines.ltx2 import LTX2Vocoder
 
-from backend.families.ltx.spectrum import FLOOR, WINDOW, mel_filters
+from backend.models.ltx.spectrum import FLOOR, WINDOW, mel_filters
 from training.hum import HOP, RATE, hum
 from training.ltx_configs import SOUND_VAE, VOCODER
 from training.optimizer import MuonAndAdamW
@@ -91,7 +91,7 @@ def log_mel(samples: torch.Tensor) -> torch.Tensor:
 
 
 def log_mel_of(samples: torch.Tensor, rate: int, hop: int, bins: int) -> torch.Tensor:
-    """What `backend.families.ltx.spectrum` makes of one sound, for many at once: [B, C, T, bins] of samples [B, C, N]."""
+    """What `backend.models.ltx.spectrum` makes of one sound, for many at once: [B, C, T, bins] of samples [B, C, N]."""
     batch, channels, _ = samples.shape
     window = torch.hann_window(WINDOW, device=samples.device)
     spectrum = torch.stft(samples.flatten(0, 1), WINDOW, hop, window=window, return_complex=True).abs()

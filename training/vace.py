@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from backend.families.wan_vace.conditions import mask_channels
+from backend.models.wan_vace.conditions import mask_channels
 from backend.schemas.geometry import Geometry
 from training.checkpoint import write_beside
 from training.fast_vae import speed_up

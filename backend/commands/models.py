@@ -22,7 +22,7 @@ from backend.checkpoints.loras import list_loras
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import Verification, verify
 from backend.errors import RequestError
-from backend.families import completed, recognise
+from backend.models import completed, recognise
 from backend.settings import from_environment
 from backend.stock.catalogue import Entry, bytes_of, entries, licences_of
 from presets import list_presets

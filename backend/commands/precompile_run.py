@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 from backend.commands.module_process import say
-from backend.families.model import Model
 from backend.imports import hide_unused_libraries
+from backend.models.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.schemas.drive import segments_of
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shape import UPSCALER, Shape

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from backend.families.model import Model
+from backend.models.model import Model
 from backend.pipeline.warm_up import warm_up
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from backend.families.model import VIDEO, Model
+from backend.models.model import VIDEO, Model
 from backend.schemas.request import GenerationRequest
 
 

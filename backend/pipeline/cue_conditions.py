@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
-from backend.families.model import Conditions, Inputs, Model, Weights
+from backend.models.model import Conditions, Inputs, Model, Weights
 from backend.runtime.work import Effect
 from backend.schemas.cues import Cue
 from backend.schemas.request import GenerationRequest

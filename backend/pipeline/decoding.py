@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from backend.errors import StudioError
-from backend.families.model import SOUND, VIDEO, Carry, Latents
 from backend.media.clips import read_clip_facts
 from backend.media.given_sounds import read_original, read_sound_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video
+from backend.models.model import SOUND, VIDEO, Carry, Latents
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.profiling import trace_decoder
 from backend.pipeline.rates import with_flops

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from backend.families.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
+from backend.models.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
 from backend.pipeline import cue_conditions
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run

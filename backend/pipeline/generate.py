@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from backend.errors import Stopped
-from backend.families.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.files import remove_half_written
+from backend.models.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode, decode_frames, decode_preview, with_kept, write_result
 from backend.pipeline.denoising import Denoising, conditions_at_size, warms_up

@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from backend.families.model import Inputs
 from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
 from backend.media.driving import BlankClip, DrivingClip
@@ -15,6 +14,7 @@ from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_so
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept, Opened
+from backend.models.model import Inputs
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, Setting

@@ -19,9 +19,9 @@ import numpy as np
 from PIL import Image
 
 from backend.errors import Stopped, VideoFileError
-from backend.families.model import VIDEO, Carry
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
+from backend.models.model import VIDEO, Carry
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.denoising import Denoising, warms_up

@@ -17,9 +17,9 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.stamps import stamps_of
 from backend.errors import ModelError, Stopped
-from backend.families import of_preset
-from backend.families.family import Family
-from backend.families.model import STAGES, Model, ModelPlan, Network, Stage
+from backend.models import of_preset
+from backend.models.model import STAGES, Model, ModelPlan, Network, Stage
+from backend.models.spec import Family
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
 
-from backend.families.family import Family, check_preset
-from backend.families.model import Model, Weights
+from backend.models.model import Model, Weights
+from backend.models.spec import Family, check_preset
 from backend.weights.expert import Expert
 from backend.weights.kept import KeptNetwork
 from presets import Preset

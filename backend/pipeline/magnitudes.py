@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.families.model import Conditions
+from backend.models.model import Conditions
 from backend.pipeline import cue_conditions
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from backend.families.model import Model
+from backend.models.model import Model
 from backend.runtime.work import Call
 from backend.weights.parking import device_bytes
 

@@ -13,8 +13,8 @@ from backend.checkpoints.loras import find_lora
 from backend.checkpoints.own_file import path_of
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
-from backend.families import completed, recognise
-from backend.families.family import Family, Kind, check_preset
+from backend.models import completed, recognise
+from backend.models.spec import Family, Kind, check_preset
 from backend.schemas.events import DOWNLOAD, Event, Loading
 from backend.settings import from_environment
 from presets import LoraChoice, Preset

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from PIL import Image
 
-from backend.families.model import Model
 from backend.files import replacing
 from backend.media.animation import write_animation
+from backend.models.model import Model
 from backend.runtime.hosts import HERE
 from backend.schemas.request import GenerationRequest
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from backend.families.model import Latents, Model, States, Weights
 from backend.media.source import Kept
+from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile

@@ -21,9 +21,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.families.model import VIDEO, Conditions, Latents
 from backend.files import replacing
 from backend.media.sound import MODEL_SOUND, Sound
+from backend.models.model import VIDEO, Conditions, Latents
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 
-from backend.families.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.host_memory import free_memory
+from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import cue_conditions
 from backend.pipeline.decoding import decode_all, decode_preview
 from backend.pipeline.denoising import Denoising, conditions_at_size

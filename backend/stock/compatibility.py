@@ -8,7 +8,7 @@ from typing import Literal
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import DEVICE_KINDS, memory_bytes
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import Device
 from presets import Preset

@@ -12,7 +12,7 @@ import threading
 
 from backend.checkpoints.hub import check_space, download_file, download_model, is_hub_id, wanted_files
 from backend.errors import StudioError
-from backend.families import recognise
+from backend.models import recognise
 
 POLITENESS = 10  # lets the page answer first
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
 from backend.checkpoints.own_file import file_source
 from backend.errors import ModelError, RequestError
-from backend.families import completed, recognise
-from backend.families.family import check_preset
+from backend.models import completed, recognise
+from backend.models.spec import check_preset
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import LoraChoice, Preset
 

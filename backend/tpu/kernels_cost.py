@@ -7,7 +7,7 @@ import math
 import re
 
 from backend.chips import Chip
-from backend.families.model import AttentionLengths
+from backend.models.model import AttentionLengths
 from backend.tpu.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from backend.families.model import Model
+from backend.models.model import Model
 from backend.pipeline.warm_up import calls
 from backend.schemas.request import GenerationRequest, find_preset
 

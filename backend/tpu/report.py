@@ -18,9 +18,9 @@ import jax
 
 from backend.chips import Chip, StepFlops, chip_of
 from backend.errors import bytes_needed
-from backend.families import of_preset
-from backend.families.family import Family
-from backend.families.model import Model
+from backend.models import of_preset
+from backend.models.model import Model
+from backend.models.spec import Family
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, weight_bytes
 from backend.pipeline.warm_up import calls

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
 from backend.errors import StudioError, one_line
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls

@@ -94,7 +94,7 @@ def import_ahead(module: str | None) -> None:
         return
     for name in ("pipeline.load", "pipeline.residents", "pipeline.storyboard", "pipeline.would_fit"):
         importlib.import_module(f"backend.{name}")
-    from backend.families import FAMILIES
+    from backend.models import FAMILIES
 
     for family in FAMILIES:
         family.model()

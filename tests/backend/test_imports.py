@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from backend.families import FAMILIES
 from backend.imports import UNUSED
+from backend.models import FAMILIES
 from backend.settings import PROJECT_FOLDER
 
 SCRIPT = """
 import sys
-from backend.families import FAMILIES
+from backend.models import FAMILIES
 from backend.imports import hide_unused_libraries
 hide_unused_libraries()
 for family in FAMILIES:
@@ -31,7 +31,7 @@ def test_the_bodies_of_all_families_need_no_library_that_is_hidden():
     "program",
     [
         "from backend.imports import hide_unused_libraries; hide_unused_libraries(); from diffusers import WanPipeline",
-        "from backend.families import FAMILIES; [family.model() for family in FAMILIES]",
+        "from backend.models import FAMILIES; [family.model() for family in FAMILIES]",
     ],
     ids=["workers", "families"],
 )

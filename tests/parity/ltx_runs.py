@@ -19,8 +19,8 @@ from diffusers.schedulers import scheduling_ltx_euler_ancestral_rf as ancestral_
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.families.model import SOUND, VIDEO
 from backend.media.sound import Sound
+from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.loaded import LoadedModel

@@ -17,13 +17,13 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from transformers import CLIPVisionModel
 
-from backend.families.causal_wan.action_family import PIPELINES, TRANSFORMERS, shape_of
-from backend.families.causal_wan.actions import parameter_shapes
-from backend.families.causal_wan.model import fresh_noise, key_data
-from backend.families.causal_wan.picture import STILL
-from backend.families.model import VIDEO
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
+from backend.models.causal_wan.action_spec import PIPELINES, TRANSFORMERS, shape_of
+from backend.models.causal_wan.actions import parameter_shapes
+from backend.models.causal_wan.model import fresh_noise, key_data
+from backend.models.causal_wan.picture import STILL
+from backend.models.model import VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
@@ -34,7 +34,7 @@ from backend.schemas.cues import Cue
 from backend.schemas.events import Block, Finished
 from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
-from tests.backend.families.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
+from tests.backend.models.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights
 from tests.gradients import without_gradients
 from tests.parity.tiny_checkpoints import IMAGE_WIDTH, make_checkpoint
 from tests.parity.tiny_preset import find_also

@@ -18,10 +18,10 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
-from backend.families.causal_wan.model import fresh_noise, key_data
-from backend.families.model import VIDEO
-from backend.families.wan.original import makers_name
 from backend.media.video import read_frames, read_request
+from backend.models.causal_wan.model import fresh_noise, key_data
+from backend.models.model import VIDEO
+from backend.models.wan.original import makers_name
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
@@ -33,7 +33,7 @@ from backend.schemas.events import Block, Cancelled, Event, Finished
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest
 from presets import Preset
-from tests.backend.families.causal_wan.masked import masked_velocity
+from tests.backend.models.causal_wan.masked import masked_velocity
 from tests.gradients import without_gradients
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
 from tests.parity.tiny_preset import find_also

@@ -8,7 +8,7 @@ import torch
 from diffusers import FirstBlockCacheConfig
 
 from backend.errors import ModelError
-from backend.families.wan.family import KINDS
+from backend.models.wan.spec import KINDS
 from tests.parity.tiny_checkpoints import HIDDEN, LAYERS
 from tests.parity.tiny_runs import decode_reference, latents_of, run_reference, video_of
 from tests.rounding import rounding

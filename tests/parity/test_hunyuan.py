@@ -18,9 +18,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from backend.errors import ModelError, RequestError
-from backend.families.hunyuan import model as hunyuan_model
-from backend.families.hunyuan.family import HUNYUAN
 from backend.media.pictures import crop_to
+from backend.models.hunyuan import model as hunyuan_model
+from backend.models.hunyuan.spec import HUNYUAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel

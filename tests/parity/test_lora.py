@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
-from backend.families.wan.family import WAN
+from backend.models.wan.spec import WAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.settings import from_environment

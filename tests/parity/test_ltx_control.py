@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
-from backend.families.ltx.in_context import CONTROL, level_ratio
-from backend.families.model import SOUND, VIDEO, Latents
 from backend.media.video import write_frames
+from backend.models.ltx.in_context import CONTROL, level_ratio
+from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from backend.families.model import SOUND, VIDEO
 from backend.media.given_sounds import read_heard, read_original
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
+from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.inputs import open_inputs
 from backend.schemas.request import GenerationRequest

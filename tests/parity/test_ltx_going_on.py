@@ -16,9 +16,9 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.families.model import SOUND, VIDEO
 from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_frames
+from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs

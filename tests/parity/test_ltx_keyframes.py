@@ -13,7 +13,7 @@ import torch
 from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 
-from backend.families.model import SOUND, VIDEO, Latents
+from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline.denoising import initial_noise
 from backend.schemas.keyframes import appended_frames
 from backend.schemas.request import GenerationRequest

@@ -15,7 +15,7 @@ import torch
 from diffusers import AutoencoderKLLTX2Audio
 from diffusers.pipelines.ltx2 import LTX2Vocoder
 
-from backend.families.ltx.autoencoders import SoundNetworks
+from backend.models.ltx.autoencoders import SoundNetworks
 from backend.runtime.mesh import Layout, MeshPlan
 
 PUBLISHED = (0.0672, -0.0069, 0.0688, 0.0097, 0.0808, 0.1231, 0.0986, 0.0739)

@@ -15,9 +15,9 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from backend.errors import RequestError
-from backend.families.model import SOUND, VIDEO, Latents
 from backend.media.pictures import crop_to
 from backend.media.video import read_frames
+from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.families.wan.attention import guided_away
+from backend.models.wan.attention import guided_away
 from backend.pipeline.warm_up import calls
 from tests.parity.tiny_runs import Tiny, latents_of, run_reference
 

@@ -12,7 +12,7 @@ from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, WanAnim
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionModelWithProjection
 
-from backend.families.wan import conditions, model, text_encoder
+from backend.models.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.schemas.request import GenerationRequest

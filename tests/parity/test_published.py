@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.families.wan import conditions, model, text_encoder
+from backend.models.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.schemas.request import GenerationRequest
 from tests.parity.published import (

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from backend.checkpoints.own_file import source_with
 from backend.errors import ModelError
-from backend.families.wan.original import makers_name
+from backend.models.wan.original import makers_name
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.model_files import check_model

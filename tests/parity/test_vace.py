@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.families.wan import conditions, model, text_encoder
 from backend.media.source import source_of
+from backend.models.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.schemas.request import GenerationRequest

@@ -14,8 +14,8 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanVideoToVideoPipeline
 from PIL import Image
 
-from backend.families.wan import conditions, model, text_encoder
 from backend.media.clips import read_part
+from backend.models.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest

@@ -19,7 +19,7 @@ from diffusers.modular_pipelines.wan_animate_2 import modular_blocks_wan_animate
 from diffusers.modular_pipelines.wan_animate_2 import modular_blocks_wan_animate_2_distilled as distilled_blocks
 from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
-from backend.families.wan_animate.names import PICTURE_CHANNELS
+from backend.models.wan_animate.names import PICTURE_CHANNELS
 from presets import Preset
 from tests.parity.tiny_checkpoints import DEMO, HEAD_WIDTH, HEADS, HIDDEN, SHIFT, VAE_21, _vae
 from tests.parity.tiny_preset import tiny_preset

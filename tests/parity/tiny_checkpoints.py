@@ -18,7 +18,7 @@ from diffusers import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModel, UMT5EncoderModel
 
-from backend.families.wan_vace.family import INPUTS
+from backend.models.wan_vace.spec import INPUTS
 from presets import Preset, load_preset
 from tests.parity.tiny_preset import tiny_preset
 

@@ -28,7 +28,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from backend.families.hunyuan.text_encoder import SYSTEM_MESSAGE
+from backend.models.hunyuan.text_encoder import SYSTEM_MESSAGE
 from presets import Preset
 from tests.parity.tiny_preset import tiny_preset
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from backend.engine.estimate import predicted_seconds
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
 from backend.schemas.request import example_request

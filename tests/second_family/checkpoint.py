@@ -9,8 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from presets import Preset, load_preset
-from tests.second_family.family import PIPELINE, TRANSFORMER
 from tests.second_family.model import shapes_of
+from tests.second_family.spec import PIPELINE, TRANSFORMER
 
 CONFIG = {"_class_name": TRANSFORMER, "width": 16, "channels": 4, "layers": 2}
 NAME = "dots-tiny"

@@ -1,4 +1,4 @@
-"""The body of the family: see `backend.families.model.Model` for what each method does."""
+"""The body of the family: see `backend.models.model.Model` for what each method does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.families.model import SOUND, VIDEO, ModelPlan, Network
+from backend.models.model import SOUND, VIDEO, ModelPlan, Network
 from backend.runtime.mesh import Layout, plan_mesh
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros

@@ -1,4 +1,4 @@
-"""Registers the family and its preset in this process, as one line in `backend/families/__init__.py` and one file in `presets/`
+"""Registers the family and its preset in this process, as one line in `backend/models/__init__.py` and one file in `presets/`
 would. As a module it is also a worker's pipeline (`--pipeline tests.second_family.registered`), and runs a command's module:
 
     python -m tests.second_family.registered backend.commands.check_tpu_run --preset dots-tiny --topology v6e:1x1
@@ -14,16 +14,16 @@ import os
 import sys
 from pathlib import Path
 
-from backend import families
+from backend import models
 from presets import loader
-from tests.second_family.family import DOTS
+from tests.second_family.spec import DOTS
 
 
 def register(folder: Path) -> None:
     """What two lines do in the product."""
     from tests.second_family.checkpoint import NAME, preset_of
 
-    families.FAMILIES = (*families.FAMILIES, DOTS)
+    models.FAMILIES = (*models.FAMILIES, DOTS)
     read, preset = loader._presets, preset_of(folder)
     loader._presets = functools.cache(lambda place: {**read(place), NAME: preset})
 

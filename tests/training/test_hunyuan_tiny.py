@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLTextModel
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.families import recognise
+from backend.models import recognise
 from backend.pipeline.load import load
 from backend.sampling.solvers import make_schedule
 from backend.schemas.request import GenerationRequest

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from backend.families import of_preset
+from backend.models import of_preset
 from presets import Preset, load_preset
-from tests.backend.families.causal_wan.masked import masked_velocity
+from tests.backend.models.causal_wan.masked import masked_velocity
 from tests.gradients import without_gradients
 from training.detector import detect, positions
 from training.live import assemble_live

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.families import recognise
-from backend.families.ltx.spectrum import log_mel as log_mel_of_one
+from backend.models import recognise
+from backend.models.ltx.spectrum import log_mel as log_mel_of_one
 from tests.gradients import without_gradients
 from training import train_text_encoder as text_training
 from training import train_vae as vae_training

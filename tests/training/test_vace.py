@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.pipeline.load import load
 from presets import load_preset
 from tests.gradients import without_gradients

@@ -18,7 +18,7 @@ from huggingface_hub.utils import WeakFileLock
 from backend.checkpoints import hub_file
 from backend.checkpoints.hub import PARTS, download_model
 from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
-from backend.families import recognise
+from backend.models import recognise
 from backend.schemas.events import Finished, Loading
 from backend.schemas.request import example_request
 from presets import list_presets, load_preset

@@ -14,7 +14,7 @@ from backend.checkpoints.torch_file import TorchFile
 from backend.commands.arguments import model_of
 from backend.commands.command_line import parse
 from backend.errors import ModelError, RequestError
-from backend.families.wan.original import check_transformer, makers_name
+from backend.models.wan.original import check_transformer, makers_name
 from backend.weights.read import read_tensor
 from presets import load_preset
 

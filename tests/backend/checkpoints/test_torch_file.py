@@ -15,9 +15,9 @@ from backend.checkpoints.checkpoint import open_checkpoint
 from backend.checkpoints.hub import is_hub_id, torch_source
 from backend.checkpoints.torch_file import MOST_AXES, TorchFile, torch_tensors
 from backend.errors import ModelError
-from backend.families import recognise
-from backend.families.wan.family import WAN
-from backend.families.wan.original import makers_name
+from backend.models import recognise
+from backend.models.wan.original import makers_name
+from backend.models.wan.spec import WAN
 from backend.weights.lora import read_lora
 from backend.weights.read import read_tensor
 from tests.fake_hub import REPOSITORY, FakeHub

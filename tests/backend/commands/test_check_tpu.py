@@ -8,7 +8,7 @@ from backend.chips import CHIPS
 from backend.commands.check_tpu import check_tpu, table
 from backend.commands.module_process import refuse_topology
 from backend.errors import RequestError
-from backend.families import of_preset
+from backend.models import of_preset
 from backend.schemas.request import GenerationRequest
 from backend.settings import tpu_compiler_environment
 from presets import load_preset

@@ -12,7 +12,7 @@ import pytest
 
 from backend.checkpoints.verify import verify
 from backend.commands.models import _Line, say_licence
-from backend.families import of_preset, recognise
+from backend.models import of_preset, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot

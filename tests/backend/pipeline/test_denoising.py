@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from backend.families.model import VIDEO
+from backend.models.model import VIDEO
 from backend.pipeline import denoising as module
 from backend.pipeline import generate as pipeline
 from backend.pipeline.denoising import MOST_AHEAD, Denoising, warms_up

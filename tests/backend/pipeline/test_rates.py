@@ -3,7 +3,7 @@
 import pytest
 
 from backend.chips import CHIPS
-from backend.families.wan.family import WAN
+from backend.models.wan.spec import WAN
 from backend.pipeline.generate import generate
 from backend.pipeline.rates import stage_flops
 from backend.pipeline.warm_up import calls

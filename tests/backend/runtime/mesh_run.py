@@ -19,9 +19,9 @@ from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from safetensors.numpy import save_file
 from transformers import UMT5Config, UMT5EncoderModel
 
-from backend.families.wan.model import Programs, make_programs
-from backend.families.wan.text_encoder import TextEncoder
-from backend.families.wan.transformer import BLOCKS, Context, layer_matrix_bytes
+from backend.models.wan.model import Programs, make_programs
+from backend.models.wan.text_encoder import TextEncoder
+from backend.models.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import kernels.attention.api
 import kernels.qkv
 from backend.errors import KernelRefused
-from backend.families.kit.flat_attention import attend_flat
+from backend.models.common.flat_attention import attend_flat
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program

@@ -16,7 +16,7 @@ from unittest import mock
 
 import jax
 
-from backend.families.model import Model
+from backend.models.model import Model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program
 from backend.runtime.work import Call

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from backend.errors import ModelError
-from backend.families.hunyuan.family import HUNYUAN
-from backend.families.wan.family import WAN
+from backend.models.hunyuan.spec import HUNYUAN
+from backend.models.wan.spec import WAN
 from backend.weights.lora import ScaledLora, adjusted, read_lora
 
 SHAPES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from backend.families.kit import networks
-from backend.families.kit.text import TIED
+from backend.models.common import networks
+from backend.models.common.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
 from backend.schemas.request import GenerationRequest

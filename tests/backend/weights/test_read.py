@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from backend.checkpoints.checkpoint import open_checkpoint
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.errors import ModelError
-from backend.families import recognise
-from backend.families.kit.modules import name_since_5
-from backend.families.wan.transformer import Denoiser
+from backend.models import recognise
+from backend.models.common.modules import name_since_5
+from backend.models.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
 from backend.weights import read

@@ -1,0 +1,175 @@
+"""Matrix-Game 2.0's transformer over one block of latent frames: causal Wan's, whose first blocks have an action module.
+
+The module stands between a block's cross-attention and its feed-forward, where diffusers' block lets nothing in; so those
+blocks run in two parts, which together compute what diffusers' block does. There is no text: cross-attention sees the picture.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from backend.models.causal_wan.action_spec import ACTIONS, ActionShape
+from backend.models.causal_wan.actions import (
+    ActionPlace,
+    ActionRing,
+    Steering,
+    act,
+    action_windows,
+    describe_action_ring,
+    frame_angles,
+    parameter_shapes,
+)
+from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
+from backend.models.common.flat_attention import Positions
+from backend.models.common.modules import with_prefix
+from backend.models.common.transformer import layer_at
+from backend.models.wan.attention import TextKeys, text_keys
+from backend.models.wan.block import attend, feed_forward
+from backend.models.wan.transformer import BLOCKS, Context, TextContext
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+from backend.runtime.ulysses import KeyRing, RingPlace
+from backend.runtime.work import Put, Work
+from backend.weights.stacked import StackedWeights
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SteeredContext(Context):
+    """A `Context` with what is done in the block."""
+
+    steering: Steering
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SteeredRing:
+    """The rings of self-attention's `tokens` and of the `actions`; the `ring` of a `Past`."""
+
+    tokens: KeyRing
+    actions: ActionRing
+
+
+class ActionDenoiser(BlockDenoiser):
+    """Shapes and modules of one transformer with action modules; weights are passed to every call. Methods are pure."""
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
+        """`image_width` are the channels of the image encoder's tokens."""
+        own = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
+        super().__init__({**config, **own}, layout, window)
+        self._model.condition_embedder.text_embedder = None  # the checkpoint has none
+        self._shape = shape
+
+    def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
+        """The weights' shapes and where they rest, without the weights. The action modules are a stack of their own."""
+        described, width = super().describe_weights(dtype), self.heads * self.head_width
+        shapes = {
+            name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
+            for name, shape in parameter_shapes(self._shape, width).items()
+        }
+        placed = self._layout.describe(shapes, lambda name, shape: self._layout.stacked_weight(name, shape, "whole"))
+        return StackedWeights(outer=described.outer, stacks=described.stacks | {ACTIONS: placed})
+
+    def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:
+        """Every layer's cross-attention keys and values for the image encoder's tokens [1, tokens, D]: there is no text."""
+        assert image is not None, "there is no text"
+        tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
+
+        def one_layer(_, block: dict[str, jax.Array]):
+            keys = call_module(self._block.attn2, with_prefix(self._gathered(block), "attn2."), text_keys, tokens)
+            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+
+        _, (key, value) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])
+        return TextContext(key=key, value=value, bias=None)
+
+    def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
+        """See `BlockDenoiser`; every chip has the whole ring of the actions."""
+        past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
+        actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
+        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.whole(actions)))
+
+    def place_past(self, shapes: Past) -> Past:
+        """Where a past lies that a program returns."""
+        ring = cast(SteeredRing, shapes.ring)
+        placed = super().place_past(dataclasses.replace(shapes, ring=ring.tokens))
+        actions = self._layout.whole(ring.actions)
+        return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
+
+    def block_steering(self, done: np.ndarray, first: int, frames: int) -> Work:
+        """Work: what is done in the block of so many latent `frames` that begins with frame `first`; `done` [pixel frames, keys
+        and mouse] begins with what the first of them sees."""
+        shape, angles = self._shape, frame_angles(self._shape, first, frames)
+        seen = action_windows(done, frames, shape.stride, shape.reach)
+        keyboard, mouse = seen[..., : shape.keys], seen[..., shape.keys :]
+        numbers: dict[str, Any] = {  # arrays of the host, which `Put` turns into the devices'
+            "keyboard": keyboard,
+            "mouse": mouse.reshape(frames, -1) if shape.mouse_width else None,
+            "cosine": np.cos(angles).astype(np.float32),
+            "sine": np.sin(angles).astype(np.float32),
+        }
+        return (yield Put(Steering(**numbers), self._layout.replicated))
+
+    def block_velocity(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: SteeredContext, past: Past
+    ) -> tuple[jax.Array, SteeredRing]:
+        """See `BlockDenoiser`."""
+        (hidden,), time = self._begin(weights, latents, timestep, context)
+        text, positions, layers = context.text, context.positions, self._model.config.num_layers
+        frame = self.frame_tokens(latents.shape)
+        starts, count = self._places(past.frames, latents.shape)
+        modulation = time.modulation_of(hidden.shape[1])
+
+        whole = (weights.stacks[BLOCKS], text.key, text.value)
+        attend_to_both, feed = (functools.partial(part, layout=self._layout) for part in (attend, feed_forward))
+
+        def enter(index: jax.Array, ring: KeyRing) -> None:
+            self._attention.ring, self._attention.place = ring, RingPlace(layer=index, starts=starts, count=count)
+
+        def steered(carry: tuple[jax.Array, SteeredRing], layer: Any) -> tuple[tuple[jax.Array, SteeredRing], None]:
+            (hidden, ring), (index, parameters) = carry, layer
+            block, key, value = layer_at(whole, index)
+            block = self._gathered(block)
+            enter(index, ring.tokens)
+            keys = TextKeys(key=key, value=value, bias=None)
+            hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)
+            place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
+            hidden, actions = self._act(parameters, hidden, positions, context.steering, ring.actions, place)
+            hidden = call_module(self._block, block, feed, hidden, modulation)
+            hidden = self._layout.constrain(hidden, self._layout.tokens)
+            return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
+
+        def plain(carry, index):
+            hidden, ring = carry
+            enter(index, ring)
+            hidden = self._run_layer(hidden, (*layer_at(whole, index), None), time, None, positions)
+            return (hidden, self._attention.ring), None
+
+        first = (jnp.arange(self._shape.layers), weights.stacks[ACTIONS])
+        begun = hidden, cast(SteeredRing, past.ring)
+        (hidden, ring), _ = jax.lax.scan(steered, begun, first)
+        (hidden, tokens), _ = jax.lax.scan(plain, (hidden, ring.tokens), jnp.arange(self._shape.layers, layers))
+        velocity = self._finish(weights, hidden, time, positions, latents.shape)
+        return velocity, SteeredRing(tokens=tokens, actions=ring.actions)
+
+    def _act(
+        self,
+        parameters: Mapping[str, jax.Array],
+        hidden: jax.Array,
+        positions: Positions,
+        steering: Steering,
+        ring: ActionRing,
+        place: ActionPlace,
+    ) -> tuple[jax.Array, ActionRing]:
+        """A layer's action module on all tokens [1, S, D] but the padding; every chip does all of it."""
+        whole = {
+            name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
+        }
+        tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
+        acted, ring = act(self._shape, whole, tokens, steering, ring, place)
+        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(acted), self._layout.tokens), ring

@@ -1,0 +1,227 @@
+"""The action module of Matrix-Game 2.0: what keyboard and mouse say, added to a block's tokens. Pure functions of arrays.
+
+A latent frame sees what was done in the pixel frames before its last one. The mouse's numbers join each token, which attends
+over time to the tokens in its own place; what the keyboard says becomes one key and value for each latent frame, to which all
+tokens attend. Queries and keys are turned by their frame's number. Both attentions see the frames that the block's self-attention
+sees, so their keys and values lie in rings too, a place for each frame, written in place.
+
+Heads stay flat, side by side in the channels, because a head is narrower than a TPU's row: sums over a head's channels are
+products with a matrix of zeros and ones. The norms of queries and keys have no weights: the makers do not use those in the
+checkpoint.
+
+Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import Precision
+
+from backend.models.causal_wan.action_spec import ActionShape
+from backend.runtime.mesh import as_leaf
+
+NORM_EPS, LAYER_NORM_EPS = 1e-6, 1e-5  # of queries and keys; of the mouse's layer norm
+Parameters = Mapping[str, jax.Array]
+"""One layer's, by the checkpoint's names within the module; matrices are [in, out]."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActionRing:
+    """Keys and values of a window's W latent frames in every action module: the mouse's [layers, W, tokens of a frame, C], None
+    without a mouse, and the keyboard's [layers, W, C]."""
+
+    mouse_key: jax.Array | None
+    mouse_value: jax.Array | None
+    keyboard_key: jax.Array
+    keyboard_value: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steering:
+    """What is done in a block of F latent frames: in the R pixel frames that each of these sees, by the `keyboard` [F, R, keys]
+    and by the `mouse` [F, R * 2], None without one. `cosine` and `sine` [F, channels of a head that stand for time] turn queries
+    and keys."""
+
+    keyboard: jax.Array
+    mouse: jax.Array | None
+    cosine: jax.Array
+    sine: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActionPlace:
+    """Where a block's keys go in an `ActionRing`: its `layer`, the `places` [F] of its frames, and how many of the W places count
+    once they are there, `count`."""
+
+    layer: jax.Array
+    places: jax.Array
+    count: jax.Array
+
+
+def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, ...]]:
+    """Of one layer of a transformer with so many channels."""
+    width, embedded = shape.width, shape.key_width
+    shapes = {
+        "keyboard_embed.0.weight": (shape.keys, embedded), "keyboard_embed.0.bias": (embedded,),
+        "keyboard_embed.2.weight": (embedded, embedded), "keyboard_embed.2.bias": (embedded,),
+        "mouse_attn_q.weight": (channels, width),
+        "keyboard_attn_kv.weight": (embedded * shape.reach, 2 * width),
+        "proj_keyboard.weight": (width, channels),
+    }  # fmt: skip
+    if not shape.mouse_width:
+        return shapes
+    return shapes | {
+        "mouse_mlp.0.weight": (channels + shape.mouse_width * shape.reach, width), "mouse_mlp.0.bias": (width,),
+        "mouse_mlp.2.weight": (width, width), "mouse_mlp.2.bias": (width,),
+        "mouse_mlp.3.weight": (width,), "mouse_mlp.3.bias": (width,),
+        "t_qkv.weight": (width, 3 * width),
+        "proj_mouse.weight": (width, channels),
+    }  # fmt: skip
+
+
+def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dtype: jnp.dtype) -> ActionRing:
+    """The shapes of a ring for so many latent frames."""
+    keyboard = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype))
+    of_mouse = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
+    mouse = of_mouse if shape.mouse_width else None
+    return ActionRing(mouse_key=mouse, mouse_value=mouse, keyboard_key=keyboard, keyboard_value=keyboard)
+
+
+def action_windows(done: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
+    """What each of a block's latent frames sees, [frames, reach, N], of what is `done` [reach + stride * (frames - 1), N]
+    from the first pixel frame on that the first of them sees."""
+    return np.stack([done[stride * frame : stride * frame + reach] for frame in range(frames)])
+
+
+def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
+    """Angles [frames, channels of a head that stand for time], float64, each twice, of the latent frames from `first` on."""
+    rates = shape.theta ** (-np.arange(0, shape.time_width, 2, dtype=np.float64) / shape.time_width)
+    return np.repeat(np.outer(np.arange(first, first + frames), rates), 2, axis=1)
+
+
+def act(
+    shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
+) -> tuple[jax.Array, ActionRing]:
+    """A block's tokens [F * T, D], frame by frame, after the mouse and the keyboard, and the ring with the block's keys."""
+    if steering.mouse is not None:
+        hidden, ring = _follow_mouse(shape, parameters, hidden, steering, ring, place)
+    return _follow_keyboard(shape, parameters, hidden, steering, ring, place)
+
+
+def _follow_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "it has a mouse"
+    frames, tokens = len(place.places), len(hidden) // len(place.places)
+    first = parameters["mouse_mlp.0.weight"]
+    moved = _product(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
+    joined = _product(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + moved[:, None]
+    inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
+    inner = _product(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
+    normed = _layer_norm(inner.astype(hidden.dtype), parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"])
+    projected = _product(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
+    query, key, value = jnp.split(projected, 3, axis=-1)
+    query, key = (_prepared(shape, array, steering) for array in (query, key))
+    keys, kept_keys = _written(ring.mouse_key, key, place)
+    values, kept_values = _written(ring.mouse_value, value, place)
+    attended = _attend_over_time(shape, query, keys, values, place.count).reshape(len(hidden), -1)
+    hidden = hidden + _product(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
+    return hidden, dataclasses.replace(ring, mouse_key=kept_keys, mouse_value=kept_values)
+
+
+def _follow_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+    frames, dtype = len(place.places), hidden.dtype
+    embedded = _product(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
+    embedded = jax.nn.silu((embedded + parameters["keyboard_embed.0.bias"]).astype(dtype))
+    embedded = _product(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
+    pressed = embedded.astype(dtype).reshape(frames, -1)
+    key, value = jnp.split(_product(pressed, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
+    query = _product(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
+    query, key = (_prepared(shape, array, steering) for array in (query, key))
+    keys, kept_keys = _written(ring.keyboard_key, key, place)
+    values, kept_values = _written(ring.keyboard_value, value, place)
+    attended = _attend_to_few(shape, query, keys, values, place.count).reshape(len(hidden), -1)
+    hidden = hidden + _product(attended, parameters["proj_keyboard.weight"]).astype(dtype)
+    return hidden, dataclasses.replace(ring, keyboard_key=kept_keys, keyboard_value=kept_values)
+
+
+def _product(value: jax.Array, matrix: jax.Array) -> jax.Array:
+    """[..., N] float32."""
+    return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
+
+
+def _layer_norm(value: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    wide = value.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPS)
+    return (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(value.dtype)
+
+
+def _heads(shape: ActionShape) -> jax.Array:
+    """[C, heads], 1 where the channel is the head's."""
+    return jnp.repeat(jnp.eye(shape.heads, dtype=jnp.float32), shape.width // shape.heads, axis=0)
+
+
+def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
+    """[..., heads] float32: the sums of values [..., C] float32 over each head's channels."""
+    return jnp.einsum("...c,ch->...h", value, _heads(shape), precision=Precision.HIGHEST)
+
+
+def _over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
+    """[..., C] float32: a number for each head, [..., heads] float32, on all of the head's channels."""
+    return jnp.einsum("...h,ch->...c", value, _heads(shape), precision=Precision.HIGHEST)
+
+
+def _prepared(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
+    """Queries or keys [F, ..., C], each head's root mean square brought to 1, then turned by its frame."""
+    wide, width = value.astype(jnp.float32), shape.width // shape.heads
+    scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
+    normed = (wide * _over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
+    rest = width - shape.time_width
+    cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, rest)), constant_values=1.0), shape.heads)
+    sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, rest))), shape.heads)
+    is_even = jnp.arange(shape.width) % 2 == 0
+    alike = [1] * (value.ndim - 2)  # all tokens of a frame are turned alike
+    cosine, left, right = (
+        table.reshape(len(table), *alike, -1) for table in (cosine, jnp.where(is_even, -sine, 0), jnp.where(is_even, 0, sine))
+    )
+    turned = normed * cosine + jnp.roll(normed, -1, axis=-1) * left + jnp.roll(normed, 1, axis=-1) * right
+    return turned.astype(value.dtype)
+
+
+def _written(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
+    """One layer's part of a ring [layers, W, ...] after the block's frames [F, ...] are written, and the ring."""
+    zeros = [jnp.int32(0)] * (array.ndim - 1)
+    for frame in range(len(array)):
+        part = array[None, frame : frame + 1].astype(kept.dtype)
+        kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, place.places[frame], *zeros))
+    return jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False), kept
+
+
+def _shares(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
+    """The softmax of scores [F, W, ..., heads] over the W places, of which `count` count."""
+    counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
+    scaled = scores / np.sqrt(shape.width // shape.heads)
+    return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
+
+
+def _attend_over_time(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+    """Attention [F, T, C] of each token to the tokens [W, T, C] in the same place of the frames that count."""
+    products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
+    shares = _shares(shape, _head_sums(shape, products), count)
+    return (_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
+
+
+def _attend_to_few(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+    """Attention [F, T, C] of all tokens to one key [W, C] for each frame that counts. Written apart, in a matrix with a column
+    for each frame and head, one product serves all heads."""
+    of_heads = _heads(shape).astype(query.dtype)
+    spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * of_heads for array in (keys, values))
+    scores = jnp.einsum("ftc,wch->fwth", query, spread_keys, preferred_element_type=jnp.float32)
+    shares = _shares(shape, scores, count).astype(query.dtype)
+    attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)
+    return attended.astype(query.dtype)

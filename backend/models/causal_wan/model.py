@@ -1,0 +1,294 @@
+"""Causal Wan's programs, and the work of making a video block by block. See `backend.models.model.Model`.
+
+A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level,
+with fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
+
+Where the kind makes the first block in more steps than the request asks for, all of them are done in the first of the request's.
+Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
+
+A picture is the video's first block, as a still clip: its steps do nothing but put it there, and it is settled like any other.
+
+Where the kind recaches (LongLive), a new prompt makes the past anew before the next block: the blocks that are still in the
+window are settled again one after another, each seeing the sink and those before it, with the new prompt. The sink stays as it
+was, unless all of the video is still in the window.
+Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`; there all of them are run in one pass, in
+which they also see those after them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from backend.errors import RequestError
+from backend.models.causal_wan.spec import CausalWanKind
+from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
+from backend.models.common.flat_attention import Positions
+from backend.models.common.pixels import pixels_of
+from backend.models.common.whole_clip import transformer_part
+from backend.models.model import VIDEO, AttentionLengths, Carry, Conditions, Latents, ModelPlan, Weights
+from backend.models.wan.conditions import branch_embeddings, encode_pixels
+from backend.models.wan.model import Programs, WanModel
+from backend.models.wan.text_encoder import TextTokens
+from backend.models.wan.transformer import Context, TextContext
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, Put, Zeros
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
+from backend.schemas.request import GenerationRequest
+from backend.weights.stacked import StackedWeights
+
+ALL_NOISE = 0.999  # a noise level above it is that of a schedule's first step, 1 but for rounding
+FIRST_BLOCK = "first_block"  # among the conditions: a picture's latents [1, C, F, H, W] float32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockPrograms(Programs):
+    """Wan's programs, of which `step` makes a block; and `settle`, which adds a clean block to the past."""
+
+    denoiser: BlockDenoiser
+    settle: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCarry:
+    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
+    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
+    were: `uncounted` fewer."""
+
+    past: Past
+    first: int
+    positions: Positions
+    clean: tuple[tuple[int, Any], ...] = ()
+    uncounted: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockLane:
+    """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
+    `given` is the first block's latents, None if there is no picture."""
+
+    expert: int
+    is_guided: bool
+    programs: BlockPrograms
+    text: TextContext
+    noise_key: jax.Array
+    given: jax.Array | None
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+    def context(self, carry: BlockCarry) -> Context:
+        """What a block's steps read besides its latents."""
+        return _context(self.text, carry.positions)
+
+
+class CausalWanModel(WanModel):
+    """One causal Wan checkpoint without its weights."""
+
+    kind: CausalWanKind
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
+        kind = self.kind
+        window = Window(frames=kind.window, sink=kind.sink, trained=kind.trained)
+        denoiser = self._make_denoiser(plan, layout, window)
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler)
+        step = program(
+            "the denoising step",
+            _step_function(denoiser),
+            key="denoise_step",
+            donated=(1, 4),
+            places=lambda shapes: (layout.whole(shapes[0]), denoiser.place_past(shapes[1])),
+        )
+        settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
+        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)
+
+    def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
+        return BlockDenoiser(plan.configs["transformer"], layout, window)
+
+    def _tokens(self, request: GenerationRequest) -> TextTokens:
+        """The prompt's tokens, the action said after it."""
+        if request.action is not None:
+            request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
+        return super()._tokens(request)
+
+    def _frames_encoded(self, request: GenerationRequest) -> int:
+        return self._block_shape(request, 0)[2]
+
+    def _encode_pictures(
+        self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
+    ) -> Generator[Effect, Any, tuple[str, Any]]:
+        """The picture as a still clip of the first block's frames."""
+        picture, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
+        num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
+
+        def still(begin: int, end: int) -> np.ndarray:
+            return np.repeat(picture, end - begin, axis=2)
+
+        encoders = programs.encode_first, programs.encode_next
+        return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[BlockLane, BlockCarry]]:
+        """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
+        recaches. Raises: RequestError under guidance."""
+        check_unguided(planned)
+        programs = self._programs(False)
+        embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
+        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
+        if carry is None:
+            past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
+            carry = yield from self._carry(programs, request, past, 0)
+        elif self.kind.recaches:
+            carry = yield from self._recached(weights, request, programs, text, carry)
+        noise_key = yield Put(key_data(request.seed, carry.uncounted), programs.layout.replicated)
+        given = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
+        return BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given), carry
+
+    def _recached(
+        self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, carry: BlockCarry
+    ) -> Generator[Effect, Any, BlockCarry]:
+        """The carry with a past that belongs to this text. A sink that stays lies as it does for the block to come."""
+        kind, denoiser, first = self.kind, programs.denoiser, carry.first
+        is_whole = first <= kind.window
+        counted = 0 if is_whole else kind.sink
+        past = dataclasses.replace(carry.past, frames=(yield Put(np.int32(counted), programs.layout.replicated)))
+        oldest = first - (kind.window - counted)
+        for begin, clean in carry.clean:
+            if begin >= oldest:
+                positions = yield from denoiser.block_positions(clean.shape, begin)
+                following = begin + clean.shape[2] if is_whole else first
+                turn = denoiser.sink_turn(following, self._block_shape(request, following)[2])
+                arguments = (weights[transformer_part(0)], clean, _context(text, positions), past, turn)
+                past = yield Call(programs.settle, arguments)
+                counted += clean.shape[2]
+        return dataclasses.replace(carry, past=past, uncounted=first - counted)
+
+    def _carry(
+        self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
+    ) -> Generator[Effect, Any, BlockCarry]:
+        positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
+        return BlockCarry(past=past, first=first, positions=positions)
+
+    def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
+        batch, channels, frames, height, width = self.latent_shape(request)
+        return batch, channels, max(1, min(self.kind.chunk, frames - first)), height, width
+
+    def _step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: BlockLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: BlockCarry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        """See `WholeClipModel`. The steps of a block that is given put it in its place."""
+        if carry.first == 0 and lane.given is not None:
+            return dataclasses.replace(state, sample=lane.given, clean=lane.given), carry
+        if carry.first == 0 and request.steps < self.kind.first_steps:
+            return (yield from self._first_block(weights, request, lane, state, row, carry))
+        return (yield from self._one_step(weights, lane, state, row, carry))
+
+    def _first_block(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: BlockLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: BlockCarry,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        """All of the first block's own steps in the first of the request's, which begins with noise; later ones do nothing."""
+        if float(row.sigma) < ALL_NOISE:
+            return state, carry
+        schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
+        for index in range(schedule.steps):
+            own = step_inputs(schedule, index, float(row.guidance))
+            state, carry = yield from self._one_step(weights, lane, state, own, carry)
+        return state, carry
+
+    def _one_step(
+        self, weights: Weights, lane: BlockLane, state: SamplerState, row: StepInputs, carry: BlockCarry
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        arguments = (weights[transformer_part(0)], state, row, lane.context(carry), carry.past, lane.noise_key)
+        state, past = yield Call(lane.programs.step, arguments)
+        return state, dataclasses.replace(carry, past=past)
+
+    def settle(
+        self, weights: Weights, request: GenerationRequest, lane: BlockLane, clean: Latents, carry: BlockCarry
+    ) -> Generator[Effect, Any, BlockCarry]:
+        """See `Model`: the clean block's keys and values replace those of its last step."""
+        clean = clean[VIDEO]
+        denoiser, first = lane.programs.denoiser, carry.first + clean.shape[2]
+        turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
+        arguments = (weights[transformer_part(0)], clean, lane.context(carry), carry.past, turn)
+        past = yield Call(lane.programs.settle, arguments)
+        following = yield from self._carry(lane.programs, request, past, first)
+        return dataclasses.replace(following, clean=self._kept(carry, clean, first), uncounted=carry.uncounted)
+
+    def _kept(self, carry: BlockCarry, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
+        """The clean blocks that a new prompt before latent frame `first` may need."""
+        if not self.kind.recaches:
+            return ()
+        blocks = (*carry.clean, (carry.first, clean))
+        return tuple(block for block in blocks if block[0] >= first - self.kind.window)
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
+        """A block's."""
+        return self._block_shape(request, 0)
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """Of a block's tokens to all that the ring holds."""
+        denoiser = self._programs(False).denoiser
+        keys = denoiser.window.frames * denoiser.frame_tokens(self.step_shape(request))
+        return dataclasses.replace(super().attention_lengths(request), keys=keys)
+
+
+def check_unguided(planned: PlannedStep) -> None:
+    """Raises: RequestError under guidance."""
+    if planned.is_guided:
+        raise RequestError(f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out")
+
+
+def key_data(seed: int, uncounted: int = 0) -> np.ndarray:
+    """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh; another key for each
+    number of latent frames that the past does not count."""
+    return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
+
+
+def _context(text: TextContext, positions: Positions) -> Context:
+    return Context(text=text, positions=positions, condition=None)
+
+
+def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
+    key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
+    step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
+    return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
+
+
+def _step_function(denoiser: BlockDenoiser) -> Callable:
+    def step(
+        weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
+    ) -> tuple[SamplerState, Past]:
+        """From one noise level to the next; latents [1, C, F, H, W] float32."""
+        velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
+        clean = state.sample - inputs.sigma * velocity
+        following = inputs.sigma * inputs.predictor[0]  # the next noise level: every solver's predictor begins with their ratio
+        noise = fresh_noise(noise_key, past.frames, inputs.sigma, clean.shape)
+        state = SamplerState(
+            sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean
+        )
+        return state, dataclasses.replace(past, ring=ring)
+
+    return step

@@ -1,0 +1,63 @@
+"""What families read of a checkpoint's folders, and the networks that each of them lists for the loader."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from backend.checkpoints.json_files import AGAIN
+from backend.chips import memory_bytes
+from backend.errors import ModelError
+from backend.models.common.modules import Encoder
+from backend.models.common.video_autoencoder import StreamedAutoencoder
+from backend.models.model import ModelPlan, Network, Stage
+from backend.runtime.mesh import Layout
+from backend.weights.parking import device_bytes, parked, should_park
+
+ENCODE: frozenset[Stage] = frozenset({"encode"})
+DENOISE: frozenset[Stage] = frozenset({"denoise"})
+DECODE: frozenset[Stage] = frozenset({"decode"})
+
+
+def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout, **options: Any) -> Network:
+    """A network that encodes prompts or pictures; `options` are further fields."""
+    return Network(part=part, stages=ENCODE, described=encoder.describe_weights(plan.dtype, layout), **options)
+
+
+def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: Any) -> Network:
+    """The same for the text encoder, whose weights rest on the host if the devices have too little room beside `others_bytes`."""
+    network = encoder_network("text_encoder", encoder, plan, layout, **options)
+    own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
+    crowds = should_park(own + others_bytes, memory)
+    flat: Any = network.described  # an encoder has no stacks
+    return dataclasses.replace(network, described=parked(flat)) if crowds else network
+
+
+def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
+    """The video autoencoder, which every stage needs: latents are denoised into previews."""
+    return Network(
+        part="vae",
+        stages=ENCODE | DENOISE | DECODE,
+        described=vae.describe_weights(dtype),
+        arrange=vae.arrange,
+        arranged=vae.describe_arranged(dtype),
+    )
+
+
+def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
+    """What `read` makes of a folder of the checkpoint; None without a checkpoint. Raises: ModelError."""
+    if plan.folder is None:
+        return None
+    try:
+        if not (plan.folder / name).is_dir():
+            raise FileNotFoundError
+        return read(plan.folder / name)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"The checkpoint's {name} folder cannot be read", f"({type(error).__name__})", AGAIN) from error
+
+
+def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
+    """The tokenizer in this folder; None without a checkpoint. Raises: ModelError."""
+    return read_part(plan, name, AutoTokenizer.from_pretrained)

@@ -1,0 +1,185 @@
+"""What the families' video autoencoders share: one latent frame at a time, with caches as explicit state.
+
+A family says how its network runs over one latent frame, in PyTorch, and in its `vae_tpu` on a TPU's strips of columns.
+"""
+
+import abc
+import functools
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from backend.models.common.arithmetic import count_flops
+from backend.models.common.strips import Strips
+from backend.runtime.mesh import Layout
+from backend.runtime.refusals import REFUSALS
+from backend.runtime.torch_modules import call_module
+from backend.schemas.geometry import Geometry
+
+Caches = dict[Any, jax.Array]
+"""By the layer's number or name. On TPUs pictures [F, W, H, C], elsewhere [1, C, F, H, W]; counts are scalars."""
+Weights = Mapping[str, jax.Array]
+
+
+class StreamedAutoencoder(abc.ABC):
+    """Modules of one VAE; weights are passed to every call. All methods are pure, to be compiled.
+
+    Pixels are float32 in [-1, 1] unless a docstring says otherwise; latents are as the transformer sees them. Two programs serve
+    a video of any length, one for the first latent frame and one for all others. What a first call takes as `before` depends on
+    the family: nothing, or room for what later calls add.
+    """
+
+    spatial_scale: int
+    temporal_scale: int
+    latent_channels: int
+    _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
+    _convolution: ClassVar[str]  # the name of a weight of 3x3x3, which `arrange` leaves with three axes
+    _pads_strips: ClassVar[bool] = False  # whether `vae_tpu` adds columns where a picture does not divide by the chips
+
+    def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
+        self._vae, self._layout = vae.eval(), layout
+
+    @property
+    def uses_up_caches(self) -> bool:
+        """Whether a call may overwrite the caches that it was given. Not on TPUs, where caches are earlier results: it would have
+        to copy."""
+        return not self._uses_strips(jnp.bfloat16)
+
+    def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """The weights in the form that encoding and decoding need: the checkpoint's own, or rearranged for strips."""
+        dtype = self._dtype(weights)
+        if not self._uses_strips(dtype):
+            return weights
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.describe_arranged(dtype))
+        return jax.jit(functools.partial(self._on_tpu.arrange, self._vae), out_shardings=places)(weights)
+
+    def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
+        """Shapes and places of what `arrange` returns."""
+        described = self.describe_weights(dtype)
+        if not self._uses_strips(dtype):
+            return described
+        shapes = jax.eval_shape(functools.partial(self._on_tpu.arrange, self._vae), described)
+        return self._layout.describe(shapes, self._layout.everywhere)
+
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
+        """The checkpoint's shapes and where they rest, without the weights."""
+        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
+        return self._layout.describe(shapes, self._layout.everywhere)
+
+    def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
+        """Latents [1, C, 1, H, W] of a clip's first frame [1, 3, 1, height, width], and the caches after it."""
+        return self._encode(weights, pixels, before)
+
+    def encode_next(self, weights: Weights, pixels: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
+        """Latents [1, C, 1, H, W] of the next frames [1, 3, 4, height, width], and the caches after them."""
+        return self._encode(weights, pixels, caches)
+
+    def decode_first(self, weights: Weights, latents: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
+        """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
+        return self._decode(weights, latents, before)
+
+    def decode_next(self, weights: Weights, latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
+        """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
+        return self._decode(weights, latents, caches)
+
+    def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
+        """The operations of encoding a clip's first `num_frames` latent frames."""
+        return self._clip_flops(geometry, num_frames, is_decoder=False)
+
+    def decode_flops(self, geometry: Geometry) -> float:
+        """The operations of decoding a whole video."""
+        return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
+
+    def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
+        """From clips of one and of two latent frames: all later ones cost the same, but for attention to earlier frames, which
+        was 0.1 % of the second frame where there is any."""
+        first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
+        return first + (num_frames - 1) * (second - first)
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
+    def _short_clip_flops(self, geometry: Geometry, count: int, is_decoder: bool) -> float:
+        _, channels, _, height, width = geometry.latent_shape(self.latent_channels)
+        if is_decoder:
+            return count_flops(lambda: self._vae.decode(torch.empty(1, channels, count, height, width)))
+        frames = 1 + (count - 1) * geometry.temporal_scale
+        return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
+
+    def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
+        latents, caches = shapes
+        return self._layout.whole(latents), self._place_caches(latents.shape[3:], caches)
+
+    def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+        """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
+        pixels, caches = shapes
+        size = tuple(side // self.spatial_scale for side in pixels.shape[3:])
+        return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
+
+    def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
+        """Pictures spread over space, counts on all devices; `size` is the latents' height and width."""
+        pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
+        counts = {name: self._layout.whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
+        are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
+        strips = Strips.of(self._layout, *size, pads=self._pads_strips)
+        place = strips.describe if are_strips else self._layout.describe_spread
+        return place(pictures) | counts
+
+    def _encode(self, weights: Weights, pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        pixels = pixels.astype(self._dtype(weights))
+        if self._is_arranged(weights):
+            moments, caches = self._on_tpu.encode(self._vae, weights, pixels, caches, self._layout)
+        else:
+            moments, caches = call_module(self._vae, weights, self._encode_frames, self._spread(pixels), caches)
+            caches = self._spread_caches(caches)
+        return self._normalise(moments[:, : self.latent_channels]), caches
+
+    @jax.named_scope("decoder")
+    def _decode(self, weights: Weights, latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        latents = self._denormalise(self._spread(latents)).astype(self._dtype(weights))
+        if self._is_arranged(weights):
+            return self._on_tpu.decode(self._vae, weights, latents, caches, self._layout)
+        pixels, caches = call_module(self._vae, weights, self._decode_frame, latents, caches)
+        return pixels, self._spread_caches(caches)
+
+    def _spread_caches(self, caches: Caches) -> Caches:
+        return {name: self._spread(cache) if cache.ndim else cache for name, cache in caches.items()}
+
+    def _spread(self, array: jax.Array) -> jax.Array:
+        """The array with its space spread over the chips; the convolutions exchange the borders."""
+        return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
+
+    def _uses_strips(self, dtype: jnp.dtype) -> bool:
+        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in REFUSALS
+        return is_fit and self._can_use_strips()
+
+    def _can_use_strips(self) -> bool:
+        """Whether `vae_tpu` can run a VAE of this configuration."""
+        return True
+
+    def _dtype(self, weights: Weights) -> jnp.dtype:
+        return weights[self._convolution].dtype
+
+    def _is_arranged(self, weights: Weights) -> bool:
+        return weights[self._convolution].ndim == 3
+
+    @abc.abstractmethod
+    def _normalise(self, latents: jax.Array) -> jax.Array:
+        """Latents as the transformer sees them, from the encoder's."""
+
+    @abc.abstractmethod
+    def _denormalise(self, latents: jax.Array) -> jax.Array:
+        """The reverse of `_normalise`."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _encode_frames(vae: Any, pixels: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
+        """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _decode_frame(vae: Any, latents: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
+        """One latent frame's pixels in [-1, 1], and the caches after it."""

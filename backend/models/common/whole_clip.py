@@ -1,0 +1,283 @@
+"""What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
+frame."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from backend.models.common.arithmetic import encoder_flops
+from backend.models.common.context_windows import WindowContexts, step_in_windows
+from backend.models.common.modules import name_since_5
+from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, text_network
+from backend.models.common.programs import ClipPrograms
+from backend.models.common.step_cache import StepCache
+from backend.models.layouts import plan_layouts
+from backend.models.model import (
+    VIDEO,
+    AttentionLengths,
+    Carry,
+    Conditions,
+    Latents,
+    ModelPlan,
+    Network,
+    States,
+    Weights,
+)
+from backend.runtime.mesh import Layout
+from backend.runtime.work import Call, Effect, Work
+from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
+from backend.schemas.cfg_zero import still_steps
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import first_size
+from backend.schemas.windows import step_geometry
+from backend.weights.parking import device_bytes
+from backend.weights.stacked import StackedWeights, Stacks
+
+CLIP = "clip"
+"""The name of the condition that holds the latents [1, C, F, H, W] of a clip that the video begins with, float32."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeClipLane:
+    """What all steps of one expert, guided or not, and of one size share. `context` are the step's inputs that do not change, of
+    the whole video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps
+    run."""
+
+    expert: int
+    is_guided: bool
+    is_small: bool = False
+    programs: Any
+    context: Any | WindowContexts
+    copies: Stacks = dataclasses.field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class WholeClipModel:
+    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, or with MagCache what all layers
+    added, [B, S, D]: where there is such a carry, the step reuses it. None without one."""
+
+    decode_stride = preview_stride = 1
+    segment: int | None = None
+    _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
+    _text_tokens: int  # that the transformer sees of a prompt
+    _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
+    _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
+    _text_encoder: Any  # the family's, None if its models read no text
+    _image_encoder: Any  # the family's, None if its models see no pictures so
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
+        self._make_encoders(plan)
+        self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
+        self.networks = tuple(self._networks(plan))
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        """Sets the encoders. Raises: ModelError for a tokenizer or a preprocessor that cannot be read."""
+        raise NotImplementedError
+
+    def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
+        return plan_layouts(plan, type(self)._layer_matrix_bytes)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> ClipPrograms:
+        raise NotImplementedError
+
+    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+        denoiser, vae = self._guided.denoiser, self._guided.vae
+        yield from self._encoder_networks(plan)
+        for expert in range(self.kind.num_experts):
+            described = denoiser.describe_weights(self.dtype)  # each its own, so that they are told apart
+            renamed = self._renamed(described)
+            yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
+        yield autoencoder_network(vae, self.dtype)
+
+    def _encoder_networks(self, plan: ModelPlan) -> Iterator[Network]:
+        if self._text_encoder is not None:
+            num_experts = self.kind.num_experts if "denoise" in plan.stages else 0
+            transformer = self._guided.denoiser.describe_weights(self.dtype)
+            others = num_experts * device_bytes(transformer) + self._copies_bytes(transformer)
+            others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
+            yield text_network(self._text_encoder, plan, self._guided.layout, others, **self._text_options)
+        if self._image_encoder is not None:
+            yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=name_since_5)
+
+    def _copies_bytes(self, transformer: StackedWeights) -> int:
+        """Bytes on each device of the matrices that it has whole while an expert's steps run."""
+        denoiser = self._guided.denoiser
+        return device_bytes(denoiser.place_copies(denoiser.spread_matrices(transformer)))
+
+    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+        """From a transformer's names in a file to the installed library's."""
+        return str
+
+    def notes(self, request: GenerationRequest) -> list[str]:
+        """Which prompts are cut."""
+        return list(self._tokens(request).notes)
+
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """Prompts of each length that text is padded to; one prompt if there is one length, or no tokenizer to measure them."""
+        times = self._repeats if self._text_encoder.has_lengths else (1,)
+        return [" ".join([example] * count) for count in times]
+
+    def _prompts(self, request: GenerationRequest) -> list[str]:
+        """The prompt, and the negative prompt if it is read."""
+        return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
+
+    def _tokens(self, request: GenerationRequest) -> Any:
+        """The prompts' tokens; their shapes if there is no tokenizer."""
+        return self._text_encoder.tokenize(self._prompts(request))
+
+    def layout(self, is_guided: bool) -> Layout:
+        """See `Model`."""
+        return self._programs(is_guided).layout
+
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
+        """See `Model`."""
+        return {VIDEO: self.latent_shape(request)}
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of the video's latents, B C F H W."""
+        return request.geometry().latent_shape(self._guided.vae.latent_channels)
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """The shape of what a step's program sees: the latents, or a window of them."""
+        if request.window_frames is None:
+            return self.latent_shape(request)
+        return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
+
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        tokens, num_frames = self._encoded(request)
+        described: dict[str, Any] = {network.part: network.described for network in self.networks}
+        sizes = {one.geometry() for one in (request, first_size(request))} if num_frames else ()
+        pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
+        return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        """How many tokens each encoder reads, by its part, and how many latent frames the video autoencoder encodes."""
+        raise NotImplementedError
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        return self._guided.vae.decode_flops(request.geometry())
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
+        """The state that holds only noise, or a clip's latents at the noise level of the first step."""
+        drawn = jnp.asarray(noise[VIDEO])
+        if CLIP not in conditions:
+            return {VIDEO: start(drawn)}
+        return {VIDEO: start(noised(jnp.asarray(conditions[CLIP]), drawn, schedule_of(request).sigmas[0]))}
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        states: States,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+        """See `Model`."""
+        state, carry = yield from self._step(weights, request, lane, states[VIDEO], row, carry, index)
+        return {VIDEO: state}, carry
+
+    def _step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: WholeClipLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
+        """The step of the video's state."""
+        programs, own = lane.programs, weights[transformer_part(lane.expert)]
+        if lane.is_guided and index < still_steps(request):
+            return (yield Call(programs.still_step, (state, row))), None
+        if lane.copies:
+            own = own.with_stacks(lane.copies)
+        if request.window_frames is not None:
+            return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
+        arguments = (own, state, row, lane.context)
+        if request.cfg_zero and lane.is_guided:
+            return (yield Call(programs.zero_star_step, arguments)), None
+        if request.mag_cache and carry is None:
+            return (yield Call(programs.kept_step, arguments))
+        if request.mag_cache:
+            outer = dataclasses.replace(own, stacks={})
+            return (yield Call(programs.reused_step, (outer, *arguments[1:], carry))), carry
+        if carry is None:
+            return (yield Call(programs.small_step if lane.is_small else programs.step, arguments)), None
+        return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+        """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
+        programs = self._programs(request.is_guided)
+        if carry is not None:
+            return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
+        room = yield from self._room(request)
+        return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
+
+    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        return (yield from self.decode(weights, request, latents, None))[0]
+
+    def _room(self, request: GenerationRequest) -> Work:
+        """What the decoder's first call takes besides the latents."""
+        yield from ()
+        return ()
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """The lengths after `backend.runtime.ulysses` has spread the attention over the chips."""
+        programs, shape = self._programs(request.is_guided), self.step_shape(request)
+        layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
+        heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
+        beside, group = self._tokens_beside(request), math.gcd(heads, sp)
+        padded = denoiser.padded_tokens(shape, beside)
+        return AttentionLengths(
+            heads=heads // group,
+            head_width=denoiser.head_width,
+            queries=padded * group // sp,
+            keys=denoiser.num_tokens(shape) + beside,
+            text_heads=heads,
+            text_queries=padded // sp,
+            text=self._text_tokens,
+            batch=max(1, branches // layout.size("dp")),
+        )
+
+    def _tokens_beside(self, request: GenerationRequest) -> int:
+        """How many tokens the video's attend to besides themselves."""
+        return 0
+
+    def settle(self, weights: Weights, request: GenerationRequest, lane: Any, clean: Latents, carry: Carry) -> Work:
+        """Does nothing."""
+        yield from ()
+        return carry
+
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`."""
+        return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The video's latents as they are: all frames are denoised alike."""
+        yield from ()
+        return latents
+
+    def spared_steps(self, carry: Carry) -> int:
+        """See `Model`."""
+        return int(carry.reused) if isinstance(carry, StepCache) else 0
+
+    def _programs(self, is_guided: bool) -> Any:
+        return self._guided if is_guided else self._unguided
+
+
+def transformer_part(expert: int) -> str:
+    """The checkpoint's folder of a transformer, the high-noise one first."""
+    return "transformer" if expert == 0 else f"transformer_{expert + 1}"

@@ -1,0 +1,170 @@
+"""HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`.
+
+Tokens beside the video's that do not count need no room: a step's program has room for short prompts, or for all.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+from transformers import SiglipImageProcessorPil
+
+from backend.checkpoints.json_files import AGAIN
+from backend.errors import ModelError
+from backend.models.common.networks import encoder_network, read_part, read_tokenizer
+from backend.models.common.pixels import as_float32, pixels_of
+from backend.models.common.programs import ClipPrograms, common_programs
+from backend.models.common.step_cache import StepCache
+from backend.models.common.text import TIED
+from backend.models.common.whole_clip import WholeClipLane, WholeClipModel
+from backend.models.hunyuan import text_encoder
+from backend.models.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
+from backend.models.hunyuan.image_encoder import ImageEncoder
+from backend.models.hunyuan.quoted_text import QuotedTextEncoder
+from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanKind, context_tokens
+from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
+from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
+from backend.models.hunyuan.vae import VideoAutoencoder
+from backend.models.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
+from backend.sampling.plan import PlannedStep
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import HALF
+from backend.weights.parking import on_devices
+
+SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon
+MOST_BESIDE = QUOTED_TOKENS + TEXT_TOKENS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs(ClipPrograms):
+    """Those of every family and HunyuanVideo's own."""
+
+    embed_quoted: Program
+    embed_still: Program
+
+
+class HunyuanModel(WholeClipModel):
+    """One HunyuanVideo 1.5 checkpoint without its weights."""
+
+    kind: HunyuanKind
+    _text_encoder: TextEncoder
+    _repeats = (1, 4, 16, 48)
+    _text_tokens = TEXT_TOKENS
+    _text_options = {"renamed": text_encoder.installed_name}
+    _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        is_tpu = plan.devices[0].platform == "tpu"
+        self._rooms = (SHORT_TOKENS,) if is_tpu else SHORT_ROOMS
+        configs, tokenizer = plan.configs, read_tokenizer(plan)
+        if tokenizer is not None and not tokenizer.chat_template:
+            raise ModelError("The checkpoint's tokenizer folder has no chat template:", "the prompt is read as a chat", AGAIN)
+        lengths = (MOST_TOKENS,) if is_tpu else LENGTHS
+        self._text_encoder = TextEncoder(configs["text_encoder"], tokenizer, lengths)
+        self._quoted = QuotedTextEncoder(configs["text_encoder_2"], read_tokenizer(plan, "tokenizer_2"))
+        self._image_encoder = None
+        if self.kind.has_image_encoder:
+            processor = read_part(plan, "feature_extractor", SiglipImageProcessorPil.from_pretrained)
+            self._image_encoder = ImageEncoder(configs["image_encoder"], processor)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        denoiser, vae = Denoiser(plan.configs["transformer"], layout), VideoAutoencoder(plan.configs["vae"], layout)
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler)
+        return Programs(
+            **common_programs(denoiser, vae, self._text_encoder, self._image_encoder, layout, plan.compiler),
+            embed_quoted=program("the encoder of quoted text", self._quoted.embed, key="quoted_encode"),
+            embed_still=program("the prompt's tokens", denoiser.embed_still, key="prompt_tokens"),
+        )
+
+    def _encoder_networks(self, plan: ModelPlan) -> Iterator[Network]:
+        yield from super()._encoder_networks(plan)
+        yield encoder_network("text_encoder_2", self._quoted, plan, self._guided.layout, tied=TIED)
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        num_pictures = len(request.inputs().get("image", ()))
+        text, quoted = self._tokens(request), self._quoted.tokenize(self._prompts(request))
+        tokens = {"text_encoder": math.prod(text.ids.shape), "text_encoder_2": math.prod(quoted.ids.shape)}
+        if num_pictures:
+            tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
+        return tokens, num_pictures
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; the module `conditions` lists the results."""
+        programs, text = self._programs(request.is_guided), self._tokens(request)
+        quoted = self._quoted.tokenize(self._prompts(request))
+        with on_devices(weights["text_encoder"]) as resting:
+            embeddings = yield Call(programs.embed_text, (resting, text.ids))
+            letters = yield Call(programs.embed_quoted, (weights["text_encoder_2"], quoted.ids, quoted.counts))
+            conditions = yield OnHost(text_conditions, (embeddings, text.counts, letters, quoted.counts))
+        for picture in inputs.get("image", ()):
+            pixels = self._image_encoder.preprocess(picture).astype(self.dtype)
+            seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_embeds"] = yield OnHost(as_float32, (seen,))
+        for prefix in ("", HALF):
+            for picture in inputs.get(f"{prefix}image", ()):
+                latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
+                conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
+        return conditions
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
+        """The tokens that do not depend on the step, and the other inputs placed for the programs."""
+        del carry  # there is one expert, but its guided steps' cache is of no use to the others
+        programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
+        picture = conditions.get("image_embeds")
+        of_branches = tuple({name: conditions[prefix + name] for name in _TEXT} for prefix in PREFIXES[:branches])
+        num_seen = 0 if picture is None else picture.shape[1]
+        length = self._room_of(request, most_told(*of_branches), branches)
+        tokens = yield OnHost(functools.partial(beside, num_seen=num_seen, length=length, dtype=self.dtype), of_branches)
+        tokens = yield Put(tokens, programs.layout.replicated)
+        quoted = yield OnHost(quoted_embeddings, of_branches)
+        still = yield Call(programs.embed_still, (weights["transformer"], quoted, picture))
+        first_frame = yield Put(conditions.get("first_frame"), programs.layout.replicated)
+        room = programs.denoiser.room_for(tokens.order.shape[1])
+        positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
+        context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
+        facts = {name: getattr(planned, name) for name in ("expert", "is_guided", "is_small")}
+        lane = WholeClipLane(**facts, programs=programs, context=context)
+        cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
+        return lane, cache
+
+    def prompts_for_all_programs(self, example: str) -> list[str]:
+        """See `Model`. A step has room for short prompts, or for all."""
+        prompts = super().prompts_for_all_programs(example)
+        return prompts if len(prompts) > 1 else [*prompts, " ".join([example] * self._repeats[-1])]
+
+    def _room_of(self, request: GenerationRequest, told: int | None, branches: int) -> int:
+        """The least compiled room for the prompts' tokens and those of their text in quotes: `told` are how many count, None if
+        it is to be found from the request's prompts."""
+        if told is None:
+            prompts = self._prompts(request)[:branches]
+            text, quoted = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
+            measured = isinstance(text, np.ndarray) and isinstance(quoted, np.ndarray)
+            told = int((text + quoted).max()) if measured else max(len(prompt.split()) for prompt in prompts)
+        return next((room for room in self._rooms if room >= told), MOST_BESIDE)
+
+    def _room(self, request: GenerationRequest) -> Work:
+        """Zeros where the decoder's attention keeps its keys and values."""
+        shape, vae = self.latent_shape(request), self._programs(request.is_guided).vae
+        return ((yield Zeros(vae.describe_keys(shape, self.dtype)["decoder"])),)
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """The lengths after `backend.runtime.joint_attention` has spread the attention over the chips; as "text" the attention of
+        the prompt's tokens to themselves."""
+        plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
+        short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
+        others = short - SHORT_TOKENS + self._room_of(request, None, len(PREFIXES))
+        room = programs.denoiser.room_for(others)
+        own_queries = programs.denoiser.padded_tokens(self.latent_shape(request), room) * group // sp
+        queries = own_queries if room and group == sp else own_queries + others
+        return dataclasses.replace(plain, queries=queries, keys=plain.keys + others, text_queries=TEXT_TOKENS)
+
+
+_TEXT = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")

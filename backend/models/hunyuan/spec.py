@@ -1,0 +1,187 @@
+"""Recognises which HunyuanVideo 1.5 a checkpoint is from its configurations alone, and refuses all others. Reads no file.
+
+All kinds have one network: its input is the noisy latents, a picture's latents and a mask, as channels. They differ in whether
+there is a picture (always, never, or as one likes), and in whether a step also reads the timestep at which it ends
+(`use_meanflow`, the step-distilled model).
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from backend.checkpoints.loras import LoraName
+from backend.chips import StepFlops
+from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
+from backend.models.common.spec import Face
+from backend.models.spec import Configs, Kind, refusal
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
+from presets import Preset
+
+TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
+QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
+SHORT_TOKENS = 512  # of both, for which a step has room if they are no more: most prompts, rewritten ones too
+
+TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
+TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
+BOTH_TASKS = "ti2v"  # `task_type` of a transformer trained with and without a picture; published ones have one task
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "out_channels", "num_layers", "num_attention_heads", "attention_head_dim", "text_embed_dim",
+                    "text_embed_2_dim", "image_embed_dim"),
+    "vae": ("latent_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
+    "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
+    "text_encoder_2": ("d_model", "d_ff", "num_layers", "vocab_size"),
+    "image_encoder": ("hidden_size", "image_size", "patch_size"),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HunyuanKind(Kind):
+    """One kind of HunyuanVideo 1.5. `name` as in `KINDS`; with `is_meanflow` a step reads the timestep at which it ends too."""
+
+    scales: tuple[int, int] = (16, 4)
+    patch: int = 1
+    is_meanflow: bool = False
+
+    @property
+    def has_image_encoder(self) -> bool:
+        """Whether pictures reach the transformer as tokens too."""
+        return "image" in self.takes
+
+
+KINDS = (
+    HunyuanKind(name="hunyuanvideo-1.5-t2v", tasks=("t2v",)),
+    HunyuanKind(name="hunyuanvideo-1.5-i2v", tasks=("i2v",), takes={"image": "must"}),
+    HunyuanKind(name="hunyuanvideo-1.5-ti2v", tasks=("t2v", "i2v"), takes={"image": "may"}),
+    HunyuanKind(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), takes={"image": "must"}, is_meanflow=True),
+)
+SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
+
+# diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
+# Their last modulation has its halves the other way, so it has no name here.
+ORIGINAL_NAMES = (
+    (r"^context_embedder\.token_refiner\.refiner_blocks\.", "txt_in.individual_token_refiner.blocks."),
+    (r"^(txt_in\..*)\.attn\.to_(q|k|v)$", r"\1.self_attn_\2"), (r"^(txt_in\..*)\.attn\.to_out\.0$", r"\1.self_attn_proj"),
+    (r"^(txt_in\..*)\.ff\.net\.0\.proj$", r"\1.mlp.fc1"), (r"^(txt_in\..*)\.ff\.net\.2$", r"\1.mlp.fc2"),
+    (r"^(txt_in\..*)\.norm_out\.linear$", r"\1.adaLN_modulation.1"),
+    (r"^transformer_blocks\.", "double_blocks."), (r"\.norm1\.linear$", ".img_mod.linear"),
+    (r"\.norm1_context\.linear$", ".txt_mod.linear"), (r"\.attn\.to_out\.0$", ".img_attn_proj"),
+    (r"\.attn\.to_add_out$", ".txt_attn_proj"), (r"\.attn\.to_(q|k|v)$", r".img_attn_\1"),
+    (r"\.attn\.add_(q|k|v)_proj$", r".txt_attn_\1"), (r"\.attn\.norm_(q|k)$", r".img_attn_\1_norm"),
+    (r"\.attn\.norm_added_(q|k)$", r".txt_attn_\1_norm"), (r"\.ff\.net\.0\.proj$", ".img_mlp.fc1"),
+    (r"\.ff\.net\.2$", ".img_mlp.fc2"), (r"\.ff_context\.net\.0\.proj$", ".txt_mlp.fc1"),
+    (r"\.ff_context\.net\.2$", ".txt_mlp.fc2"),
+    (r"^x_embedder\.proj$", "img_in.proj"), (r"^proj_out$", "final_layer.linear"),
+    (r"^time_embed\.timestep_embedder\.linear_1$", "time_in.mlp.0"),
+    (r"^time_embed\.timestep_embedder\.linear_2$", "time_in.mlp.2"),
+    (r"^context_embedder\.proj_in$", "txt_in.input_embedder"),
+    (r"^context_embedder_2\.linear_(\d)$", r"byt5_in.fc\1"), (r"^context_embedder_2\.norm$", "byt5_in.layernorm"),
+    (r"^image_embedder\.norm_in$", "vision_in.proj.0"), (r"^image_embedder\.linear_1$", "vision_in.proj.1"),
+    (r"^image_embedder\.linear_2$", "vision_in.proj.3"), (r"^image_embedder\.norm_out$", "vision_in.proj.4"),
+    (r"^cond_type_embed$", "cond_type_embedding"),
+)  # fmt: skip
+# the makers' name -> ComfyUI's; source: Comfy-Org/ComfyUI, comfy/supported_models.py, HunyuanVideo.process_unet_state_dict
+COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (r"mlp\.fc1$", "mlp.0"), (r"mlp\.fc2$", "mlp.2"))
+QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI, in the makers' refiner too
+
+
+class HunyuanFamily(Face):
+    """HunyuanVideo 1.5. See `backend.models.spec.Family`."""
+
+    name = "hunyuan"
+    supports = SUPPORTED
+    pipelines = tuple(TASKS)
+    transformers = (TRANSFORMER,)
+    body = "backend.models.hunyuan.model:HunyuanModel"
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> HunyuanKind:
+        tasks = TASKS[index["_class_name"]]
+        needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}
+        check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
+        check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
+        _check_channels(configs)
+        scales = _scales(configs)
+        is_meanflow = bool(configs["transformer"].get("use_meanflow"))
+        if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
+            tasks = ("t2v", "i2v")
+        for kind in KINDS:
+            if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
+                return dataclasses.replace(kind, scales=scales)
+        raise refusal(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
+
+    def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
+        """The kind of a preset's model, without its checkpoint."""
+        if configs["transformer"].get("_class_name") != TRANSFORMER:
+            return None
+        pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
+        return cast(HunyuanKind | None, self.recognise(index_of(configs, _class_name=pipeline), configs))
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        config = configs[part]
+        if part == "transformer":
+            width = width_of(config)
+            last = f"transformer_blocks.{config['num_layers'] - 1}.attn.to_q.weight"
+            time = {"time_embed.timestep_embedder_r.linear_2.weight": (width, width)} if config.get("use_meanflow") else {}
+            return {"x_embedder.proj.weight": (width, config["in_channels"], 1, 1, 1), last: (width, width)} | time
+        if part == "text_encoder":
+            last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
+            return {last: (config["hidden_size"], config["intermediate_size"])}
+        if part == "text_encoder_2":
+            return t5_shapes(config)
+        if part == "vae":
+            return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
+        return {}
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Joint attention, projections and feed-forward of the video's tokens and of all that stands beside them."""
+        config = configs["transformer"]
+        width, layers = width_of(config), config["num_layers"] * branches
+        tokens = step_geometry(request).num_tokens + context_tokens(configs)
+        wide = config.get("mlp_ratio", 4.0) * width
+        matmul = 2 * tokens * width * (4 * width + 2 * wide) * layers
+        return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
+
+    def original_name(self, stem: str) -> str:
+        """A module's name in the makers' checkpoints, as if their refiner had query, key and value apart."""
+        return renamed(stem, ORIGINAL_NAMES)
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`."""
+        original = self.original_name(stem)
+        if found := QUERY_KEY_VALUE.fullmatch(original):
+            place = "qkv".index(found[2])
+            return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
+        return LoraName(original), LoraName(renamed(original, COMFY_NAMES))
+
+
+HUNYUAN = HunyuanFamily()
+
+
+def context_tokens(configs: Configs) -> int:
+    """For how many tokens beside the video's a step has room where the prompt is short: its own with those of the text in quotes,
+    and a picture's."""
+    image = configs.get("image_encoder")
+    return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
+
+
+def _scales(configs: Configs) -> tuple[int, int]:
+    """Pixels per latent, in space and in time."""
+    return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
+
+
+def _check_channels(configs: Configs) -> None:
+    """Raises: ModelError if the networks do not belong together."""
+    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
+    if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
+        raise channels_refusal(configs, latents, SUPPORTED)
+    patches = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
+    if patches != (1, 1):
+        raise refusal(f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED])
+    pairs = (("text_encoder", "hidden_size", "text_embed_dim"), ("text_encoder_2", "d_model", "text_embed_2_dim"),
+             ("image_encoder", "hidden_size", "image_embed_dim"))  # fmt: skip
+    for part, width, taken in pairs:
+        if part in configs and configs[part][width] != transformer[taken]:
+            made = configs[part][width]
+            raise refusal(f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED])

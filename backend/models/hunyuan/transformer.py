@@ -1,0 +1,216 @@
+"""The HunyuanVideo 1.5 transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch.
+
+Beside the video's tokens stand, in this order, a picture's, those of the text in quotes, and the prompt's. Only the prompt's
+depend on the step (its refiner reads the timestep), so the others are made once. The tokens that count are brought before all
+padding; how many there are is an input of the step, so that one program serves all prompts.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import HunyuanVideo15Transformer3DModel
+from diffusers.models.normalization import FP32LayerNorm
+from jax.sharding import PartitionSpec as P
+
+from backend.models.common.flat_attention import Positions
+from backend.models.common.step_cache import StepCache, describe_cache
+from backend.models.common.transformer import ClipTransformer, RunLayer
+from backend.models.hunyuan.attention import JointAttention, TextAttention
+from backend.models.hunyuan.block import run_block
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+from backend.runtime.work import Put, Work
+from backend.sampling.solvers import StepInputs
+from backend.weights.stacked import StackedWeights
+
+BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
+PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of the kinds of tokens
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Which tokens stand beside the video's, as host arrays or on the devices; B is 2 under guidance, the prompt first.
+
+    `prompt` [B, T, D'] are the text encoder's embeddings, of which the first `prompt_counts` [B] count; `order` [B, L] says
+    which of the picture's, the quoted text's and the prompt's tokens comes next, those first that count: `counts` [B].
+    """
+
+    prompt: jax.Array
+    prompt_counts: jax.Array
+    order: jax.Array
+    counts: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all steps, guided or not, read besides the latents. `still` [B, N, D] are the picture's and the quoted text's tokens;
+    `first_frame` [1, C, 1, H, W] the picture's latents, None if there is no picture."""
+
+    tokens: Tokens
+    still: jax.Array
+    positions: Positions
+    first_frame: jax.Array | None
+
+
+def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+    """Bytes of a layer's matrices by name, those that gain most from a copy first."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
+    video = {f"attn.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    beside = {f"attn.{part}.weight": square for part in ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")}
+    feed = {f"{part}.net.{place}.weight": wide for part in ("ff", "ff_context") for place in ("0.proj", "2")}
+    return video | feed | beside | {f"{norm}.linear.weight": 6 * square for norm in ("norm1", "norm1_context")}
+
+
+class Denoiser(ClipTransformer):
+    """See `ClipTransformer`; a token is one latent."""
+
+    _stacks = (BLOCKS,)
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
+                "net.0.proj.weight")  # fmt: skip
+    _rows = ("to_out.0.weight", "to_add_out.weight", "net.2.weight")
+    _for_few = ("add_", "ff_context.", ".linear.")
+    _patch = (1, 1, 1)
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        with torch.device("meta"):
+            super().__init__(HunyuanVideo15Transformer3DModel.from_config(dict(config)), layout)
+        self._block = self._model.transformer_blocks[0]
+        self._block.attn.set_processor(JointAttention(layout))
+        for block in self._model.context_embedder.token_refiner.refiner_blocks:
+            block.attn.set_processor(TextAttention(layout))
+        norm_in_float32(self._model)
+
+    @staticmethod
+    def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
+        """The timestep of the step, and the next, which counts for a model with `use_meanflow` only."""
+        return inputs.timestep, inputs.next_timestep
+
+    def room_for(self, num_beside: int) -> int:
+        """The room for tokens beside the video's that serves this layout best. On a TPU it spares copies in the attention;
+        elsewhere the padding would cost more."""
+        return num_beside if self._layout.platform == "tpu" else 0
+
+    def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it, with `room`
+        for so many tokens beside the video's."""
+        with torch.no_grad():
+            tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
+        num_tokens = self.num_tokens(latent_shape)
+        padding = self.padded_tokens(latent_shape, room) - num_tokens
+        padded = [np.pad(table, ((0, padding), (0, 0))) for table in tables]
+        cosine, sine = yield Put(padded, self._layout.sharding(P("sp", None)))
+        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
+
+    def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
+        """Tokens [B, N, D] that do not depend on the step: the picture's, from the image encoder's [1, I, D''], if there is one,
+        then those of the quoted text, from the second text encoder's [B, Q, D']."""
+        tokens = self._embed(weights, "context_embedder_2", quoted, QUOTED)
+        if picture is not None:
+            seen = self._embed(weights, "image_embedder", picture, PICTURE)
+            tokens = jnp.concatenate([jnp.broadcast_to(seen, (len(tokens), *seen.shape[1:])), tokens], axis=1)
+        return tokens
+
+    def _embed(self, weights: StackedWeights, name: str, value: jax.Array, kind: int) -> jax.Array:
+        embedded = self._call_outer(name, weights, value.astype(weights.outer["proj_out.weight"].dtype))
+        return embedded + weights.outer["cond_type_embed.weight"][kind]
+
+    def _layer_runner(self, time: jax.Array, context: Context) -> RunLayer:
+        return lambda tokens, block: self._run_layer((tokens[0], tokens[1]), block, time, context)
+
+    def _layers(self, weights: StackedWeights, context: Context) -> dict[str, jax.Array]:
+        return weights.stacks[BLOCKS]
+
+    def describe_cache(self, context: Context) -> StepCache:
+        """Shapes and places of an empty cache for these conditions."""
+        branches, _, width = context.still.shape
+        return describe_cache(self._layout, (branches, context.positions.cosine.shape[0], width), context.still.dtype)
+
+    def _begin(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        """The video's tokens [B, S, D], those beside them [B, L, D], and the time embedding [1, D]."""
+        dtype = weights.outer["proj_out.weight"].dtype
+        time = self._embed_time(weights, timestep, next_timestep).astype(dtype)
+        hidden = self._embed_latents(weights, latents.astype(dtype), context)
+        return (hidden, self._beside(weights, timestep, context)), time
+
+    def _embed_time(self, weights: StackedWeights, timestep: jax.Array, next_timestep: jax.Array) -> jax.Array:
+        """[1, D] float32."""
+        timesteps = [timestep[None], next_timestep[None]][: 2 if self._model.config.use_meanflow else 1]
+        return self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P())
+
+    def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
+        """Padded tokens [B, S, D]. The picture's latents and the mask, which are further input channels, are zero after the first
+        frame, and all zero if there is no picture: their products are left out there."""
+        channels = latents.shape[1]
+        kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
+        tokens = _tokens(latents) @ kernel[:, :channels].T + weights.outer["x_embedder.proj.bias"]
+        if context.first_frame is not None:
+            given = _tokens(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
+            tokens = tokens.at[:, : given.shape[1]].add(given)
+        padding = context.positions.cosine.shape[0] - tokens.shape[1]
+        tokens = jnp.pad(tokens, ((0, 0), (0, padding), (0, 0))) if padding else tokens
+        tokens = jnp.broadcast_to(tokens, (len(context.still), *tokens.shape[1:]))
+        return self._layout.constrain(tokens, self._layout.tokens)
+
+    def _beside(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
+        """All tokens beside the video's [B, L, D], those first that count, the others zero."""
+        tokens = context.tokens
+        prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), P("dp"))
+        refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
+        refined = refined + weights.outer["cond_type_embed.weight"][PROMPT]
+        together = jnp.concatenate([context.still, refined], axis=1)
+        ordered = jnp.take_along_axis(together, tokens.order[:, :, None], axis=1)
+        counts = jnp.arange(ordered.shape[1]) < tokens.counts[:, None]
+        return self._layout.constrain(jnp.where(counts[:, :, None], ordered, 0), P("dp"))
+
+    def _run_layer(
+        self, carry: tuple[jax.Array, jax.Array], block: Mapping[str, jax.Array], time: jax.Array, context: Context
+    ) -> tuple[jax.Array, jax.Array]:
+        """One block on the video's tokens [B, S, D] and those beside them [B, L, D]."""
+        arguments = (*carry, time, context.tokens.counts, context.positions)
+        run = functools.partial(run_block, layout=self._layout)
+        hidden, beside = call_module(self._block, self._gathered(block), run, *arguments)
+        return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
+
+    def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
+        """The velocity from the last layer's tokens."""
+        normal = self._call_outer("norm_out", weights, hidden, time)
+        velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
+        velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
+        return jnp.moveaxis(velocity, 1, 2).reshape(len(velocity), -1, *shape[2:])
+
+
+def norm_in_float32(model: torch.nn.Module) -> None:
+    """Layer norms compute in float32, as PyTorch's own do inside; torchax's compute in their input's dtype."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, torch.nn.LayerNorm):
+                affine = dict(elementwise_affine=child.elementwise_affine, bias=child.bias is not None)
+                with torch.device("meta"):
+                    setattr(parent, name, FP32LayerNorm(child.normalized_shape, eps=child.eps, **affine))
+
+
+def _tokens(latents: jax.Array) -> jax.Array:
+    """[1, C, F, H, W] -> [1, F * H * W, C]."""
+    return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
+
+
+def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` makes them, of which the first `counts` count."""
+    is_token = (torch.arange(text.shape[1], device=counts.device) < counts[:, None])[:, :, None]
+    mean = (text.float() * is_token).sum(dim=1) / counts[:, None]
+    time = refiner.time_text_embed(timestep[None], mean).to(text.dtype)
+    hidden = refiner.proj_in(text)
+    for block in refiner.token_refiner.refiner_blocks:
+        hidden = block(hidden, time, counts)
+    return hidden

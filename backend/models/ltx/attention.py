@@ -1,0 +1,152 @@
+"""The attention inside diffusers' LTX-2 blocks: the video's tokens are spread over the chips, the sound's stand on every chip."""
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import PartitionSpec as P
+
+from backend.models.common.flat_attention import FEW_KEYS, as_array, attend_flat
+from backend.models.ltx.positions import Tables
+from backend.runtime.cpu_attention import attention
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import torchax
+from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.attention import AttentionOptions
+from kernels.qkv import rotate_halves
+
+Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
+"""Whose queries see whose keys: each stream its own, either stream the text, or the queries of one the keys of the other."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turned:
+    """What an attention needs besides its tokens: the rotary tables of queries and keys. `keeps` [B, 1, 1] is 0 for a branch in
+    which the attention gives its values, or nothing, and 1 for the others."""
+
+    query: Tables
+    key: Tables
+    keeps: jax.Array | None = None
+
+
+class StreamAttention:
+    """A processor for `LTX2Attention`. A block hands it its tables and branches as `query_rotary_emb`, a `Turned`.
+
+    `num_video` tokens of the video are no padding.
+    """
+
+    def __init__(self, layout: Layout, sort: Sort) -> None:
+        self._layout, self._sort, self.num_video = layout, sort, 0
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: Any = None,
+        query_rotary_emb: Turned | None = None,
+        key_rotary_emb: Any = None,
+        perturbation_mask: Any = None,
+        all_perturbed: Any = None,
+    ) -> torch.Tensor:
+        keys_from = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        projected = attn.to_q(hidden_states), attn.to_k(keys_from), attn.to_v(keys_from)
+        value = as_array(projected[2])
+        if self._sort == "video":
+            assert query_rotary_emb is not None, "the video's tokens are turned"
+            attended = self._attend_to_self(attn, *map(as_array, projected), query_rotary_emb.query)
+        else:
+            query, key = (self._heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False))
+            if query_rotary_emb is not None:
+                query, key = turned(query, query_rotary_emb.query), turned(key, query_rotary_emb.key)
+            attended = self._attend(query, key, value.reshape(*value.shape[:2], attn.heads, -1))
+        keeps = None if query_rotary_emb is None else query_rotary_emb.keeps
+        crosses = encoder_hidden_states is not None
+        if keeps is not None and not crosses:
+            attended = jnp.where(as_array(keeps) > 0, attended, value)
+        made = torchax().interop.torch_view(attended)
+        if attn.to_gate_logits is not None:
+            gates = 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
+            made = made * torchax().interop.torch_view(self._over_channels(as_array(gates), made.shape[2]))
+        made = attn.to_out[0](made)
+        return made if keeps is None or not crosses else made * torchax().interop.torch_view(as_array(keeps)).to(made.dtype)
+
+    def _attend_to_self(self, attn: Any, query: jax.Array, key: jax.Array, value: jax.Array, tables: Tables) -> jax.Array:
+        """Attention [B, S, W] of the video's tokens, from the projected ones."""
+        norms = as_array(attn.norm_q.weight), as_array(attn.norm_k.weight)
+        attend = functools.partial(attend_flat, head_width=attn.head_dim, num_keys=self.num_video)
+        return self_attention(
+            self._layout,
+            attend,
+            (query, key, value),
+            norms,
+            (as_array(tables[0]), as_array(tables[1])),
+            attn.norm_q.eps,
+            head_width=attn.head_dim,
+        )
+
+    def _over_channels(self, gates: jax.Array, width: int) -> jax.Array:
+        """Gates [B, S, H] for every channel, [B, S, W]. One product with ones and zeros writes them in the order of the channels;
+        heads as an axis of their own would be copied twice on a TPU."""
+        each = width // gates.shape[2]
+        if self._layout.size("tp") > 1:  # a product would add up over the chips
+            return jnp.repeat(gates, each, axis=2)
+        spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
+        return jnp.matmul(gates, spread, precision="highest")
+
+    def _heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
+        array = as_array(projected)
+        return array.reshape(*array.shape[:2], attn.heads, -1)
+
+    def _attend(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        """Attention of heads [B, S, H, D], flat [B, S, H * D]."""
+        layout = self._layout
+        if self._sort == "video to sound":
+            return _flat(over_spread_keys(layout, query, key, value, self.num_video))
+        if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
+            query = layout.constrain(query, layout.heads)
+            attend = functools.partial(attention, options=AttentionOptions(tpu=FEW_KEYS))
+            return _flat(cross_attention(layout, attend, query, key, value, None))
+        return _flat(_plain(query, key, value))
+
+
+def _flat(heads: jax.Array) -> jax.Array:
+    return heads.reshape(*heads.shape[:2], -1)
+
+
+def turned(heads: jax.Array, tables: Tables) -> jax.Array:
+    """Heads [B, S, H, D] rotated by `tables`: the first half of the channels with the second."""
+    return rotate_halves(_flat(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
+
+
+def _plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Attention of a few tokens that every chip has, [B, L, H, D]."""
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5
+    shares = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", shares, value)
+
+
+def over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
+    """Attention of a few queries [B, L, H, D], which every chip has, to keys spread over the chips [B, S, H, D], of which the
+    first `num_keys` count: each chip attends to its own, and the parts are joined by their largest logits and their sums."""
+    few, many = P("dp", None, "tp", None), P("dp", "sp", "tp", None)
+    local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)
+    return layout.on_each_chip(local, (few, many, many), few)(query, key, value)
+
+
+def _joined(query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int, axis: str | None) -> jax.Array:
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5
+    first = 0 if axis is None else jax.lax.axis_index(axis) * key.shape[1]
+    logits = jnp.where(first + jnp.arange(key.shape[1]) < num_keys, logits, -jnp.inf)
+    largest = logits.max(-1, keepdims=True)
+    largest = largest if axis is None else jax.lax.pmax(largest, axis)
+    shares = jnp.exp(logits - largest)
+    total = shares.sum(-1)
+    made = jnp.einsum("bhqk,bkhd->bqhd", shares.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    if axis is not None:
+        total, made = jax.lax.psum(total, axis), jax.lax.psum(made, axis)
+    return (made / total.transpose(0, 2, 1)[..., None]).astype(value.dtype)

@@ -1,0 +1,93 @@
+"""LTX-2's guidances: differences between the clean estimates of up to four branches, added up, and the spread put back.
+
+Source: diffusers, `LTX2Pipeline`. All scales have an own value for the sound.
+"""
+
+import dataclasses
+import math
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+
+from backend.models.ltx.spec import LtxKind
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import SamplerState, StepInputs, take_step
+from backend.schemas.request import GenerationRequest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Branches:
+    """Which branches run beside that of the prompt, in this order: with the negative prompt, perturbed, isolated."""
+
+    has_negative: bool
+    has_perturbed: bool
+    has_isolated: bool
+
+    @classmethod
+    def of(cls, request: GenerationRequest, planned: PlannedStep, kind: LtxKind) -> Self:
+        """Those of a step. Steps outside the request's interval have none."""
+        return cls(
+            has_negative=planned.is_guided,
+            has_perturbed=kind.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
+            has_isolated=any(scale > 1 for scale in request.modality_guidance),
+        )
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """Which prompt each branch reads: 0 the prompt, 1 the negative one."""
+        return (0, *([1] * self.has_negative), *([0] * (self.has_perturbed + self.has_isolated)))
+
+    @property
+    def perturbed(self) -> tuple[float, ...]:
+        """1 for the perturbed branch, 0 for the others."""
+        return tuple(map(float, (0, *([0] * self.has_negative), *([1] * self.has_perturbed), *([0] * self.has_isolated))))
+
+    @property
+    def isolated(self) -> tuple[float, ...]:
+        """1 for the isolated branch, 0 for the others."""
+        return tuple(map(float, (0, *([0] * (self.has_negative + self.has_perturbed)), *([1] * self.has_isolated))))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scales:
+    """One stream's scales, scalars: of the difference from the negative prompt, from the perturbed and from the isolated branch,
+    and how much of the prompt's own spread the sum gets back."""
+
+    negative: jax.Array
+    perturbed: jax.Array
+    isolated: jax.Array
+    rescale: jax.Array
+
+
+def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
+    """Those of the video and of the sound, on the host."""
+    negative = request.guidance[0], request.sound_guidance if request.sound_guidance is not None else request.guidance[0]
+    values = zip(negative, request.perturbed_guidance, request.modality_guidance, request.guidance_rescale, strict=True)
+    names = ("negative", "perturbed", "isolated", "rescale")
+    video, sound = (Scales(**{name: jnp.float32(one) for name, one in zip(names, row, strict=True)}) for row in values)
+    return video, sound
+
+
+def guided_estimate(seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs) -> jax.Array:
+    """The clean estimate [1, ...] of all that is `seen` [1, ...], from the velocities [branches, ...]: key frames and control
+    clips count in the spread too."""
+    estimates = list(seen - row.sigma * velocities[:, None])
+    own, rest = estimates[0], estimates[1:]
+    clean = own
+    if branches.has_negative:
+        clean = clean + (scales.negative - 1) * (own - rest.pop(0))
+    if branches.has_perturbed:
+        clean = clean + scales.perturbed * (own - rest.pop(0))
+    if branches.has_isolated:
+        clean = clean + (scales.isolated - 1) * (own - rest.pop(0))
+    spread = jnp.std(own) / jnp.where(jnp.std(clean) == 0, 1, jnp.std(clean))
+    return clean * (scales.rescale * spread + 1 - scales.rescale)
+
+
+def step_to(state: SamplerState, clean: jax.Array, row: StepInputs) -> SamplerState:
+    """One step of the solver towards the clean estimate, of which the first elements are those of the state."""
+    shape = state.sample.shape
+    own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
+    return take_step(state, (state.sample - own) / row.sigma, row.sigma, row.corrector, row.predictor)

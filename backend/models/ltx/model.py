@@ -1,0 +1,362 @@
+"""LTX-2's networks, their programs, and the work from a request to pixels and sound. See `backend.models.model.Model`."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Generator, Iterator
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.models.common.arithmetic import encoder_flops
+from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
+from backend.models.common.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
+from backend.models.common.whole_clip import WholeClipModel
+from backend.models.ltx.autoencoders import SoundNetworks, VideoAutoencoder
+from backend.models.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
+from backend.models.ltx.in_context import CONTROL, control_noise, control_step, encoded_control, seen_tokens, with_control
+from backend.models.ltx.spec import UPSAMPLER, LtxKind
+from backend.models.ltx.text_encoder import Connectors, TextEncoder, installed_name
+from backend.models.ltx.transformer import Context, Denoiser, hears_beginning, layer_matrix_bytes
+from backend.models.ltx.upsampler import LatentUpsampler
+from backend.models.model import (
+    SOUND,
+    VIDEO,
+    Carry,
+    Conditions,
+    Inputs,
+    Latents,
+    ModelPlan,
+    Network,
+    States,
+    Weights,
+)
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Compiler, Program
+from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, start
+from backend.schemas.appended import Appended
+from backend.schemas.request import GenerationRequest
+from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.two_sizes import HALF, first_size, small_steps
+from backend.weights.parking import device_bytes, on_devices
+from backend.weights.stacked import StackedWeights
+
+STREAMS = (VIDEO, SOUND)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Programs:
+    """One mesh, the networks laid out on it, and their programs; the step's by the branches that it runs."""
+
+    layout: Layout
+    compiler: Compiler
+    denoiser: Denoiser
+    vae: VideoAutoencoder
+    sound: SoundNetworks
+    encode_text: Program
+    encode_image: Program
+    prepare_text: Program
+    decode: Program
+    preview: Program
+    encode_sound: Program
+    decode_sound: Program
+    vocode: Program
+    enlarge: Program | None  # for a checkpoint with a latent upsampler
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
+    def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
+        """The denoising step with these branches, where one stream may be given; one that refines has a name of its own."""
+        run = functools.partial(_step, self.denoiser, branches, given)
+        name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
+        return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
+
+
+def _step(
+    denoiser: Denoiser,
+    branches: Branches,
+    given: str | None,
+    weights: StackedWeights,
+    states: States,
+    row: StepInputs,
+    context: Context,
+    scales: tuple[Scales, Scales],
+    noise: FreshNoise | None,
+) -> States:
+    """One guided step of both streams, with the noise of an ancestral one; a given stream stays as it is, at timestep 0."""
+    beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
+    for name, first in beginnings.items():  # the spread of a whole stream counts in `rescale`, with what is given in its place
+        if first is not None:
+            drawn = states[name].sample
+            begun = with_beginning(jnp, first, drawn)
+            begun = begun if name == VIDEO else jnp.where(hears_beginning(context), begun, drawn)
+            states = {**states, name: dataclasses.replace(states[name], sample=begun)}
+    seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
+    timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
+    velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
+    named = zip(STREAMS, velocities, scales, strict=True)
+    clean = {name: guided_estimate(seen[name], own, branches, scale, row) for name, own, scale in named}
+    made = {name: step_to(states[name], clean[name], row) for name in STREAMS if name != given}
+    if noise is not None:
+        made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
+    return {**states, **made, **control_step(states, clean[VIDEO], context, row, noise is not None)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LtxLane:
+    """What all steps with the same branches share."""
+
+    expert: int
+    is_guided: bool
+    is_refining: bool
+    programs: Programs
+    branches: Branches
+    given: str | None
+    context: Context
+    scales: tuple[Scales, Scales]
+    schedule: Schedule
+
+    @property
+    def layout(self) -> Layout:
+        return self.programs.layout
+
+
+class LtxModel(WholeClipModel):
+    """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal. A
+    preview decodes the first latent frame as if it were alone, which is near enough and a fraction of the whole video's work."""
+
+    kind: LtxKind
+    _text_encoder: TextEncoder
+    decode_stride = 1 << 30
+    _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        configs = plan.configs
+        self._text_encoder = TextEncoder(configs["text_encoder"], read_tokenizer(plan))
+        self._text_tokens = self._text_encoder.length
+        self._connectors = Connectors(configs["connectors"], self._text_tokens)
+        self._upsampler = None
+        if self.kind.enlarges:
+            self._upsampler = LatentUpsampler(configs[UPSAMPLER], configs["vae"].get("scaling_factor", 1.0))
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        configs, program = plan.configs, functools.partial(Program, layout=layout, compiler=plan.compiler)
+        denoiser = Denoiser(configs["transformer"], layout, self.kind.crosses_timesteps)
+        vae, sound = VideoAutoencoder(configs["vae"], layout), SoundNetworks(configs["audio_vae"], configs["vocoder"], layout)
+        return Programs(
+            layout=layout,
+            compiler=plan.compiler,
+            denoiser=denoiser,
+            vae=vae,
+            sound=sound,
+            encode_text=program("the text encoder", self._encode_text, key="text_encode"),
+            encode_image=program("the encoder", vae.encode, key="image_encode"),
+            prepare_text=program("the prompt's tokens", denoiser.embed_text, key="prompt_tokens"),
+            encode_sound=program("the encoder of sound", sound.encode, key="sound_encode"),
+            decode=program("the decoder", vae.decode, key="vae_decode", places=vae.place_decoded),
+            preview=program("the decoder of previews", vae.decode, key="vae_preview", places=vae.place_decoded),
+            decode_sound=program("the sound's spectrum", sound.decode, key="sound_decode"),
+            vocode=program("the vocoder", sound.vocode, key="vocoder"),
+            enlarge=program("the latent upsampler", self._upsampler.enlarge, key="latent_upsampler") if self._upsampler else None,
+        )
+
+    def _encode_text(self, encoder: Any, connectors: Any, ids: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._connectors.embed(connectors, self._text_encoder.states(encoder, ids, mask), mask)
+
+    def _networks(self, plan: ModelPlan) -> Iterator[Network]:
+        layout, denoiser, vae, sound = (getattr(self._guided, name) for name in ("layout", "denoiser", "vae", "sound"))
+        transformer = denoiser.describe_weights(self.dtype)
+        others = device_bytes(transformer) if "denoise" in plan.stages else 0
+        yield text_network(self._text_encoder, plan, layout, others, renamed=installed_name)
+        yield encoder_network("connectors", self._connectors, plan, layout)
+        yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
+        yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
+        yield Network(part="audio_vae", stages=ENCODE | DECODE, described=sound.describe_weights(self.dtype))
+        if self._upsampler:
+            yield Network(part=UPSAMPLER, stages=DENOISE, described=self._upsampler.describe_weights(self.dtype, layout))
+        yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
+
+    def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
+        """See `Model`. The sound's are [1, C, L, mel bins], as long as the video."""
+        channels, bins = self.kind.sound_shape
+        length = round(request.num_frames / request.fps * self.kind.sound_latents)
+        return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
+
+    def _heard_shape(self, request: GenerationRequest) -> tuple[int, ...]:
+        """The shape of a given sound's latents: as long as the video, or of a clip's sound those that lie whole within the frames
+        that are taken over."""
+        shape = self.latent_shapes(request)[SOUND]
+        if not hears_clip(request):
+            return shape
+        seconds = SoundPart.of_clip(request, 0.0).seconds
+        return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
+
+    def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
+        """The latents of a clip's sound with which the video's begins, and 1 if there are any; those of a silent clip do not
+        count, in the same program. None for a video that hears no clip."""
+        if not hears_clip(request):
+            return None, None
+        if "first_sound" not in conditions:
+            return np.zeros(self._heard_shape(request), np.float32), np.float32(0)
+        return conditions["first_sound"], np.float32(1)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`: the connectors' embeddings of each prompt, and the latents of what is given."""
+        programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
+        with on_devices(weights["text_encoder"]) as resting:
+            made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
+            for name, embeddings in zip(_TEXTS, made, strict=True):
+                conditions[name] = yield OnHost(as_float32, (embeddings,))
+        pictures_of = _pictures(request, inputs) | _pictures(request, inputs, HALF)
+        for name, pictures in pictures_of.items():
+            latents = []
+            for picture in pictures:
+                latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
+            if latents:
+                conditions[name] = yield OnHost(joined_frames, tuple(latents))
+        for frames in inputs.get("control", ()):
+            program = programs.encode_image
+            conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
+        for frames in inputs.get("video", ()):
+            latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
+            conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
+        for samples in inputs.get("sound", ()):
+            spectrum = programs.sound.spectrum(samples, self._heard_shape(request)[2])
+            latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
+            conditions["first_sound" if hears_clip(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
+        return conditions
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[LtxLane, None]]:
+        """See `Model`."""
+        branches = Branches.of(request, planned, self.kind)
+        programs = self._programs(len(branches.texts) % 2 == 0)  # else they do not divide by two halves of the chips
+        rows = functools.partial(_rows, texts=branches.texts, dtype=self.dtype)
+        texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
+        text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
+        shapes = self.latent_shapes(request)
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.of(request))
+        flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
+        shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
+        perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
+            (*flags, *shown, self._first_sound(request, conditions), scales_of(request)), programs.layout.replicated
+        )
+        first_frame, keyframes, control, noise = shown
+        context = Context(
+            text=text,
+            sound_text=sound_text,
+            perturbed=perturbed,
+            isolated=isolated,
+            places=places,
+            first_frame=first_frame,
+            keyframes=keyframes,
+            first_sound=first_sound,
+            is_heard=is_heard,
+            control=control,
+            control_noise=noise,
+        )
+        lane = LtxLane(
+            expert=0,
+            is_guided=planned.is_guided,
+            is_refining=not planned.is_small and small_steps(request) > 0,
+            programs=programs,
+            branches=branches,
+            given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),
+            context=context,
+            scales=scales,
+            schedule=schedule_of(request),
+        )
+        return lane, None
+
+    def encode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`."""
+        described: dict[str, Any] = {network.part: network.described for network in self.networks}
+        count = math.prod(self._tokens(request).ids.shape)
+        text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
+        num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
+        vae = cast(VideoAutoencoder, self._guided.vae)
+        sizes = {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
+        shown = num_pictures * sum(vae.encode_flops(geometry) for geometry in sizes)
+        if request.control:
+            geometry = request.geometry()
+            sides = {side: getattr(geometry, side) // request.control_downscale for side in ("width", "height")}
+            shown += vae.encode_flops(dataclasses.replace(geometry, **sides), request.num_frames)
+        return text + shown
+
+    def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
+        """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
+        given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
+        states = {
+            name: start(jnp.asarray(drawn)) if given[name] is None else held(jnp.asarray(given[name]))
+            for name, drawn in noise.items()
+        }
+        return with_control(states, request, conditions)
+
+    def step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: LtxLane,
+        states: States,
+        row: StepInputs,
+        carry: Carry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[States, None]]:
+        """See `Model`."""
+        noise = fresh_noise(lane.schedule, request.seed, index)
+        arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
+        return (yield Call(lane.programs.step(lane.branches, lane.given, lane.is_refining), arguments)), None
+
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""
+        latents = {name: latents[name] for name in STREAMS}
+        for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
+            if first in conditions:
+                latents = {**latents, name: (yield OnHost(with_beginning, (conditions[first], latents[name])))}
+        return latents
+
+    def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        programs = self._programs(request.is_guided)
+        latents = yield Put(latents, programs.layout.replicated)
+        return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
+
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+        """See `Model`."""
+        return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
+
+    def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        return (yield Call(self._programs(request.is_guided).preview, (weights["vae"], latents)))
+
+    def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
+        """See `Model`."""
+        programs = self._programs(request.is_guided)
+        spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
+        return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
+
+    def _tokens_beside(self, request: GenerationRequest) -> int:
+        return Appended.of(request).num_tokens
+
+
+_TEXTS = ("prompt_embeds", "sound_prompt_embeds")
+_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # the conditions that hold a whole stream's latents
+
+
+def _pictures(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
+    """The pictures by the condition that holds their latents; those after the first frame in the order of `appended_frames`.
+    `size` stands before all names: `HALF` for those of the first size."""
+    placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
+    first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]
+    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{size}last_image", ())]
+    return {f"{size}first_frame": first, f"{size}keyframes": later}
+
+
+def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+    """The embeddings of the prompt that each branch reads."""
+    return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

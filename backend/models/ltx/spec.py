@@ -1,0 +1,166 @@
+"""Recognises which LTX-2 a checkpoint is from its configurations alone, and refuses all others. Reads no file."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from backend.checkpoints.loras import LoraName
+from backend.chips import StepFlops
+from backend.models.common.parts import channels_refusal, check_classes, check_parts, renamed, width_of
+from backend.models.common.spec import Face
+from backend.models.spec import Configs, Kind, Need, refusal
+from backend.schemas.appended import Appended
+from backend.schemas.settings import VideoSettings
+
+TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
+MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
+PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline")
+TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
+VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
+UPSAMPLER = "latent_upsampler"  # a part that model_index.json does not name
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "audio_num_attention_heads",
+                    "audio_attention_head_dim", "cross_attention_dim", "rope_type"),
+    "connectors": ("caption_channels", "text_proj_in_factor"),
+    "vae": ("latent_channels", "decoder_block_out_channels", "spatial_compression_ratio", "temporal_compression_ratio"),
+    "audio_vae": ("latent_channels", "mel_bins", "sample_rate", "mel_hop_length"),
+    "vocoder": ("output_sampling_rate",),
+    "text_encoder": (),
+}  # fmt: skip
+SUPPORTED = "LTX-2.0, 2.3 and 2.5 as diffusers lays them out"
+GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; that of the others is Gemma 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LtxKind(Kind):
+    """One kind of LTX-2. `name` as in `KINDS`; in newer ones each stream's attention to the other reads the other's noise level
+    (`crosses_timesteps`), and the self-attention of a layer can be left out (`can_perturb`). The sound has `sound_latents` a
+    second, each of `sound_shape` channels and mel bins."""
+
+    tasks: tuple[str, ...] = ("t2v", "i2v")
+    continues: bool = True
+    scales: tuple[int, int] = (32, 8)
+    patch: int = 1
+    crosses_timesteps: bool = True
+    can_perturb: bool = True
+    sound_latents: float = 25.0
+    sound_shape: tuple[int, int] = (8, 16)
+    over_floor: float = 2.4  # derived: check-tpu says 0.143 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
+
+
+INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
+NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3"))
+NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
+OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)
+
+# diffusers' name -> the one in the makers' files; source: diffusers, scripts/convert_ltx2_to_diffusers.py
+ORIGINAL_NAMES = (
+    (r"^proj_in$", "patchify_proj"), (r"^audio_proj_in$", "audio_patchify_proj"), (r"^time_embed\.", "adaln_single."),
+    (r"^audio_time_embed\.", "audio_adaln_single."), (r"\.norm_q$", ".q_norm"), (r"\.norm_k$", ".k_norm"),
+)  # fmt: skip
+
+
+class LtxFamily(Face):
+    """LTX-2. See `backend.models.spec.Family`."""
+
+    name = "ltx"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.models.ltx.model:LtxModel"
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> LtxKind:
+        check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
+        classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
+        check_classes(configs, classes, SUPPORTED)
+        _check(configs)
+        sound, transformer = configs["audio_vae"], configs["transformer"]
+        newer = NEWEST if _reads_gemma_4(configs) else NEW
+        kind = newer if transformer.get("perturbed_attn") else OLD
+        return dataclasses.replace(
+            kind,
+            scales=_scales(configs["vae"]),
+            sound_rate=configs["vocoder"]["output_sampling_rate"],
+            sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
+            sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
+            enlarges=UPSAMPLER in configs,
+        )
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        config = configs[part]
+        if part == "transformer":
+            width = width_of(config)
+            last = f"transformer_blocks.{config['num_layers'] - 1}.attn1.to_q.weight"
+            return {"proj_in.weight": (width, config["in_channels"]), last: (width, width)}
+        if part == "vae":
+            widest = config["decoder_block_out_channels"][-1]
+            return {"decoder.conv_in.conv.weight": (widest, config["latent_channels"], 3, 3, 3)}
+        if part == UPSAMPLER:
+            return {"final_conv.weight": (config["in_channels"], config["mid_channels"], 3, 3, 3)}
+        if part == "text_encoder":
+            text = config.get("text_config", config)
+            last = f"layers.{text['num_hidden_layers'] - 1}.mlp.down_proj.weight"
+            return {last: (text["hidden_size"], text["intermediate_size"])}
+        return {}
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Self-attention of the video's tokens and of those of key frames and a control clip, their attention to the text,
+        projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
+        of it."""
+        config = configs["transformer"]
+        width, layers = width_of(config), config["num_layers"] * branches
+        tokens = request.geometry().num_tokens + Appended.of(request).num_tokens
+        sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
+        across = 4 * tokens * width * sound + 4 * tokens * sound * width
+        own = 2 * tokens * width * width * (4 + 2 + 8) + across
+        text = 2 * TEXT_TOKENS * (2 * width * width + 2 * sound * sound) + 4 * tokens * TEXT_TOKENS * width
+        return StepFlops(
+            attention=4 * tokens**2 * width * layers, matmul=(own + text) * layers, head_width=config["attention_head_dim"]
+        )
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`. ComfyUI has the makers' names."""
+        return (LoraName(renamed(stem, ORIGINAL_NAMES)),)
+
+
+LTX = LtxFamily()
+
+
+def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Pixels per latent, in space and in time."""
+    return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
+
+
+def _reads_gemma_4(configs: Configs) -> bool:
+    return configs["text_encoder"].get("model_type") == GEMMA_4
+
+
+def _check(configs: Configs) -> None:
+    """Raises: ModelError if the networks do not belong together, or are built in a way that was never published."""
+    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
+    if transformer["in_channels"] != latents:
+        raise channels_refusal(configs, latents, SUPPORTED)
+    if transformer["rope_type"] != "split":
+        raise refusal(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
+    is_newest = not transformer.get("ff_bias", True)
+    if is_newest != _reads_gemma_4(configs):
+        found = configs["text_encoder"].get("model_type", "unknown")
+        version = "LTX-2.5" if is_newest else "an older LTX-2"
+        raise refusal(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
+    if UPSAMPLER in configs and not _doubles(configs[UPSAMPLER], latents):
+        raise refusal("its latent upsampler does not double the size of its latents", [SUPPORTED])
+    if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
+        raise refusal("its decoder adds noise", [SUPPORTED])
+
+
+def _doubles(upsampler: Mapping[str, Any], latents: int) -> bool:
+    """Whether it makes pictures of latents of so many channels twice as large, and no more of them."""
+    scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
+    return (
+        upsampler["in_channels"],
+        upsampler["spatial_upsample"],
+        upsampler.get("temporal_upsample", False),
+        scale,
+        upsampler["dims"],
+    ) == (latents, True, False, 2.0, 3)

@@ -1,0 +1,155 @@
+"""Prompts to the two streams' embeddings: Gemma's states of all layers, and the checkpoint's connectors, in one program.
+
+All layers' states of a prompt are 400 MB, so they never leave the program: only what the connectors make of them does. Text is
+padded on the left to one length, as diffusers' pipelines do.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers.models.modeling_utils import ModelMixin
+from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
+from transformers import PreTrainedTokenizerBase
+
+from backend.models.common.modules import Encoder, settings_of
+from backend.models.common.text import TextEncoder as Tokenized
+from backend.models.common.text import cut_notes
+from backend.models.ltx.attention import turned
+from backend.models.ltx.gemma import EMBEDDING_SCALE, Gemma3, Gemma4, states_of
+from backend.models.ltx.spec import GEMMA_4, TEXT_TOKENS
+from backend.runtime.torch_modules import call_module, torchax
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTokens:
+    """Token ids [B, L] int32, padded on the left, and which of them count, `mask` [B, L] int32. `notes` say which prompts were
+    cut, a sentence each."""
+
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    mask: np.ndarray | jax.ShapeDtypeStruct
+    notes: tuple[str, ...] = ()
+
+
+class TextEncoder(Tokenized):
+    """See `backend.models.common.text.TextEncoder`. `config` says which Gemma it is. Text is padded to `length`, or to what the
+    tokenizer takes at most."""
+
+    _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
+
+    def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
+        kind = Gemma4 if config.get("model_type") == GEMMA_4 else Gemma3
+        self._gemma = kind(settings_of(config.get("text_config", config)))
+        self._model = self._gemma.model
+        longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
+        self._tokenizer, self._lengths = tokenizer, (longest,)
+
+    @property
+    def length(self) -> int:
+        """What text is padded to."""
+        return self._lengths[0]
+
+    def tokenize(self, prompts: list[str]) -> TextTokens:
+        """The prompts' tokens; their shapes without a tokenizer."""
+        (length,) = self._lengths
+        if self._tokenizer is None:
+            shape = jax.ShapeDtypeStruct((len(prompts), length), jnp.int32)
+            return TextTokens(ids=shape, mask=shape)
+        tokens = [self._tokenizer(prompt.strip(), add_special_tokens=True).input_ids for prompt in prompts]
+        notes = cut_notes([len(ids) for ids in tokens], length)
+        pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
+        kept = [np.asarray(ids[:length], np.int32) for ids in tokens]
+        ids = np.stack([np.pad(row, (length - len(row), 0), constant_values=pad) for row in kept])
+        mask = np.stack([np.pad(np.ones(len(row), np.int32), (length - len(row), 0)) for row in kept])
+        return TextTokens(ids=ids, mask=mask, notes=notes)
+
+    def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
+        """The states before each layer and after the last [B, L, D, layers + 1] of `TextTokens`. Pure, to be compiled."""
+        dtype = weights["norm.weight"].dtype
+        buffers = {name: jnp.asarray(value) for name, value in self._gemma.buffers.items()}
+        buffers[EMBEDDING_SCALE] = buffers[EMBEDDING_SCALE].astype(dtype)
+        row, column = jnp.arange(ids.shape[1])[:, None], jnp.arange(ids.shape[1])[None]
+        sees = (column <= row) & (mask[:, None] > 0)
+        near = sees & (row - column < self._model.config.sliding_window)
+        masks = {
+            name: jnp.where(seen[:, None], 0, jnp.finfo(dtype).min).astype(dtype)
+            for name, seen in (("full_attention", sees), ("sliding_attention", near))
+        }
+        run = functools.partial(states_of, self._gemma)
+        return call_module(self._model, {**weights, **buffers}, run, ids, masks)
+
+
+class Connectors(Encoder):
+    """What turns the text encoder's states into embeddings for each stream. `length` is what text is padded to."""
+
+    def __init__(self, config: Mapping[str, Any], length: int = TEXT_TOKENS) -> None:
+        with torch.device("meta"):
+            self._model: ModelMixin = LTX2TextConnectors.from_config(dict(config)).eval()
+        for connector in (self._model.video_connector, self._model.audio_connector):
+            with torch.device("cpu"), torch.no_grad():
+                connector.rope = _MadeTables(connector.rope(1, length, torch.device("cpu")))
+            for block in connector.transformer_blocks:
+                block.attn1.set_processor(_TextAttention())
+
+    def embed(self, weights: Mapping[str, jax.Array], states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Embeddings [B, L, D] for the video and [B, L, D'] for the sound. Pure, to be compiled."""
+        return call_module(self._model, weights, _connected, states, mask)
+
+
+def _connected(model: LTX2TextConnectors, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    video, sound, _ = model(states, mask, padding_side="left")
+    return video, sound
+
+
+class _MadeTables(torch.nn.Module):
+    """Stands for a connector's rotary embedding: its tables, made in float64 before anything is traced."""
+
+    def __init__(self, tables: tuple[torch.Tensor, torch.Tensor]) -> None:
+        super().__init__()
+        self._tables = tuple(table.numpy() for table in tables)
+
+    def forward(self, batch_size: int, length: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+        return tuple(torchax().interop.torch_view(jnp.asarray(table)) for table in self._tables)
+
+
+class _TextAttention:
+    """A processor for `LTX2Attention` over a text that every chip has; it turns queries and keys without writing into them."""
+
+    def __call__(
+        self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, query_rotary_emb=None, key_rotary_emb=None
+    ) -> torch.Tensor:
+        interop = torchax().interop
+        heads = [
+            interop.jax_view(projected).reshape(*hidden_states.shape[:2], attn.heads, -1)
+            for projected in (
+                attn.norm_q(attn.to_q(hidden_states)),
+                attn.norm_k(attn.to_k(hidden_states)),
+                attn.to_v(hidden_states),
+            )
+        ]
+        assert query_rotary_emb is not None, "the connectors turn their tokens"
+        tables = tuple(interop.jax_view(table)[0].swapaxes(0, 1) for table in query_rotary_emb)
+        query, key, value = turned(heads[0], tables), turned(heads[1], tables), heads[2]
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5
+        if attention_mask is not None:
+            logits = logits + interop.jax_view(attention_mask).astype(jnp.float32)
+        shares = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+        made = interop.torch_view(jnp.einsum("bhqk,bkhd->bqhd", shares, value).reshape(*query.shape[:2], -1))
+        if attn.to_gate_logits is not None:
+            gates = 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
+            made = (made.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
+        return attn.to_out[0](made)
+
+
+_OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm\.|embed_tokens\.)")
+
+
+def installed_name(name: str) -> str:
+    """A tensor's name in the installed library, from the one in a file, where the text part is a part of a larger model."""
+    return _OUTSIDE.sub("", name)

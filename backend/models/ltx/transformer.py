@@ -1,0 +1,311 @@
+"""The LTX-2 transformer as one scan over stacked layers of two streams: diffusers' own blocks, our attention, branches as rows.
+
+Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
+(perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
+tokens of a first picture are the first frame's; those of a key frame and of a control clip follow the video's, with places of
+their own. A video that goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, or a share of
+the video's if a control clip is followed in part; so two or three time embeddings of each stream serve all tokens; they are
+spread over the tokens inside a layer.
+
+LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
+frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
+`_first_frame_keyframes_mask`).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import LTX2VideoTransformer3DModel
+from jax.sharding import PartitionSpec as P
+
+from backend.models.common.modules import call
+from backend.models.common.transformer import StackedTransformer
+from backend.models.ltx.attention import Sort, StreamAttention, Turned
+from backend.models.ltx.positions import Places, places_of
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+from backend.runtime.work import Put, Work
+from backend.schemas.appended import Appended
+from backend.weights.stacked import StackedWeights
+
+BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
+SORTS: dict[str, Sort] = {
+    "attn1": "video",
+    "audio_attn1": "sound",
+    "attn2": "text",
+    "audio_attn2": "text",
+    "audio_to_video_attn": "sound to video",
+    "video_to_audio_attn": "video to sound",
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
+    `perturbed` and `isolated` [B] are 1 for these branches, else 0. Of what is given these are the clean latents, None if there
+    is nothing: `first_frame` [1, C, N, H, W] of a picture or of the frames of a clip with which the video begins, `keyframes`
+    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1; `control`
+    [1, C, F', H', W'] of a control clip. `control_noise` is that clip's share of the video's noise, a scalar above 0; None for
+    one that is followed whole."""
+
+    text: jax.Array
+    sound_text: jax.Array
+    perturbed: jax.Array
+    isolated: jax.Array
+    places: Places
+    first_frame: jax.Array | None
+    keyframes: jax.Array | None
+    first_sound: jax.Array | None
+    is_heard: jax.Array | None
+    control: jax.Array | None = None
+    control_noise: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Times:
+    """Modulations before each layer's own tables: rows for the step's timestep and, if anything is given, for 0 and for that of a
+    clip that is followed in part. `of_text` is None where the prompt's keys do not depend on the timestep."""
+
+    video: jax.Array
+    sound: jax.Array
+    video_cross: jax.Array
+    sound_cross: jax.Array
+    video_gate: jax.Array
+    sound_gate: jax.Array
+    of_text: tuple[jax.Array, jax.Array] | None
+    video_embedding: jax.Array
+    sound_embedding: jax.Array
+
+
+def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+    """Bytes of a layer's matrices by name, those that gain most from a copy first."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
+    parts = ("to_q", "to_k", "to_v", "to_out.0")
+    sizes = {f"attn1.{part}.weight": width * width for part in parts}
+    sizes |= {f"attn2.{part}.weight": width * width for part in ("to_q", "to_out.0", "to_k", "to_v")}
+    sizes |= {f"ff.net.{place}.weight": 4 * width * width for place in ("0.proj", "2")}
+    sizes |= {f"audio_to_video_attn.{part}.weight": width * sound for part in ("to_q", "to_out.0")}
+    return {name: size * itemsize for name, size in sizes.items()}
+
+
+class Denoiser(StackedTransformer):
+    """See `StackedTransformer`; a token is one latent."""
+
+    _stacks = (BLOCKS,)
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")
+    _rows = ("to_out.0.weight", "net.2.weight")
+    _patch = (1, 1, 1)
+    _cuts_copies = False  # 1,792 tokens a chip at 704p on v6e:2x4: a step of 0.182 s predicted instead of 0.207
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout, crosses_timesteps: bool) -> None:
+        with torch.device("meta"):
+            super().__init__(LTX2VideoTransformer3DModel.from_config(dict(config)), layout)
+        self._block, self._crosses_timesteps = self._model.transformer_blocks[0], crosses_timesteps
+        self._processors = {name: StreamAttention(layout, sort) for name, sort in SORTS.items()}
+        for name, processor in self._processors.items():
+            getattr(self._block, name).set_processor(processor)
+
+    def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended: Appended) -> Work:
+        """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
+        padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
+        _, _, frames, height, width = latent_shape
+        made = places_of(self._model, (frames, height, width), num_sound, fps, appended, padded)
+        spread, whole = (self._layout.sharding(P(axis, "tp")) for axis in ("sp", None))
+        video, video_time = yield Put((made.video, made.video_time), spread)
+        sound, sound_time = yield Put((made.sound, made.sound_time), whole)
+        return Places(video=video, sound=sound, video_time=video_time, sound_time=sound_time)
+
+    def embed_text(self, weights: StackedWeights, text: jax.Array, sound_text: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The connectors' embeddings as the layers read them: LTX-2.0 projects them once more."""
+        if not self._model.config.use_prompt_embeddings:
+            return text, sound_text
+        own = self._call_outer("caption_projection", weights, text)
+        return own, self._call_outer("audio_caption_projection", weights, sound_text)
+
+    def velocities(
+        self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
+    ) -> tuple[jax.Array, jax.Array]:
+        """Velocities (noise - data) float32 of `video` [1, C, S] and `sound` [1, C, L, M], one for each branch.
+
+        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. `video` are the tokens of all frames, with a first
+        picture's in their place, then those of key frames, then those of a control clip.
+        """
+        dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
+        num_tokens = video.shape[2]
+        padded = num_tokens + -num_tokens % self._layout.token_multiple
+        for processor in self._processors.values():
+            processor.num_video = num_tokens
+        tokens = self._call_outer("proj_in", weights, jnp.moveaxis(video, 1, 2).astype(dtype))
+        tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
+        heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
+        tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
+        levels, sound_levels = _levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
+        video_rows, sound_rows = _given_times(timesteps[0], context), _with_zero(timesteps[1], sound_levels is not None)
+        times = self._times(weights, video_rows, sound_rows, dtype)
+        run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
+        layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
+        start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
+        (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
+        spread = _of_tokens(times.video_embedding, levels)
+        velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
+        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, sound_levels))
+        return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
+
+    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Times:
+        """Of the timesteps of the two streams' tokens, of which the first is the step's own."""
+        own, heard = rows[:1], heard_rows[:1]
+        embed = functools.partial(self._embed_time, weights, dtype=dtype)
+        scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
+        (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard_rows)
+        of_text = None
+        if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
+            of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", heard)[0]
+        # the other stream's level, or each token's own
+        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard_rows)
+        return _Times(
+            video=video,
+            sound=sound,
+            video_cross=embed("av_cross_attn_video_scale_shift", video_level)[0],
+            sound_cross=embed("av_cross_attn_audio_scale_shift", sound_level)[0],
+            video_gate=embed("av_cross_attn_video_a2v_gate", video_level * scale)[0],
+            sound_gate=embed("av_cross_attn_audio_v2a_gate", sound_level * scale)[0],
+            of_text=of_text,
+            video_embedding=video_embedding,
+            sound_embedding=sound_embedding,
+        )
+
+    def _embed_time(self, weights: StackedWeights, name: str, times: jax.Array, dtype: jnp.dtype) -> Any:
+        """The modulation [N, rows * D] and the embedding [N, D] of timesteps [N]."""
+        embed = functools.partial(_embed_time, dtype=getattr(torch, jnp.dtype(dtype).name))
+        return self._call_outer(name, weights, times, function=embed)
+
+    def _run_layer(
+        self,
+        streams: tuple[jax.Array, jax.Array],
+        layer: Any,
+        times: _Times,
+        levels: np.ndarray | None,
+        sound_levels: jax.Array | None,
+        context: Context,
+    ) -> tuple[jax.Array, jax.Array]:
+        """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
+        (block, index), (tokens, heard), places = layer, streams, context.places
+        branches = len(tokens)
+        own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
+        other = (1 - context.isolated)[:, None, None]
+
+        def whole(rows: jax.Array, levels: Any = levels) -> jax.Array:
+            spread = _of_tokens(rows, levels if len(rows) > 1 else None)
+            return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
+
+        arguments = dict(
+            hidden_states=tokens,
+            audio_hidden_states=heard,
+            encoder_hidden_states=context.text,
+            audio_encoder_hidden_states=context.sound_text,
+            temb=whole(times.video),
+            temb_audio=whole(times.sound, sound_levels),
+            temb_ca_scale_shift=whole(times.video_cross),
+            temb_ca_audio_scale_shift=whole(times.sound_cross, sound_levels),
+            temb_ca_gate=whole(times.video_gate),
+            temb_ca_audio_gate=whole(times.sound_gate, sound_levels),
+            temb_prompt=None if times.of_text is None else whole(times.of_text[0]),
+            temb_prompt_audio=None if times.of_text is None else whole(times.of_text[1]),
+            video_rotary_emb=Turned(query=places.video, key=places.video, keeps=own),
+            audio_rotary_emb=Turned(query=places.sound, key=places.sound, keeps=own),
+            ca_video_rotary_emb=Turned(query=places.video_time, key=places.sound_time, keeps=other),
+            ca_audio_rotary_emb=Turned(query=places.sound_time, key=places.video_time, keeps=other),
+        )
+        tokens, heard = call_module(self._block, self._gathered(block), _forward, arguments)
+        return self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
+
+    @property
+    def _perturbed_layer(self) -> int:
+        """The layer whose self-attention is left out in a perturbed branch; a shorter network's last one."""
+        return min(PERTURBED_LAYER, self._model.config.num_layers - 1) if self._model.config.perturbed_attn else -1
+
+    def _finish(self, weights: StackedWeights, prefix: str, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
+        """Velocities [B, S, C] float32 from the last layer's tokens."""
+        table = weights.outer[f"{prefix}scale_shift_table"]
+        shift, scale = table[0] + embedding, table[1] + embedding
+        normal = hidden.astype(jnp.float32)
+        normal = normal - normal.mean(-1, keepdims=True)
+        normal = normal * jax.lax.rsqrt(jnp.square(normal).mean(-1, keepdims=True) + self._model.norm_out.eps)
+        out = normal.astype(hidden.dtype) * (1 + scale) + shift
+        return self._call_outer(f"{prefix}proj_out", weights, out).astype(jnp.float32)
+
+
+PERTURBED_LAYER = 28  # source: diffusers, LTX2Pipeline, spatio_temporal_guidance_blocks
+
+
+def _forward(block: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
+    return block(**arguments)
+
+
+def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype) -> Any:
+    return call(functools.partial(module, batch_size=len(times), hidden_dtype=dtype), times)
+
+
+def _given_times(timestep: jax.Array, context: Context) -> jax.Array:
+    """The timesteps that tokens of the video have, [1 to 3]: the step's own, 0, and that of a clip that is followed in part."""
+    if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
+        return timestep[None]
+    noisy = () if context.control_noise is None else (timestep * context.control_noise,)
+    return jnp.stack([timestep, jnp.zeros_like(timestep), *noisy])
+
+
+def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
+    """Which of these timesteps each token has, [padded]; None if nothing is given."""
+    first, pictures, control = (
+        0 if latents is None else math.prod(latents.shape[2:])
+        for latents in (context.first_frame, context.keyframes, context.control)
+    )
+    if not first + pictures + control:
+        return None
+    levels = np.zeros(padded, np.int32)
+    levels[:first] = levels[num_tokens - pictures - control :] = 1
+    if context.control_noise is not None:
+        levels[num_tokens - control : num_tokens] = 2
+    return levels
+
+
+def hears_beginning(context: Context) -> jax.Array:
+    """Whether the beginning of the sound counts: a scalar."""
+    assert context.is_heard is not None, "it comes with `first_sound`"
+    return context.is_heard > 0
+
+
+def _sound_levels(context: Context, length: int) -> jax.Array | None:
+    """The same of so many latents of sound: 1 for those of a clip; None if no clip is heard."""
+    if context.first_sound is None:
+        return None
+    return (jnp.arange(length) < context.first_sound.shape[2]) & hears_beginning(context)
+
+
+def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:
+    """The timestep, [1], and after it that of what is still, 0, if there is any."""
+    return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
+
+
+def _of_tokens(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
+    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the row of each token's level, [S]."""
+    if levels is None:
+        return rows[None, :1]
+    spread = rows[0]
+    for level in range(1, len(rows)):
+        spread = jnp.where((levels == level)[:, None], rows[level], spread)
+    return spread[None]
+
+
+def _sound_tokens(latents: jax.Array) -> jax.Array:
+    """[1, C, L, M] -> [1, L, C * M]."""
+    return latents.swapaxes(1, 2).reshape(len(latents), latents.shape[2], -1)

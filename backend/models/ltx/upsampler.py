@@ -1,0 +1,79 @@
+"""LTX-2's latent upsampler: the video's latents at twice their size, between the steps at half the size and those that refine.
+
+The arithmetic is that of diffusers' class. Its convolutions over three frames are ones over pictures, and equal blocks run in a
+loop, as in `video_layers`: the TPU's compiler is not done with the class itself after five minutes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
+
+from backend.models.common.modules import Encoder, named, settings_of
+from backend.models.ltx.autoencoders import normalised, plain
+from backend.models.ltx.video_layers import TAPS, Weights, convolve_pictures, side_by_side, spread
+
+NUM_GROUPS, NORM_EPS = 32, 1e-5  # source: diffusers, LTX2LatentUpsamplerModel; torch.nn.GroupNorm
+STAGES = ("res_blocks", "post_upsample_res_blocks")  # at the first size, at the second
+
+
+class LatentUpsampler(Encoder):
+    """The class's modules, on every chip the whole; weights are passed to every call. It sees latents as the autoencoder has
+    them, so the autoencoder's mean and spread of channels are taken out before and put in again after."""
+
+    def __init__(self, config: Mapping[str, Any], scaling_factor: float) -> None:
+        """`scaling_factor` is the autoencoder's."""
+        self._factor = scaling_factor
+        with torch.device("meta"):
+            self._model = LTX2LatentUpsamplerModel.from_config(settings_of(config)).eval()
+
+    def enlarge(self, weights: Weights, vae: Weights, latents: jax.Array) -> jax.Array:
+        """Latents [1, C, F, 2 H, 2 W] float32 of latents [1, C, F, H, W], both as the transformer sees them."""
+        dtype = weights["final_conv.weight"].dtype
+        frames = plain(vae, latents, self._factor).astype(dtype)[0].transpose(1, 2, 3, 0)
+        frames = jax.nn.silu(_norm(named(weights, "initial_norm"), _convolve(named(weights, "initial_conv"), frames)))
+        before, after = STAGES
+        frames = self._residuals(weights, before, frames)
+        place = "upsampler.conv" if "upsampler.conv.weight" in weights else "upsampler.0"
+        frames = spread(_convolve(named(weights, place), frames), (1, 2, 2))
+        frames = _convolve(named(weights, "final_conv"), self._residuals(weights, after, frames))
+        return normalised(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
+
+    def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
+        """A stage's blocks: convolution and norm twice; the frames are added before the second activation."""
+        modules = [named(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
+        stacked = {
+            f"{part}.{leaf}": jnp.stack([jnp.stack([one[f"{part}{half}.{leaf}"] for half in "12"]) for one in modules])
+            for part in ("conv", "norm")
+            for leaf in ("weight", "bias")
+        }
+
+        def block(frames: jax.Array, own: Weights) -> tuple[jax.Array, None]:
+            def convolved(hidden: jax.Array, half: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
+                own, is_second = half
+                hidden = _norm(named(own, "norm"), _convolve(named(own, "conv"), hidden))
+                return jax.nn.silu(hidden + is_second * frames), None
+
+            return jax.lax.scan(convolved, frames, (own, jnp.array([0, 1], frames.dtype)))[0], None
+
+        return jax.lax.scan(block, frames, stacked)[0]
+
+
+def _convolve(own: Weights, frames: jax.Array) -> jax.Array:
+    """The convolution of [F, H, W, C] with a weight [N, C, 3, 3], or [N, C, 3, 3, 3] over frames too; around them are zeros."""
+    weight, room = own["weight"], ((1, 1), (1, 1), (0, 0))
+    if weight.ndim == 4:
+        return convolve_pictures(weight.transpose(2, 3, 1, 0), own["bias"], jnp.pad(frames, ((0, 0), *room)))
+    matrix = weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight))
+    return convolve_pictures(matrix, own["bias"], side_by_side(jnp.pad(frames, ((1, 1), *room))))
+
+
+def _norm(own: Weights, frames: jax.Array) -> jax.Array:
+    """A norm over groups of channels, in all frames together."""
+    groups = frames.astype(jnp.float32).reshape(*frames.shape[:3], NUM_GROUPS, -1)
+    mean = groups.mean((0, 1, 2, 4), keepdims=True)
+    groups = (groups - mean) * jax.lax.rsqrt(jnp.square(groups - mean).mean((0, 1, 2, 4), keepdims=True) + NORM_EPS)
+    return (groups.reshape(frames.shape) * own["weight"] + own["bias"]).astype(frames.dtype)

@@ -1,0 +1,119 @@
+"""The attention that runs inside diffusers' Wan blocks: our kernels, with rotary embedding and cached text keys."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
+from backend.runtime.cpu_attention import attention
+from backend.runtime.mesh import Layout
+from backend.runtime.token_norm import normalise_tokens
+from backend.runtime.torch_modules import torchax
+from backend.runtime.ulysses import cross_attention, self_attention
+from kernels.attention import AttentionOptions
+from kernels.qkv import LOG2_E
+
+NAG_LONGEST, NAG_SHARE = 2.5, 0.25
+"""Normalized Attention Guidance's tau and alpha for Wan, as its makers set them (ChenDarYen/Normalized-Attention-Guidance)."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextKeys:
+    """One layer's cross-attention keys and values, which depend on the prompt only: computed once per video.
+
+    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None if all positions count alike;
+    `image` the same pair for the image encoder's tokens, attended to on their own, or None. With `nag`, a scalar, the first of B
+    is the prompt and the second the negative prompt, both for one and the same query: see `guided_away`.
+    """
+
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    image: tuple[jax.Array, jax.Array] | None = None
+    nag: jax.Array | None = None
+
+
+class KernelAttention:
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention if it is given `TextKeys`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None) -> torch.Tensor:
+        if isinstance(encoder_hidden_states, TextKeys):
+            attended = self._attend_to_text(attn, hidden_states, encoder_hidden_states)
+        else:
+            attended = self._attend_to_self(attn, hidden_states, cast(Positions, rotary_emb))
+        return attn.to_out[0](torchax().interop.torch_view(attended))
+
+    def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
+        projected = tuple(as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        tables = tuple(as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
+        norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
+        return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
+
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        """Attention [B, S, W] of the first `num_tokens` tokens; `projected` are what `self_attention` takes after `attend`."""
+        attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
+        return self_attention(self._layout, attend, *projected)
+
+    def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
+        query, scale = self._text_query(attn, attn.to_q(hidden_states))
+        bias = None if text.bias is None else as_array(text.bias)
+        keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
+        options = AttentionOptions(scale=scale, tpu=FEW_KEYS)
+        attend = functools.partial(cross_attention, self._layout, functools.partial(attention, options=options), query)
+        if text.nag is None:
+            attended = attend(*keys)
+        else:
+            key, value, bias = keys
+            rows = (slice(0, 1), slice(1, 2))
+            own, other = (attend(key[row], value[row], None if bias is None else bias[row]) for row in rows)
+            attended, image = guided_away(own, other, as_array(text.nag)), image and tuple(one[:1] for one in image)
+        if image is not None:
+            attended = attended + attend(*image, None)
+        return attended.reshape(*attended.shape[:2], -1)
+
+    def _text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
+        """The normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5. With the TPU's passes the query has
+        that factor and the kernel's own log2(e) already, so that nothing is left for the attention to multiply."""
+        array, norm = as_array(projected), attn.norm_q
+        if not self._layout.uses_tpu_passes(array.dtype):
+            return self._heads(norm(projected), attn), None
+        scale = as_array(norm.weight).astype(jnp.float32) * (LOG2_E * (array.shape[2] // attn.heads) ** -0.5)
+        return self._heads(normalise_tokens(self._layout, array, scale, eps=norm.eps), attn), math.log(2)
+
+    def _heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
+        array = as_array(projected)
+        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
+
+
+def guided_away(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
+    """Attention to the prompt, led away from that to the negative prompt; both [B, S, H, D].
+
+    Source: Normalized Attention Guidance, arXiv:2505.21179, and its makers' processor for Wan: beyond the prompt's attention by
+    `scale`, cut back in each token to `NAG_LONGEST` times its L1 norm, of which `NAG_SHARE` counts.
+    """
+    near, far = own.astype(jnp.float32), other.astype(jnp.float32)
+    beyond = near * scale - far * (scale - 1)
+    length, longest = (jnp.abs(array).sum((2, 3), keepdims=True) for array in (beyond, NAG_LONGEST * near))
+    beyond = beyond * jnp.minimum(1.0, longest / jnp.maximum(length, jnp.finfo(jnp.float32).tiny))
+    return (NAG_SHARE * beyond + (1 - NAG_SHARE) * near).astype(own.dtype)
+
+
+def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
+    key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
+    return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
+
+
+def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for the embedded pictures [1, L, D]."""
+    key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
+    return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))

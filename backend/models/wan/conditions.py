@@ -1,0 +1,147 @@
+"""The denoiser's inputs besides noise: the prompts' embeddings and the pictures, as host arrays by name.
+
+Names: `prompt_embeds` and, if it is read, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
+[B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], the image encoder's output;
+`first_frame` [1, C, K, H, W], the K latent frames that are given, or `image_channels` [1, 4 + C, F, H, W], for the
+transformer's input; `clip` [1, C, F, H, W], with which the denoising begins. All float32.
+
+Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from backend.models.common.pixels import clip_pixels, joined_frames
+from backend.models.wan.spec import TEXT_TOKENS
+from backend.models.wan.transformer import Condition, FirstFrames, ImageChannels
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost
+from backend.schemas.geometry import Geometry
+
+EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
+
+
+def padded_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
+    """Each prompt's embeddings [1, 512, D] float32 from all of them, [B, L, D]."""
+    padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
+    return tuple(padded[row : row + 1] for row in range(len(padded)))
+
+
+def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
+    """Work: for this many texts, the prompt first, the embeddings [branches, L, D], their bias and the image encoder's tokens,
+    each or None."""
+    bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
+    length = TEXT_TOKENS if bias is None else bias.shape[-1]
+
+    def joined(xp: Any, *padded: jax.Array) -> jax.Array:
+        return xp.concatenate(padded)[:, :length].astype(dtype)
+
+    embeddings = yield OnHost(joined, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
+    if bias is not None:
+        bias = yield OnHost(lambda xp, bias: bias[:branches], (bias,))
+    if image_tokens is not None:
+        image_tokens = yield OnHost(lambda xp, image_tokens: image_tokens.astype(dtype), (image_tokens,))
+    return embeddings, bias, image_tokens
+
+
+def condition_of(conditions: Mapping[str, Any]) -> Condition:
+    """What the pictures add to the transformer's input, or None."""
+    if "first_frame" in conditions:
+        return FirstFrames(latents=conditions["first_frame"])
+    return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
+
+
+def window_conditions(
+    conditions: Mapping[str, Any], length: int, has_last: bool
+) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+    """Work: the conditions of the first context window of `length` latent frames, of those between, and of the last.
+
+    A model whose first frames are given has them in the first window; the others are text to video, which it was trained for too.
+    A model that takes pictures as channels was trained for nothing else: every window has the channels of a video of its length,
+    with the first picture in its own first frame, where it counts least, and only the last window has the last picture.
+    """
+    if "image_channels" not in conditions:
+        others = {name: value for name, value in conditions.items() if name != "first_frame"}
+        return conditions, others, others
+    whole = conditions["image_channels"]
+    first = yield OnHost(lambda xp, whole: whole[:, :, :length], (whole,))
+    inner = {**conditions, "image_channels": first}
+    if not has_last:
+        return inner, inner, inner
+    last = yield OnHost(lambda xp, first, whole: xp.concatenate([first[:, :, :-1], whole[:, :, -1:]], axis=2), (first, whole))
+    return inner, inner, {**conditions, "image_channels": last}
+
+
+def encode_clip(
+    first_program: Program,
+    next_program: Program,
+    weights: Mapping[str, Any],
+    geometry: Geometry,
+    first: np.ndarray,
+    last: np.ndarray | None = None,
+) -> Generator[Effect, Any, list[jax.Array]]:
+    """Work: latents [1, C, 1, H, W] of each latent frame of a clip, grey (0) except for its first frame and its last if given.
+
+    Frames are [1, 3, 1, height, width] in [-1, 1]. One latent frame at a time, so that a clip of any length fits into memory.
+    """
+    latents, caches = yield Call(first_program, (weights, first))
+    pieces = [latents]
+    grey = np.zeros((1, 3, geometry.temporal_scale, *first.shape[3:]), first.dtype)
+    for index in range(1, geometry.num_latent_frames):
+        ends = last is not None and index == geometry.num_latent_frames - 1
+        pixels = np.concatenate([grey[:, :, :-1], last], axis=2) if ends else grey
+        latents, caches = yield Call(next_program, (weights, pixels, caches))
+        pieces.append(latents)
+    return pieces
+
+
+def encode_frames(
+    first_program: Program, next_program: Program, weights: Mapping[str, Any], frames: np.ndarray, scale: int, dtype: jnp.dtype
+) -> Generator[Effect, Any, jax.Array]:
+    """Work: latents [1, C, F, H, W] float32 of a clip's `frames`, uint8 [F, height, width, 3]: the posterior's mode. One latent
+    frame at a time; each but the first stands for `scale` frames."""
+
+    def pixels(begin: int, end: int) -> np.ndarray:
+        return clip_pixels(frames[begin:end], dtype)
+
+    return (yield from encode_pixels(first_program, next_program, weights, pixels, len(frames), scale))
+
+
+def encode_pixels(
+    first_program: Program,
+    next_program: Program,
+    weights: Mapping[str, Any],
+    pixels: Callable[[int, int], np.ndarray],
+    num_frames: int,
+    scale: int,
+) -> Generator[Effect, Any, jax.Array]:
+    """As `encode_frames`; `pixels(begin, end)` makes those of these frames, [1, 3, end - begin, height, width] in [-1, 1]."""
+    latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
+    pieces = [latents]
+    for begin in range(1, num_frames, scale):
+        latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
+        pieces.append(latents)
+    return (yield OnHost(joined_frames, tuple(pieces)))
+
+
+def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
+    """The mask, then the clip's latents, as the channels of one array [1, 4 + C, F, H, W] float32."""
+    return xp.concatenate([mask, joined_frames(xp, *pieces)], axis=1)
+
+
+def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
+    """[1, temporal scale, F, H, W] float32, 1 where a pixel frame is given. A latent frame's pixel frames lie along the channels;
+    the first latent frame, which stands for a single pixel frame, fills all of them.
+
+    Source: diffusers, WanImageToVideoPipeline.prepare_latents.
+    """
+    _, _, frames, height, width = geometry.latent_shape(1)
+    mask = np.zeros((1, geometry.temporal_scale, frames, height, width), np.float32)
+    mask[:, :, 0] = 1
+    if has_last:
+        mask[:, -1, -1] = 1
+    return mask

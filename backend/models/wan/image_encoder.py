@@ -1,0 +1,54 @@
+"""The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to the tokens that the cross-attention attends to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from PIL import Image
+from transformers import CLIPVisionConfig, CLIPVisionModel
+from transformers.image_processing_utils import BaseImageProcessor
+
+from backend.models.common.modules import Encoder, settings_of
+from backend.runtime.torch_modules import call_module
+
+HIDDEN_STATE = -2  # Wan reads the second-to-last layer
+
+
+class ImageEncoder(Encoder):
+    """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
+
+    def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
+        settings = CLIPVisionConfig(**settings_of(config))
+        with torch.device("meta"):
+            self._model = CLIPVisionModel(settings).eval()
+        self._processor = processor
+        self._size, self._patch = settings.image_size, settings.patch_size
+        self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
+
+    @property
+    def size(self) -> int:
+        """Pixels on each side of what it sees."""
+        return self._size
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens per picture: one for the whole picture, one for each patch."""
+        return (self._size // self._patch) ** 2 + 1
+
+    def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""
+        if self._processor is None:
+            return np.zeros((len(images), 3, self._size, self._size), np.float32)
+        return self._processor(images=list(images), return_tensors="np")["pixel_values"]
+
+    def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
+        """Tokens [N, num_tokens, width] of `preprocess`ed pixels. Pure, to be compiled."""
+        places = jnp.arange(self.num_tokens)[None]
+        return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
+
+
+def _hidden_state(model: CLIPVisionModel, pixels: torch.Tensor) -> torch.Tensor:
+    return model(pixel_values=pixels, output_hidden_states=True).hidden_states[HIDDEN_STATE]

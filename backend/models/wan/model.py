@@ -1,0 +1,234 @@
+"""Wan's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image
+from transformers import CLIPImageProcessorPil
+
+from backend.models.common.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
+from backend.models.common.flat_attention import Positions
+from backend.models.common.networks import read_part, read_tokenizer
+from backend.models.common.pixels import as_float32, pixels_of, with_beginning
+from backend.models.common.programs import ClipPrograms, common_programs
+from backend.models.common.step_cache import StepCache
+from backend.models.common.text import TIED
+from backend.models.common.whole_clip import CLIP, WholeClipLane, WholeClipModel, transformer_part
+from backend.models.model import Carry, Conditions, Inputs, ModelPlan, Weights
+from backend.models.wan.conditions import (
+    EMBEDDINGS,
+    branch_embeddings,
+    condition_of,
+    encode_clip,
+    encode_frames,
+    image_channels,
+    padded_embeddings,
+    picture_mask,
+    window_conditions,
+)
+from backend.models.wan.image_encoder import ImageEncoder
+from backend.models.wan.original import file_names
+from backend.models.wan.spec import TEXT_TOKENS, WanKind
+from backend.models.wan.text_encoder import LENGTHS, TextEncoder
+from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
+from backend.models.wan.vae import VideoAutoencoder
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Compiler, Program
+from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
+from backend.sampling.plan import PlannedStep
+from backend.schemas.geometry import latent_frames
+from backend.schemas.request import GenerationRequest
+from backend.schemas.two_sizes import HALF, first_size
+from backend.weights.parking import on_devices
+from backend.weights.read import checkpoint_shapes
+from backend.weights.stacked import StackedWeights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs(ClipPrograms):
+    """Those of every family and Wan's own."""
+
+    copy_matrices: Program
+    prepare_text: Program
+    encode_first: Program
+    encode_next: Program
+    windows: WindowPrograms
+
+
+class WanModel(WholeClipModel):
+    """One Wan checkpoint without its weights."""
+
+    kind: WanKind
+    _repeats = (1, 2, 4, 8, 16)
+    _text_tokens = TEXT_TOKENS
+    _text_options = {"tied": TIED}
+    _layer_matrix_bytes = staticmethod(layer_matrix_bytes)
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
+        self._text_encoder = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan), lengths)
+        self._image_encoder = None
+        if config is not None:
+            self._image_encoder = ImageEncoder(config, read_part(plan, "image_processor", CLIPImageProcessorPil.from_pretrained))
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser | None = None, **own: Any) -> Any:
+        networks = plan.configs, self._text_encoder, layout, self._image_encoder
+        return make_programs(*networks, compiler=plan.compiler, denoiser=denoiser, **own)
+
+    def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
+        return file_names(checkpoint_shapes(transformer))
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        num_pictures = len(self._pictures_of(request))
+        tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
+        if self._image_encoder is not None:
+            tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
+        if request.video:
+            return tokens, latent_frames(request.overlap or request.num_frames, self.kind.scales[1])
+        return tokens, self._frames_encoded(request) if num_pictures else 0
+
+    def _frames_encoded(self, request: GenerationRequest) -> int:
+        """Latent frames of the clip that the pictures are given as."""
+        return 1 if self.kind.conditioning == "first_frame" else request.geometry().num_latent_frames
+
+    @staticmethod
+    def _pictures_of(request: GenerationRequest) -> list[str]:
+        inputs = request.inputs()
+        return [*inputs.get("image", ()), *inputs.get("last_image", ())]
+
+    def _texts(self, request: GenerationRequest) -> dict[str, str]:
+        """What is encoded of the request, by the names of the embeddings: the prompt, and the negative prompt if it is read."""
+        return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
+
+    def _prompts(self, request: GenerationRequest) -> list[str]:
+        return list(self._texts(request).values())
+
+    def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
+        """Work: the embeddings, and their bias if their padding is shortened."""
+        programs, tokens = self._programs(request.is_guided), self._tokens(request)
+        with on_devices(weights["text_encoder"]) as text:
+            embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
+            padded = yield OnHost(padded_embeddings, (embeddings,))
+        conditions = dict(zip(self._texts(request), padded, strict=True))
+        if tokens.bias is not None:
+            conditions["text_bias"] = tokens.bias
+        return conditions
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; the module `conditions` lists the results."""
+        programs = self._programs(request.is_guided)
+        conditions = yield from self._encode_texts(weights, request)
+        pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
+        if self._image_encoder is not None:
+            pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
+            image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
+        for prefix, sized in (("", request), (HALF, first_size(request))):
+            own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
+            if own:
+                name, value = yield from self._encode_pictures(weights["vae"], sized, programs, own)
+                conditions[prefix + name] = value
+        for frames in inputs.get("video", ()):
+            encoders = programs.encode_first, programs.encode_next
+            latents = yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype)
+            conditions["first_frame" if request.extend else CLIP] = latents
+        return conditions
+
+    def _encode_pictures(
+        self, weights: Any, request: GenerationRequest, programs: Programs, pictures: Sequence[Image.Image]
+    ) -> Generator[Effect, Any, tuple[str, Any]]:
+        geometry, pixels = request.geometry(), [pixels_of(picture, self.dtype) for picture in pictures]
+        if self.kind.conditioning == "first_frame":
+            latents = yield Call(programs.encode_image, (weights, pixels[0]))
+            return "first_frame", (yield OnHost(as_float32, (latents,)))
+        pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights, geometry, *pixels)
+        mask = picture_mask(geometry, has_last=len(pixels) > 1)
+        return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
+        """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
+        del carry  # the last expert's cache is of no use to this one
+        programs, has_nag = self._programs(planned.is_guided), request.uses_nag and not planned.is_guided
+        texts = 2 if planned.is_guided or has_nag else 1
+        embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)
+        image_arguments = () if self._image_encoder is None else (image_tokens,)
+        transformer = weights[transformer_part(planned.expert)]
+        text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
+        if has_nag:
+            text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
+        positions = yield from programs.denoiser.positions(self.step_shape(request))
+        context = yield from self._context(programs, request, conditions, text, positions)
+        spread = programs.denoiser.spread_matrices(transformer)
+        copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
+        lane = WholeClipLane(
+            expert=planned.expert,
+            is_guided=planned.is_guided,
+            is_small=planned.is_small,
+            programs=programs,
+            context=context,
+            copies=copies,
+        )
+        cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
+        return lane, cache
+
+    def _context(
+        self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
+    ) -> Generator[Effect, Any, Context | WindowContexts]:
+        """Work: a lane's inputs that do not change, or those of its context windows, from the text's keys and the tokens'
+        positions, which are placed already."""
+        plain = functools.partial(Context, text=text, positions=positions)
+        if request.window_frames is None:
+            return plain(condition=(yield Put(condition_of(conditions), programs.layout.replicated)))
+        length = self.step_shape(request)[2]
+        names = "first", "inner", "last"
+        contexts: dict[str, Any] = {}
+        for name, own in zip(
+            names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
+        ):
+            contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
+        return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
+        if "first_frame" not in conditions:
+            return latents
+        return (yield OnHost(with_beginning, (conditions["first_frame"], latents)))
+
+
+def text_lengths(platform: str) -> tuple[int, ...]:
+    """The lengths that text is padded to. On a TPU only the full one: its kernel takes no bias for shortened padding."""
+    return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
+
+
+def make_programs(
+    configs: Any,
+    text_encoder: TextEncoder | None,
+    layout: Layout,
+    image_encoder: ImageEncoder | None,
+    *,
+    compiler: Compiler,
+    denoiser: Denoiser | None = None,
+    group: type[Programs] = Programs,
+    **own: Program,
+) -> Programs:
+    """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one; a family's
+    `own` programs take the place of Wan's, or come beside them in its `group`."""
+    denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
+    program = functools.partial(Program, layout=layout, compiler=compiler)
+    encoding, donated = functools.partial(program, places=vae.place_encoded), (2,) if vae.uses_up_caches else ()
+    programs: dict[str, Any] = dict(
+        copy_matrices=program("the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.place_copies),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
+        encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
+        encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
+        windows=make_window_programs(layout, compiler),
+    )
+    fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
+    fields |= programs | own
+    return group(**fields)

@@ -1,0 +1,149 @@
+"""A Wan transformer as its makers save it: by their own names, and without a config.json. Reads no file.
+
+Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-Forcing utils/wan_wrapper.py (the prefix).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
+from backend.checkpoints.own_file import path_of
+from backend.errors import ModelError
+from backend.models.common.parts import renamed, width_of
+
+PREFIX = "model."  # in a file of Self-Forcing's code, which saves the wrapper around the network
+HEAD_WIDTH = 128  # of every published Wan; no tensor tells
+LAYER_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
+    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
+    (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
+    (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
+    (r"^((?:vace_)?blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
+    (r"^(vace_blocks\.\d+)\.proj_in$", r"\1.before_proj"), (r"^(vace_blocks\.\d+)\.proj_out$", r"\1.after_proj"),
+)  # fmt: skip
+OUTER_NAMES = (  # the same of what lies outside the layers
+    (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
+    (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
+    (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
+    (r"^condition_embedder\.time_embedder\.linear_1$", "time_embedding.0"),
+    (r"^condition_embedder\.time_embedder\.linear_2$", "time_embedding.2"),
+    (r"^condition_embedder\.time_proj$", "time_projection.1"),
+    (r"^condition_embedder\.image_embedder\.norm1$", "img_emb.proj.0"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.0\.proj$", "img_emb.proj.1"),
+    (r"^condition_embedder\.image_embedder\.ff\.net\.2$", "img_emb.proj.3"),
+    (r"^condition_embedder\.image_embedder\.norm2$", "img_emb.proj.4"),
+    (r"^condition_embedder\.image_embedder\.pos_embed$", "img_emb.emb_pos"),
+)  # fmt: skip
+_QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
+_NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
+_PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
+KNOWN = {  # channels of a token, layers, channels of the input, whether a picture's tokens are seen, and two pictures'
+    (1536, 30, 16, False, False): "Wan 2.1 T2V 1.3B",
+    (5120, 40, 16, False, False): "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B",
+    (5120, 40, 36, True, False): "Wan 2.1 I2V 14B",
+    (5120, 40, 36, True, True): "Wan 2.1 FLF2V 14B",
+    (5120, 40, 36, False, False): "an expert of Wan 2.2 I2V A14B",
+    (3072, 30, 48, False, False): "Wan 2.2 TI2V 5B",
+}
+
+
+def original_name(stem: str) -> str:
+    """A module's name in Wan's own files, from diffusers'."""
+    return renamed(stem, (*LAYER_NAMES, *OUTER_NAMES))
+
+
+def file_names(names: Iterable[str]) -> Callable[[str], str]:
+    """A function from a tensor's name in a file to diffusers' name, one of `names`: from Wan's own, with the prefix or without;
+    any other name stays."""
+    by_original = {makers_name(name): name for name in names}
+    return lambda name: by_original.get(name.removeprefix(PREFIX), name)
+
+
+def makers_name(name: str) -> str:
+    """The name of diffusers' tensor `name` in Wan's own files."""
+    stem, _, kind = name.rpartition(".")
+    return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
+
+
+def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+    """What the config.json of a transformer with tensors of these shapes, by Wan's own names, would say of its sizes; None if it
+    is no Wan."""
+    shapes = {name.removeprefix(PREFIX): shape for name, shape in shapes.items()}
+    if any(len(shapes.get(name, ())) < 2 for name in _NEEDED):
+        return None
+    width, channels, *patch = shapes["patch_embedding.weight"]
+    volume = max(1, patch[0] * patch[1] * patch[2]) if len(patch) == 3 else 1
+    return {
+        "patch_size": patch,
+        "num_attention_heads": width // HEAD_WIDTH,
+        "attention_head_dim": HEAD_WIDTH,
+        "in_channels": channels,
+        "out_channels": shapes["head.head.weight"][0] // volume,
+        "text_dim": shapes[_TEXT][1],
+        "freq_dim": shapes[_TIME][1],
+        "ffn_dim": shapes["blocks.0.ffn.0.weight"][0],
+        "num_layers": sum(_QUERY.format(layer) in shapes for layer in range(len(shapes))),
+    }
+
+
+def check_own_files(checkpoint: Checkpoint) -> None:
+    """Raises: ModelError unless the checkpoint's own files are its transformers, in their order."""
+    _check_order(checkpoint)
+    for part, file in checkpoint.own_files.items():
+        shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
+        check_transformer(path_of(file).name, shapes, checkpoint.configs[part])
+
+
+def _check_order(checkpoint: Checkpoint) -> None:
+    """Raises: ModelError unless there is a file for each of the checkpoint's experts, the high-noise one's first."""
+    experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
+    names = [path_of(file).name for file in checkpoint.own_files.values()]
+    if len(experts) != len(names):
+        raise ModelError(
+            f"--transformer was given for {' and '.join(names)},",
+            f"and the model has {len(experts)} transformer{'s' if len(experts) > 1 else ''}",
+            "give it twice, the high-noise expert's first" if len(experts) > 1 else "give it once",
+        )
+    if len(names) == 2 and "low" in names[0].lower() and "high" in names[1].lower():
+        raise ModelError(f"{names[0]} was given first,", "but the first is the high-noise expert", "give the two the other way")
+
+
+def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
+    """Raises: ModelError if a file whose tensors have these shapes, by Wan's own names or diffusers', is not the transformer that
+    the checkpoint's `config` describes."""
+    makers = {makers_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
+    if any(len(makers.get(name, ())) < 2 for name in _NEEDED):
+        raise ModelError(
+            f"{file} holds no transformer of Wan:",
+            f"a file for --transformer has tensors such as {_QUERY.format(0)}",
+            "take a file with the diffusion model alone, or all of it in one, in Wan's own names",
+        )
+    found, expected = _features(makers), _expected(config)
+    if found != expected:
+        raise ModelError(
+            f"{file} is {_words(found)},",
+            f"and the model needs {_words(expected)}",
+            "take a preset of that model, or another file for --transformer",
+        )
+    is_controlled = "vace_layers" in config
+    if (_CONTROL in makers) != is_controlled:
+        what, other = ("is no VACE", "and the model is one") if is_controlled else ("is a VACE", "and the model is none")
+        preset = "that is none" if is_controlled else "of VACE"
+        raise ModelError(f"{file} {what}", other, f"take a preset {preset}, or another file for --transformer")
+
+
+def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
+    width, channels = shapes["patch_embedding.weight"][:2]
+    layers = sum(_QUERY.format(layer) in shapes for layer in range(len(shapes)))
+    return width, layers, channels, _PICTURE in shapes, _TWO_PICTURES in shapes
+
+
+def _expected(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bool]:
+    sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
+    return width_of(config), config["num_layers"], config["in_channels"], sees, sees_two
+
+
+def _words(features: tuple[int, int, int, bool, bool]) -> str:
+    width, layers, channels, sees, _ = features
+    sizes = f"{width} wide, {layers} layers, {channels} channels" + (", with a picture's tokens" if sees else "")
+    name = KNOWN.get(features)
+    return f"{name} ({sizes})" if name else f"a transformer of other sizes ({sizes})"

@@ -1,0 +1,191 @@
+"""Recognises which Wan a checkpoint is from its configurations alone, and refuses all others. Reads no file.
+
+The kinds differ in how a picture reaches the transformer: not at all; as a clean first latent frame at timestep 0 (2.2 TI2V); or
+as further input channels, a mask and the latents of a clip that is grey except for its pictures (I2V), to which 2.1 adds the
+output of a CLIP image encoder. They also differ in the number of transformers: one, or two with a boundary between.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from backend.checkpoints.checkpoint import Checkpoint, named_parts
+from backend.checkpoints.loras import LoraName
+from backend.chips import StepFlops
+from backend.errors import ModelError
+from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
+from backend.models.common.spec import Face
+from backend.models.spec import Configs, Kind, Need, refusal
+from backend.models.wan.original import check_own_files, original_name
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
+from presets import Preset
+
+TEXT_TOKENS = 512  # the transformer attends to 512 text positions, whatever the prompt's length
+VAE_SCALES = (8, 4)  # Wan 2.1's; its published vae/config.json is older than the entries that name them
+
+Conditioning = Literal["none", "first_frame", "channels"]
+PIPELINES = ("WanPipeline", "WanImageToVideoPipeline")
+TRANSFORMER, AUTOENCODER = "WanTransformer3DModel", "AutoencoderKLWan"
+NEEDED_ENTRIES = {
+    "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim"), "vae": ("z_dim",),
+    "text_encoder": ("d_model", "d_ff", "num_layers", "vocab_size"),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WanKind(Kind):
+    """One kind of Wan. `name` as in `KINDS`."""
+
+    scales: tuple[int, int] = VAE_SCALES
+    conditioning: Conditioning
+    has_image_encoder: bool = False
+
+
+CLIP: Mapping[str, Need] = {"video": "may"}  # whatever makes videos from text alone can begin at a clip's noise level
+KINDS = (
+    WanKind(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", takes=CLIP),
+    WanKind(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, takes={"image": "must"}),
+    WanKind(
+        name="wan2.1-flf2v",
+        tasks=("i2v",),
+        conditioning="channels",
+        has_image_encoder=True,
+        takes={"image": "must", "last_image": "must"},
+    ),
+    WanKind(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2, takes=CLIP),
+    WanKind(
+        name="wan2.2-i2v",
+        tasks=("i2v",),
+        conditioning="channels",
+        num_experts=2,
+        takes={"image": "must", "last_image": "may"},
+    ),
+    WanKind(
+        name="wan2.2-ti2v",
+        tasks=("t2v", "i2v"),
+        conditioning="first_frame",
+        takes={"image": "may", **CLIP},
+        continues=True,
+    ),
+)
+SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
+
+
+class WanFamily(Face):
+    """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
+
+    name = "wan"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.models.wan.model:WanModel"
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> WanKind:
+        check_networks(index, configs, TRANSFORMER)
+        transformer = configs["transformer"]
+        features = {
+            "conditioning": _conditioning(bool(index.get("expand_timesteps")), configs),
+            "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
+            "has_image_encoder": transformer.get("image_dim") is not None,
+        }
+        needs_last_image = transformer.get("pos_embed_seq_len") is not None
+        for kind in KINDS:
+            fits = all(getattr(kind, name) == value for name, value in features.items())
+            if fits and kind.needs("last_image") == needs_last_image:
+                return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
+        facts = features | {"needs_last_image": needs_last_image}
+        raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """See `Family`: a file with a transformer of Wan, by Wan's own names or diffusers', in place of the checkpoint's. Parts
+        of which no model_index.json tells are plain Wan's."""
+        if (checkpoint.index.get("_class_name") or PIPELINES[0]) not in self.pipelines:
+            return None
+        check_own_files(checkpoint)
+        return checkpoint
+
+    def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
+        """The kind of a preset's model, without its checkpoint."""
+        if configs["transformer"].get("_class_name", TRANSFORMER) != TRANSFORMER:
+            return None
+        own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
+        own["transformer_2"] = ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None]
+        own["expand_timesteps"] = set(preset.tasks) == {"t2v", "i2v"}
+        return self._kind(index_of(configs, **own), configs)
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        if part == "text_encoder":
+            return t5_shapes(configs[part])
+        if part == "vae":
+            channels = configs[part]["z_dim"]
+            return {"post_quant_conv.weight": (channels, channels, 1, 1, 1)}
+        if part == "image_encoder":
+            return {}
+        config = configs["transformer"]
+        width, patch = width_of(config), config.get("patch_size", (1, 2, 2))
+        last = f"blocks.{config['num_layers'] - 1}.ffn.net.0.proj.weight"
+        return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """See `Family`."""
+        tokens = step_geometry(request).num_tokens
+        return flops_of(configs["transformer"], tokens, tokens, branches)
+
+    def original_name(self, stem: str) -> str:
+        """A module's name in Wan's own checkpoints."""
+        return original_name(stem)
+
+    def lora_names(self, stem: str) -> tuple[LoraName, ...]:
+        """See `Family`. ComfyUI has the makers' names."""
+        return (LoraName(self.original_name(stem)),)
+
+
+WAN = WanFamily()
+
+
+def flops_of(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
+    """Self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward, once for
+    each branch."""
+    width, layers = width_of(config), config["num_layers"] * branches
+    attention = 4 * queries * keys * width * layers
+    cross = 4 * queries * TEXT_TOKENS * width * layers
+    projections = 2 * queries * width * width * 6 * layers
+    feed_forward = 2 * queries * width * config["ffn_dim"] * 2 * layers
+    return StepFlops(attention=attention, matmul=cross + projections + feed_forward, head_width=config["attention_head_dim"])
+
+
+def scales(configs: Configs) -> tuple[int, int]:
+    """Pixels per latent, in space and in time."""
+    space, time = VAE_SCALES
+    return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
+
+
+def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
+    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class; `transformer`
+    is the transformer's."""
+    check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
+    check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)
+    if "transformer_2" in configs:
+        _check_experts(configs["transformer"], configs["transformer_2"])
+
+
+def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    names = [name for name in first if not name.startswith("_") and first[name] != second.get(name)]
+    if names:
+        raise ModelError(
+            f"transformer_2/config.json says {names[0]}={second.get(names[0])},",
+            f"and transformer/config.json {first[names[0]]}: both experts must have one shape",
+            "give a checkpoint whose experts belong together",
+        )
+
+
+def _conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
+    latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
+    mask = scales(configs)[1]
+    if in_channels == 2 * latents + mask and not expands_timesteps:
+        return "channels"
+    if in_channels == latents:
+        return "first_frame" if expands_timesteps else "none"
+    raise channels_refusal(configs, latents, SUPPORTED)

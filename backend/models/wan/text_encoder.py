@@ -1,0 +1,103 @@
+"""Prompts to embeddings: the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as diffusers' Wan pipelines do.
+
+Wan attends to 512 text positions of which the padded ones are all equal: their embedding is zero. So one position stands
+for all of them, and its logit is raised by the logarithm of their number: the same softmax over far fewer positions.
+"""
+
+import dataclasses
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import ftfy
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import PartitionSpec as P
+from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
+
+from backend.models.common.modules import settings_of
+from backend.models.common.text import TIED, cut_notes, padded_ids
+from backend.models.common.text import TextEncoder as Tokenized
+from backend.models.wan.spec import TEXT_TOKENS
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+
+LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTokens:
+    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that belongs to the embeddings, or None
+    if L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
+
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    mask: np.ndarray | jax.ShapeDtypeStruct
+    bias: np.ndarray | None
+    notes: tuple[str, ...] = ()
+
+
+class TextEncoder(Tokenized):
+    """See `backend.models.common.text.TextEncoder`."""
+
+    _columns = (".o.weight", ".wo.weight", *TIED)
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tokenizer: PreTrainedTokenizerBase | None,
+        lengths: tuple[int, ...] = LENGTHS,
+        is_cleaned: bool = True,
+    ) -> None:
+        """With a tokenizer whose prompts are `is_cleaned` first, or taken as they are."""
+        with torch.device("meta"):
+            self._model = UMT5EncoderModel(UMT5Config(**settings_of(config))).eval()
+        self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
+
+    def tokenize(self, prompts: list[str]) -> TextTokens:
+        """The prompts' tokens, padded to the smallest compiled length that holds them all; without a tokenizer their shapes at
+        the full length."""
+        if self._tokenizer is None:
+            ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
+            return TextTokens(ids=ids, mask=ids, bias=None)
+        read = [clean_prompt(prompt) if self._is_cleaned else prompt for prompt in prompts]
+        tokens = [self._tokenizer(prompt)["input_ids"] for prompt in read]
+        notes = cut_notes([len(ids) for ids in tokens], TEXT_TOKENS)
+        tokens = [[*ids[: TEXT_TOKENS - 1], ids[-1]] if len(ids) > TEXT_TOKENS else ids for ids in tokens]
+        lengths = tuple(len(ids) for ids in tokens)
+        width = next(length for length in self._lengths if length > max(lengths) or length == TEXT_TOKENS)
+        ids = padded_ids(tokens, width, self._tokenizer.pad_token_id)
+        mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
+        return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), notes=notes)
+
+    @classmethod
+    def place(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+        """See `backend.models.common.text`; the bias of relative positions lies everywhere."""
+        return P() if "relative_attention_bias" in name else super().place(layout, name, shape)
+
+    def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
+        """Embeddings [B, L, D] of `TextTokens`, zero from each prompt's end on. Pure, to be compiled."""
+        hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
+        return hidden * mask[..., None].astype(hidden.dtype)
+
+
+def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
+    """[B, 1, 1, width]: 0 for tokens; the last position stands for all padded ones, the other padded ones are masked."""
+    if width == TEXT_TOKENS:
+        return None
+    bias = np.zeros((len(lengths), 1, 1, width), np.float32)
+    for row, length in zip(bias, lengths, strict=True):
+        row[0, 0, length:] = -np.inf
+        row[0, 0, -1] = np.log(TEXT_TOKENS - length)
+    return bias
+
+
+def clean_prompt(prompt: str) -> str:
+    """The prompt with broken Unicode repaired, HTML entities resolved twice and white space folded, as diffusers does for Wan."""
+    text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
+    return " ".join(text.split())

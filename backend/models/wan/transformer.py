@@ -1,0 +1,316 @@
+"""The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
+
+What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once per video. A
+token's timestep is the step's own, or 0 for the latent frames that are given (`expand_timesteps`, Wan 2.2 TI2V), so two time
+embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import ModelMixin, WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+from jax.sharding import PartitionSpec as P
+
+from backend.models.common.flat_attention import Positions
+from backend.models.common.modules import with_prefix
+from backend.models.common.step_cache import StepCache, describe_cache
+from backend.models.common.transformer import ClipTransformer, RunLayer
+from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
+from backend.models.wan.block import run_block
+from backend.runtime.mesh import Layout, placed
+from backend.runtime.torch_modules import call_module
+from backend.runtime.work import Put, Work
+from backend.weights.stacked import StackedWeights
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextContext:
+    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None if all
+    positions count alike; B is 2 under guidance, the prompt first. `image` is the same pair for the image encoder's tokens.
+    With `nag`, a scalar, B is 2 too, but there is one branch: see `TextKeys`."""
+
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    image: tuple[jax.Array, jax.Array] | None = None
+    nag: jax.Array | None = None
+
+    @property
+    def branches(self) -> int:
+        """How many velocities a step makes."""
+        return 1 if self.nag is not None else self.key.shape[1]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstFrames:
+    """The clean latent frames with which the video begins, [1, C, K, H, W], normalised: one of a picture, or those of a clip."""
+
+    latents: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageChannels:
+    """The mask and the latents of a clip that holds the pictures, [1, 4 + C, F, H, W]: further channels of the input."""
+
+    values: jax.Array
+
+
+Condition = FirstFrames | ImageChannels | None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all steps of one expert, guided or not, read besides the latents: the text's keys and values, the tokens' positions,
+    and the pictures, None if there are none."""
+
+    text: TextContext
+    positions: Positions
+    condition: Condition
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Time:
+    """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, then those of timestep 0 for the first
+    `still_tokens` tokens. They are spread over the tokens only where they are used, so that no [S, 6, D] is kept."""
+
+    embedding: jax.Array
+    modulation: jax.Array
+    still_tokens: int
+
+    def embedding_of(self, tokens: int) -> jax.Array:
+        """[1, S or 1, D]."""
+        return self._of_tokens(self.embedding, tokens)
+
+    def modulation_of(self, tokens: int) -> jax.Array:
+        """[1, S or 1, 6, D]."""
+        return self._of_tokens(self.modulation, tokens)
+
+    def _of_tokens(self, values: jax.Array, tokens: int) -> jax.Array:
+        if not self.still_tokens:
+            return values[None]
+        is_still = (jnp.arange(tokens) < self.still_tokens).reshape(-1, *[1] * (values.ndim - 1))
+        return jnp.where(is_still, values[1], values[0])[None]
+
+
+BLOCKS = "blocks."  # the prefix of the layers in the checkpoint
+WIDE = 3072  # channels from which copies are cut out before the product: the 1.3B is faster without (docs/lab/tpu-slices.md)
+
+
+def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
+    """Bytes of the matrices that every step uses in one layer, by name, those that gain most from a copy first."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    square, wide = width * width * itemsize, width * config["ffn_dim"] * itemsize
+    own = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
+    return own | text | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
+
+
+class Denoiser(ClipTransformer):
+    """The keys of its stacks are joined in their order by `prepare_text`."""
+
+    _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
+    _stacks = (BLOCKS,)
+    _text_stacks: ClassVar[tuple[str, ...]] = ()  # those whose layers see the text, if not all do
+    _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
+    _rows = ("to_out.0.weight", "ffn.net.2.weight")
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        with torch.device("meta"):
+            super().__init__(self._network.from_config(dict(config)), layout)
+        self._cuts_copies = self.heads * self.head_width >= WIDE
+        self._block = self._model.blocks[0]
+        self._attend_by_kernel(self._block)
+        config = self._model.config  # with the entries that an older file does not have
+        self._patch = config.patch_size
+        self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
+
+    def _attend_by_kernel(self, block: torch.nn.Module) -> None:
+        for attn in (block.attn1, block.attn2):
+            attn.set_processor(KernelAttention(self._layout))
+
+    def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
+        return weight_dtype(name, dtype)
+
+    def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
+        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it. Frames are
+        numbered from 0, unless `frame_angles` [F, channels of a head that stand for time] are given."""
+        with torch.no_grad():
+            tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
+        num_tokens = self.num_tokens(latent_shape)
+        if frame_angles is not None:
+            for table, function in zip(tables, (np.cos, np.sin), strict=True):
+                of_frames = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
+                table[0, :, 0, : frame_angles.shape[1]] = of_frames
+        padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
+        padded = [np.pad(table, padding) for table in tables]
+        cosine, sine = yield Put(padded, self._layout.sharding(self._layout.positions))
+        return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
+
+    def prepare_text(
+        self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
+    ) -> TextContext:
+        """Every layer's cross-attention keys and values, one stack's after the other's, for text embeddings [B, L, D] with logit
+        bias [B, 1, 1, L], and for the image encoder's tokens [pictures, tokens, D], if the model has one. The model attends to
+        these on their own, or together with the text if it has no separate keys for them."""
+        text = text.astype(weights.outer["proj_out.weight"].dtype)
+        embedded = self._embed_condition("text_embedder", weights, text)
+        image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
+        if image_tokens is not None and self._block.attn2.add_k_proj is None:
+            embedded, bias, image_tokens = *_one_sequence(image_tokens, embedded, bias), None
+
+        def one_layer(_, block: dict[str, jax.Array]):
+            parameters = with_prefix(self._gathered(block), "attn2.")
+            keys = call_module(self._block.attn2, parameters, text_keys, embedded)
+            if image_tokens is not None:
+                of_image = call_module(self._block.attn2, parameters, image_keys, image_tokens)
+                keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
+            return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
+
+        of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
+        key, value, *of_image = of_stacks[0] if len(of_stacks) == 1 else map(jnp.concatenate, zip(*of_stacks, strict=True))
+        pair = cast(tuple[jax.Array, jax.Array] | None, tuple(of_image) or None)
+        return TextContext(key=key, value=value, bias=bias, image=pair)
+
+    def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
+        return self._call_outer(f"condition_embedder.{name}", weights, value)
+
+    def place_text(self, shapes: TextContext) -> TextContext:
+        """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
+        sharding = self._layout.sharding(self._layout.stacked_text_heads)
+        keys = dataclasses.replace(shapes, bias=None)
+        return dataclasses.replace(placed(keys, sharding), bias=self._layout.whole(shapes.bias))
+
+    def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
+        text = context.text
+        return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
+
+    def _layers(self, weights: StackedWeights, context: Context) -> tuple:
+        """The layers' weights, and their keys and values of text and pictures."""
+        text = context.text
+        return weights.stacks[BLOCKS], text.key, text.value, text.image
+
+    def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
+        """Shapes and places of an empty cache for these conditions."""
+        shape = (text.branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
+        return describe_cache(self._layout, shape, text.key.dtype)
+
+    def _begin(
+        self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
+    ) -> tuple[tuple[jax.Array], _Time]:
+        """Padded tokens [B, S, D] and the time embeddings that they share. `FirstFrames` replace the first latent frames, at
+        timestep 0."""
+        condition = context.condition
+        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.branches)
+        still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
+        still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
+        return (self._pad(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
+
+    def _run_layer(
+        self,
+        hidden: jax.Array,
+        layer: tuple,
+        time: _Time,
+        bias: jax.Array | None,
+        positions: Positions,
+        nag: jax.Array | None = None,
+    ) -> jax.Array:
+        """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
+        block, key, value, image = layer
+        keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image, nag=nag), time.modulation_of(hidden.shape[1])
+        run = functools.partial(run_block, layout=self._layout)
+        hidden = call_module(self._block, self._gathered(block), run, hidden, keys, modulation, positions)
+        return self._layout.constrain(hidden, self._layout.tokens)
+
+    def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
+        velocity = self._project_out(weights, hidden, time.embedding_of(hidden.shape[1]))[:, : positions.num_tokens]
+        return _from_patches(velocity, shape, self._patch)
+
+    def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
+        """Tokens up to the layout's multiple, spread over the chips."""
+        padding = positions.cosine.shape[1] - hidden.shape[1]
+        padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
+        return self._layout.constrain(padded, self._layout.tokens)
+
+    def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
+        """Tokens [B, S, D]; the same latents for every guidance branch."""
+        kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
+        patches = to_patches(latents.astype(kernel.dtype), self._patch)
+        tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
+        return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
+
+    def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
+        """The step's time embedding, and that of timestep 0 if there are still tokens."""
+        timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
+        embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
+        return _Time(
+            embedding=self._layout.constrain(embedding, P()),
+            modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
+            still_tokens=still_tokens,
+        )
+
+    def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
+        """Patches of velocity [B, S, patch volume * C] float32."""
+        shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
+        hidden = self._call_outer("norm_out", weights, hidden.astype(jnp.float32))
+        hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
+        patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
+        return patches.astype(jnp.float32)
+
+
+def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, which is 0 for the pictures."""
+    image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
+    widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
+    return jnp.concatenate([image, text], axis=1), widened
+
+
+def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
+    """The transformer's input: the latents with the given frames in their places, or with a picture's channels after theirs."""
+    if isinstance(condition, FirstFrames):
+        return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
+    if isinstance(condition, ImageChannels):
+        return jnp.concatenate([latents, condition.values.astype(latents.dtype)], axis=1)
+    return latents
+
+
+def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype that a transformer's weight is kept in: diffusers keeps some parts in float32 whatever `dtype` is."""
+    keeps = WanTransformer3DModel._keep_in_fp32_modules
+    return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
+
+
+def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time embedding [N, D] and its projection [N, 6 D], float32, as `WanTimeTextImageEmbedding.forward` makes them."""
+    frequencies = embedder.timesteps_proj(timesteps)
+    time = embedder.time_embedder(frequencies.to(embedder.time_embedder.linear_1.weight.dtype))
+    time = time.to(embedder.time_proj.weight.dtype)
+    projected = embedder.time_proj(embedder.act_fn(time))
+    return time.float(), projected.float()
+
+
+def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
+    """[B, C, F, H, W] -> [B, S, C * patch volume], the order of a convolution kernel's weights."""
+    batch, channels, frames, height, width = latents.shape
+    t, h, w = patch
+    split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
+    return split.transpose(0, 2, 4, 6, 1, 3, 5, 7).reshape(batch, -1, channels * math.prod(patch))
+
+
+def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
+    """[B, S, patch volume * C] -> [B, C, F, H, W], the order of `proj_out`."""
+    _, _, frames, height, width = latent_shape
+    t, h, w = patch
+    split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)
+    return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(patches.shape[0], -1, frames, height, width)

@@ -1,0 +1,148 @@
+"""Wan's video autoencoders for TPUs, 2.1's and 2.2's: the layers that diffusers' module holds, in the order in which it runs
+them, on arrays as `kernels.causal_conv` takes them; every chip has a strip of columns.
+
+Each array is read once: a convolution also does the residual, the norm and the SiLU that follow it. Numerics are those of
+`backend.models.wan.vae` in bfloat16, except that the norms see float32 here. The layers themselves are in
+`backend.models.wan.vae_tpu_layers`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
+
+from backend.models.common.strip_layers import Caches, Chip, Weights
+from backend.models.common.strips import Strips, padded_vector
+from backend.models.wan.vae_tpu_layers import LayerRunner
+from backend.runtime.mesh import Layout
+from kernels.causal_conv import arrange_weight, swap_rows_and_columns
+from kernels.causal_conv_cut import padded_channels, padded_rows
+
+SPATIAL_SCALE = 8  # of the network; Wan 2.2's sees patches of pixels
+RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # Wan 2.2's blocks
+
+
+def can_run(config: Mapping[str, Any]) -> bool:
+    """Whether this module can run a VAE of this configuration."""
+    if config.get("attn_scales") or config["scale_factor_spatial"] != SPATIAL_SCALE * (config.get("patch_size") or 1):
+        return False
+    if config.get("is_residual"):
+        return all(config.get(name) == value for name, value in RESIDUAL.items())
+    return config.get("patch_size") is None
+
+
+def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
+    """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
+    arranged = dict(weights)
+    for name, module in vae.named_modules():
+        if isinstance(module, WanRMS_norm):
+            arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
+        elif isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d):
+            arranged |= _arranged_conv(name, weights)
+    return arranged
+
+
+def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    weight = weight if weight.ndim == 5 else weight[:, :, None]
+    if weight.shape[3] == 3:
+        return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
+    parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
+    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
+    split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
+    padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
+    # side by side: the query, the key and the value, or the two frames that a decoder makes of one
+    biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
+    return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
+
+
+def decode(
+    vae: AutoencoderKLWan, weights: Weights, latents: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
+) -> tuple[jax.Array, Caches]:
+    """Pixels [1, 3, F, height, width] in [-1, 1] of one latent frame [1, C, 1, H, W], not normalised, and the caches after it.
+
+    `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
+    """
+    height, width = latents.shape[3:]
+    size = height, width
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
+    pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
+    return pixels[None].clip(-1.0, 1.0), after
+
+
+def encode(
+    vae: AutoencoderKLWan, weights: Weights, pixels: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
+) -> tuple[jax.Array, Caches]:
+    """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it.
+
+    `pixels` [1, 3, F, height, width] in [-1, 1]; F is 1 for the first latent frame, with caches None, and 4 for all others.
+    """
+    pixels = _to_patches(pixels, vae.config.patch_size or 1)
+    height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])
+    size = height, width
+    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
+    moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
+    return moments[None], after
+
+
+def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
+    """[1, C, F, height, width] to [1, C * size * size, F, height / size, width / size], in diffusers' order of channels."""
+    batch, channels, frames, height, width = pixels.shape
+    parts = pixels.reshape(batch, channels, frames, height // size, size, width // size, size)
+    return parts.transpose(0, 1, 6, 4, 2, 3, 5).reshape(batch, -1, frames, height // size, width // size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How one latent frame of this `size` (height, width of the latents) goes through the network."""
+
+    vae: AutoencoderKLWan
+    strips: Strips
+    size: tuple[int, int]
+    interpret: bool
+
+    @property
+    def rows(self) -> int:
+        """Of the latents, in this module's sense of rows."""
+        return self.size[1] if self.strips.turned else self.size[0]
+
+    def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
+        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns
+        [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
+        strips, rows = self.strips, shrinks * self.rows
+        own = {name: _turned(name, value) if strips.turned else value for name, value in weights.items()}
+        widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
+
+        def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+            chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
+            runner = LayerRunner(chip, own, widths, caches, rows)
+            frames_out, channels = way(runner, self.vae, frames)
+            return self._as_pictures(frames_out[:, :, : runner.rows], channels, patch), runner.after
+
+        return strips.run(one_chip, own, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
+
+    def _as_pictures(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
+        """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` x `patch` pixels from each one.
+
+        Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
+        """
+        if patch == 1:
+            return self.strips.pictures(frames, channels)
+        first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
+        parts = first.reshape(-1, patch, patch, *first.shape[1:])  # diffusers' order: column and row of a true picture's patch
+        parts = parts.swapaxes(1, 2) if self.strips.turned else parts
+        columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])
+        parts = jnp.einsum("xwa,cabfwh->cbfxh", columns, parts)
+        return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.turned else "yhb,cbfxh->cfyx", rows, parts)
+
+
+def _turned(name: str, weight: jax.Array) -> jax.Array:
+    """An arranged convolution with rows and columns swapped; other weights unchanged."""
+    if weight.ndim != 3:
+        return weight
+    return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

@@ -1,0 +1,254 @@
+"""The layers of Wan's video autoencoders on one TPU chip, see `backend.models.common.strip_layers`. Wan 2.2's blocks add their
+input, made larger or smaller, to their output. How weights are arranged is `backend.models.wan.vae_tpu`'s."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import (
+    AvgDown3D,
+    DupUp3D,
+    WanAttentionBlock,
+    WanResample,
+    WanResidualDownBlock,
+    WanResidualUpBlock,
+)
+
+from backend.models.common.strip_layers import KEPT_FRAMES, Caches, Chip, Step, StripRunner, Weights
+from kernels.causal_conv import Epilogue, causal_conv, rms_norm
+from kernels.causal_conv_cut import padded_channels
+
+TEMPORAL_SCALE = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Step(Step):
+    """The input of a block's first module (`is_entered`) is kept for the `shortcut` of its last module, whose result is added to
+    that module's."""
+
+    is_entered: bool = False
+    shortcut: AvgDown3D | DupUp3D | None = None
+
+
+def _decoder_steps(decoder: Any) -> list[_Step]:
+    """Between the decoder's first convolution and its last."""
+    steps = _middle("decoder", decoder)
+    for index, block in enumerate(decoder.up_blocks):
+        name = f"decoder.up_blocks.{index}"
+        if isinstance(block, WanResidualUpBlock):
+            steps += _block(name, block, {"upsampler": block.upsampler})
+        else:
+            steps += [_Step(name=f"{name}.resnets.{place}", module=resnet) for place, resnet in enumerate(block.resnets)]
+            steps += [_Step(name=f"{name}.upsamplers.0", module=module) for module in block.upsamplers or ()]
+    return steps
+
+
+def _encoder_steps(encoder: Any) -> list[_Step]:
+    """Between the encoder's first convolution and its last."""
+    steps = []
+    for index, block in enumerate(encoder.down_blocks):
+        name = f"encoder.down_blocks.{index}"
+        if isinstance(block, WanResidualDownBlock):
+            steps += _block(name, block, {"downsampler": block.downsampler})
+        else:
+            steps.append(_Step(name=name, module=block))
+    return steps + _middle("encoder", encoder)
+
+
+def _block(name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: Mapping[str, WanResample | None]) -> list[_Step]:
+    modules = {**{f"resnets.{place}": resnet for place, resnet in enumerate(block.resnets)}, **sampler}
+    steps = [_Step(name=f"{name}.{place}", module=module) for place, module in modules.items() if module is not None]
+    steps[0] = dataclasses.replace(steps[0], is_entered=True)
+    steps[-1] = dataclasses.replace(steps[-1], shortcut=block.avg_shortcut)
+    return steps
+
+
+def _middle(name: str, network: Any) -> list[_Step]:
+    """The blocks between the two halves of the autoencoder."""
+    block = network.mid_block
+    places = {"resnets.0": block.resnets[0], "attentions.0": block.attentions[0], "resnets.1": block.resnets[1]}
+    return [_Step(name=f"{name}.mid_block.{place}", module=module) for place, module in places.items()]
+
+
+class LayerRunner(StripRunner):
+    """The caches are numbered in the convolutions' order; before the first frame there are none."""
+
+    def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
+        super().__init__(chip, weights, widths, before, rows)
+        self._entered: jax.Array | None = None  # the input of the current block
+
+    def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
+        """Pixels, or patches of them, from a latent frame; how many of the channels are real."""
+        pixels = self._whole("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+        return pixels, vae.config.out_channels
+
+    def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
+        """A latent frame's moments from pixels or patches of them; how many of the channels are real."""
+        self._later_frames = TEMPORAL_SCALE
+        return self._product("quant_conv", self._whole("encoder", frames, _encoder_steps(vae.encoder))), 2 * vae.config.z_dim
+
+    def _whole(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
+        """The first convolution, the steps, the last convolution."""
+        total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
+        _, normalised = self._through(steps, f"{name}.norm_out", total, normalised)
+        return self._summed(f"{name}.conv_out", normalised)
+
+    def _run(self, step: _Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
+        self._entered = total if step.is_entered else self._entered
+        return super()._run(step, total, normalised, following)
+
+    def _added(self, step: _Step, total: jax.Array) -> jax.Array:
+        block = step.module
+        added = total if block.in_dim == block.out_dim else self._product(f"{step.name}.conv_shortcut", total)
+        return added if step.shortcut is None else added + self._averaged(step.shortcut)
+
+    def _sample(self, step: _Step, total: jax.Array, following: str | None):
+        name, module = step.name, step.module
+        if isinstance(module, WanAttentionBlock):
+            total = self._attend(name, total)
+            return total, self._normalise(total, following)
+        if module.mode.startswith("down"):
+            total = self._smaller(name, module, total)
+            total = total if step.shortcut is None else total + self._averaged(step.shortcut)
+            return total, self._normalise(total, following)
+        if module.mode == "upsample3d":
+            total = self._more_frames(f"{name}.time_conv", total)
+        added = () if step.shortcut is None else self._repeated(step.shortcut)
+        outputs = self._convolve_after(None, f"{name}.resample.1", total, self._epilogue(following, *added), doubles=True)
+        self._rows *= 2
+        return outputs
+
+    @property
+    def _input(self) -> jax.Array:
+        assert self._entered is not None, "a block's first step keeps it"
+        return self._entered
+
+    def _repeated(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
+        """The block's input, for the upper and the lower of the two rows that each row becomes; equal frames and columns are
+        stored once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
+        entered = self._input
+        if shortcut.in_channels == shortcut.out_channels:
+            return entered, entered
+        assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
+        channels = padded_channels(shortcut.out_channels)
+        kinds = [_select(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind) for kind in range(2)]
+        if not self._chip.is_turned:
+            return kinds[0], kinds[1]
+        columns = jnp.stack(kinds, axis=2)  # the picture lies on its side: its rows are columns here
+        columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
+        return columns, columns
+
+    def _averaged(self, shortcut: AvgDown3D) -> jax.Array:
+        """The block's input, the mean of each four pixels; the channels of two frames become neighbours in one. Before
+        the first frame there is nothing."""
+        entered = self._input
+        if shortcut.factor == 1:
+            return entered
+        values = entered.astype(jnp.float32)
+        means = cast(jax.Array, sum(values[:, column::2, row::2] for column in range(2) for row in range(2))) / 4
+        means = means.astype(entered.dtype)
+        if shortcut.factor_t == 1:
+            return means
+        channels = padded_channels(shortcut.out_channels)
+        pairs = [(kind, means[place::2]) for kind, place in (((1, 0),) if len(means) == 1 else ((0, 0), (1, 1)))]
+        placed = (_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs)
+        return cast(jax.Array, sum(placed))
+
+    def _smaller(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
+        """Half as many columns and rows, and half as many frames if the block also shrinks time.
+
+        A convolution with steps of two that pads the right and the bottom is every other pixel of one that pads all around.
+        """
+        total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
+        total, self._rows = total[:, 1::2, 1::2], self._rows // 2
+        if module.mode == "downsample2d":
+            return total
+        place = len(self.after)
+        self.after[place] = total[-1:]
+        if self._before is None:
+            self._later_frames //= 2
+            return total
+        inputs = jnp.concatenate([self._before[place], total])
+        weight = self._weights[f"{name}.time_conv.weight"]  # [3, C, 1, N]
+        taps = [inputs[tap : tap + len(total) - 1 : 2] for tap in range(weight.shape[0])]
+        products = sum(
+            jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
+            for tap, part in zip(taps, weight, strict=True)
+        )
+        return self._only_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
+
+    def _more_frames(self, name: str, total: jax.Array) -> jax.Array:
+        """Two frames for each, from it and the two before it; the first frame of a video stays one."""
+        if self._before is None:
+            self._exchanged(jnp.zeros_like(total))
+            self._later_frames *= 2
+            return total
+        before = self._exchanged(total)
+        assert before is not None, "only the first call has none"
+        inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
+        weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
+        products = sum(
+            jnp.einsum("fwhc,cpn->fpwhn", inputs[tap : tap + len(total)], weight[tap], preferred_element_type=jnp.float32)
+            for tap in range(weight.shape[0])
+        )
+        products += self._weights[f"{name}.bias"][None, :, None, None]
+        doubled = products.reshape(-1, *products.shape[2:])
+        return self._only_rows(doubled).astype(total.dtype)
+
+    def _attend(self, name: str, total: jax.Array) -> jax.Array:
+        """One head over all of a frame's pixels: each chip's own queries, every chip's keys."""
+        hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
+        query, key, value = jnp.split(self._product(f"{name}.to_qkv", hidden), 3, axis=-1)
+        key, value = (self._everyones(array) for array in (key, value))
+        scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
+        scores *= self._widths[f"{name}.norm"] ** -0.5
+        is_real = jnp.arange(key.shape[2]) < self._rows
+        shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
+        attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
+        return total + self._product(f"{name}.proj", attended)
+
+    def _everyones(self, strip: jax.Array) -> jax.Array:
+        return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
+
+    def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
+        """A convolution that sees two frames back. Before the first frame there is nothing, so that part is left out."""
+        return self._convolve_after(self._exchanged(frames), name, frames, epilogue)
+
+    def _exchanged(self, frames: jax.Array) -> jax.Array | None:
+        """The frames kept at this place by the last call, None in the first call, in which zeros are kept before the present
+        ones."""
+        place = len(self.after)
+        if self._before is not None:
+            return self._exchange(place, frames)
+        missing = max(KEPT_FRAMES, self._later_frames) - 1
+        self.after[place] = jnp.pad(frames, ((missing, 0), (0, 0), (0, 0), (0, 0)))
+        return None
+
+    def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
+        weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]  # of one frame
+        return causal_conv(
+            frames,
+            before,
+            weight if before is not None else weight[:, -depth:],
+            self._weights[f"{name}.bias"],
+            self._edges(before, frames),
+            epilogue,
+            num_rows=self._rows,
+            doubles=doubles,
+            interpret=self._chip.interpret,
+        )
+
+    def _product(self, name: str, frames: jax.Array) -> jax.Array:
+        """A convolution over channels alone."""
+        product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
+        product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
+        return self._only_rows(product).astype(frames.dtype)
+
+
+def _select(frames: jax.Array, picked: jax.Array) -> jax.Array:
+    """[F, W, H, N] of the channels that `picked` [C, N] names, one at most for each: a product, because lanes move slowly."""
+    selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
+    return selected.astype(frames.dtype)

@@ -1,0 +1,49 @@
+"""The self-attention inside the blocks: of the driving clip to itself, and of the video to itself and to the clip's frames."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from backend.models.common.flat_attention import FLAT_HEADS, attend_flat
+from backend.models.wan.attention import KernelAttention
+from backend.runtime.driven_attention import ClipKeys, clip_attention, driven_attention
+from kernels.attention import AttentionOptions, attention_with_sums
+from kernels.qkv import HeadBounds
+
+
+class DrivenAttention(KernelAttention):
+    """A processor for `WanAttention`. diffusers' block has no way through for the clip: whoever calls a block puts `num_frames`
+    of the clip here before, and takes `made` from here after; or puts all layers' `keys` here, and the `layer`."""
+
+    num_frames: int | None = None
+    made: ClipKeys
+    keys: ClipKeys
+    layer: jax.Array
+
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        how = {"head_width": head_width, "num_keys": num_tokens}
+        if self.num_frames is not None:
+            attend = functools.partial(attend_flat, **how)
+            attended, self.made = clip_attention(self._layout, attend, *projected, self.num_frames, num_tokens)
+            return attended
+        attend = functools.partial(_attend_with_sums, **how)
+        return driven_attention(self._layout, attend, *projected, self.keys, self.layer)
+
+
+def _attend_with_sums(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bounds: HeadBounds | None,
+    layer: jax.Array | None,
+    *,
+    head_width: int,
+    num_keys: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Attention [B, S, W] of flat heads, and its log-sums: to the first `num_keys` keys, or to all of a `layer`."""
+    heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
+    count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
+    attended, sums = attention_with_sums(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))
+    return attended.reshape(*attended.shape[:2], -1), sums

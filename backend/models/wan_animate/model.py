@@ -1,0 +1,175 @@
+"""Animate-2's networks and the work of making a video with them: see `segments`, and before each segment's steps the driving
+clip's part goes through the transformer once.
+
+Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). There prompts are not cleaned, and pictures are
+brought to the image encoder's size whole, without the checkpoint's own preprocessor.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Generator
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+
+from backend.models.common.flat_attention import Positions
+from backend.models.common.networks import read_tokenizer
+from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
+from backend.models.common.whole_clip import WholeClipLane, transformer_part
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
+from backend.models.wan.conditions import branch_embeddings
+from backend.models.wan.image_encoder import ImageEncoder
+from backend.models.wan.model import Programs, text_lengths
+from backend.models.wan.text_encoder import TextEncoder
+from backend.models.wan.transformer import Context, ImageChannels, TextContext
+from backend.models.wan_animate.names import as_wan, plain_names
+from backend.models.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms, masked
+from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.schemas.drive import segments_of, words_of_clip
+from backend.schemas.request import GenerationRequest
+from backend.weights.read import checkpoint_shapes
+from backend.weights.stacked import StackedWeights
+
+DRIVE = "drive"
+"""Among the conditions: the latents of all segments of the driving clip, one after another, [1, C, F, H, W]. Then there is
+`drive_prompt_embeds`, and `drive_seen`, what the image encoder sees of the clip's first frame."""
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP's own training
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrivenPrograms(SegmentPrograms):
+    """Those of every video in segments, and `extract`, which makes the driving clip's keys."""
+
+    extract: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrivenLane(SegmentLane):
+    """With the driving clip's text and places, the same in all segments."""
+
+    clip_text: TextContext
+    clip_positions: Positions
+
+
+class AnimateModel(SegmentModel):
+    """One checkpoint of Animate-2 without its weights."""
+
+    _lane: ClassVar[type[SegmentLane]] = DrivenLane
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self._own_config = plan.configs["transformer"]
+        super().__init__(dataclasses.replace(plan, configs=as_wan(plan.configs)))
+
+    def _make_encoders(self, plan: ModelPlan) -> None:
+        lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
+        self._text_encoder = TextEncoder(plan.configs["text_encoder"], read_tokenizer(plan), lengths, is_cleaned=False)
+        self._image_encoder = None if config is None or not self.kind.has_image_encoder else ImageEncoder(config, None)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
+        denoiser = DrivenDenoiser(self._own_config, layout)
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler)
+        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.place_extracted)
+        return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
+
+    def _renamed(self, transformer: StackedWeights) -> Any:
+        return plain_names(checkpoint_shapes(transformer))
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        """See `WholeClipModel`; with what is encoded before each segment's steps."""
+        tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
+        if self._image_encoder is not None:
+            tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
+        return tokens, 1 + 2 * self.segment * segments_of(request)
+
+    def _texts(self, request: GenerationRequest) -> dict[str, str]:
+        """As Wan's, and the driving clip's."""
+        return {**super()._texts(request), "drive_prompt_embeds": words_of_clip(request)}
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; for the results see `DRIVE` and `segments.PICTURE`."""
+        programs = self._programs(request.is_guided)
+        conditions = yield from self._encode_texts(weights, request)
+        conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
+        sees = self._image_encoder is not None
+        if sees:
+            conditions["image_seen"] = yield from self._seen(weights, programs, pixels_of(inputs["image"][0], np.float32))
+        pieces = []
+        for frames in inputs["drive"][0].segments(segments_of(request), self.kind.segment_frames):
+            if sees and not pieces:
+                conditions["drive_seen"] = yield from self._seen(weights, programs, clip_pixels(frames[:1], np.float32))
+            pieces.append((yield from self._encode_clip(weights, programs, frames)))
+        conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
+        return conditions
+
+    def _seen(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
+        """Work: the image encoder's tokens [1, tokens, D] float32 of a picture [1, 3, 1, height, width] in [-1, 1]."""
+        pixels = seen_pixels(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
+        assert programs.embed_image is not None, "it sees pictures"
+        tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+        return (yield OnHost(as_float32, (tokens,)))
+
+    def _shared(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, lane: WholeClipLane
+    ) -> Generator[Effect, Any, dict[str, Any]]:
+        """See `SegmentModel`: the driving clip's text and places."""
+        programs = lane.programs
+        copies = programs.layout.size("dp")  # each guidance branch's chips make the same keys
+        embeddings, bias, seen = yield from self._clip_embeddings(conditions, copies)
+        pictures = () if self._image_encoder is None else (seen,)
+        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *pictures))
+        positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
+        return {"clip_text": text, "clip_positions": positions}
+
+    def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
+        """Work: as `branch_embeddings`, of so many copies of the driving clip's text, the last one in the bias."""
+        own = {"prompt_embeds": conditions["drive_prompt_embeds"]}
+        if "text_bias" in conditions:
+            own["text_bias"] = yield OnHost(lambda xp, bias: bias[-1:], (conditions["text_bias"],))
+        if "drive_seen" in conditions:
+            own["image_seen"] = conditions["drive_seen"]
+        embeddings, bias, seen = yield from branch_embeddings(own, 1, self.dtype)
+
+        def repeated(xp: Any, array: Any) -> Any:
+            return xp.repeat(array, copies, axis=0)
+
+        embeddings = yield OnHost(repeated, (embeddings,))
+        if bias is not None:
+            bias = yield OnHost(repeated, (bias,))
+        return embeddings, bias, seen
+
+    def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
+        """See `WholeClipModel`; beside the video the driving clip's frames, all of them on chips that exchange all heads, else
+        those that a group's queries may belong to."""
+        lengths, shape = super().attention_lengths(request), self._clip_shape(request)
+        denoiser = self._guided.denoiser
+        frame = denoiser.num_tokens(shape) // shape[2]
+        is_whole = lengths.queries >= denoiser.num_tokens(self.step_shape(request))
+        frames = shape[2] if is_whole else -(-lengths.queries // frame) + 1
+        return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
+
+    def _segment(
+        self, weights: Weights, request: GenerationRequest, lane: DrivenLane, index: int, carried: Any
+    ) -> Generator[Effect, Any, DrivenContext]:
+        """See `SegmentModel`: the channels, and the clip's keys in every layer."""
+        programs, layout, conditions = lane.programs, lane.layout, lane.conditions
+        channels = yield from self._channels(programs, weights["vae"], request, conditions[PICTURE], carried)
+        begin, end = index * self.segment, (index + 1) * self.segment
+        clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
+        shown = yield OnHost(functools.partial(masked, self.kind.scales[1]), (clip,))
+        channels, clip, shown = yield Put((channels, clip, shown), layout.replicated)
+        context = Context(text=lane.clip_text, positions=lane.clip_positions, condition=ImageChannels(values=shown))
+        keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
+        shared = cast(Context, lane.context)  # no windows
+        return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
+
+
+def seen_pixels(picture: np.ndarray, side: int) -> np.ndarray:
+    """What CLIP's encoder takes, [1, 3, side, side] float32, of a whole picture [1, 3, height, width] in [-1, 1]."""
+    resized = torch.nn.functional.interpolate(torch.from_numpy(picture), size=(side, side), mode="bicubic", align_corners=False)
+    mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
+    return (resized.numpy() * 0.5 + 0.5 - mean) / std

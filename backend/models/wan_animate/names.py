@@ -1,0 +1,58 @@
+"""The transformer of Animate-2 by diffusers' plain Wan: its configuration and its tensors' names. Reads no file.
+
+`WanAnimate2Transformer3DModel` has Wan's layers by names between those of Wan's makers and diffusers'. With those of diffusers'
+`WanTransformer3DModel` all that is made for Wan serves it too. Source: diffusers, transformer_wan_animate_2.py.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from backend.models.common.parts import renamed
+from backend.models.spec import Configs
+from backend.models.wan.original import OUTER_NAMES
+
+OWN_NAMES = (  # diffusers' name of plain Wan -> that of Animate-2
+    (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.ffn\.net\.0\.proj\.", ".ffn.0."),
+    (r"\.ffn\.net\.2\.", ".ffn.2."), (r"^(blocks\.\d+)\.norm2\.", r"\1.norm3."),
+    (r"^(blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
+)  # fmt: skip
+PICTURE_CHANNELS = 1280  # of the CLIP encoder's tokens
+
+
+def own_name(name: str) -> str:
+    """The name in a file of a tensor of `WanTransformer3DModel`."""
+    stem, dot, kind = name.rpartition(".")
+    outer = renamed(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else renamed(name, OUTER_NAMES)
+    return renamed(outer, OWN_NAMES)
+
+
+def plain_names(names: Iterable[str]) -> Callable[[str], str]:
+    """A function from a tensor's name in a file to plain Wan's, one of `names`; any other name stays."""
+    by_own = {own_name(name): name for name in names}
+    return lambda name: by_own.get(name, name)
+
+
+def as_wan(configs: Configs) -> dict[str, Mapping[str, Any]]:
+    """The configurations with the transformer's as that of a `WanTransformer3DModel`."""
+    return {**configs, "transformer": wan_config(configs["transformer"])}
+
+
+def wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of plain Wan with these layers."""
+    width, sees_pictures = config["dim"], config.get("use_img_emb", True)
+    return {
+        "patch_size": config.get("patch_size", (1, 2, 2)),
+        "num_attention_heads": config["num_heads"],
+        "attention_head_dim": width // config["num_heads"],
+        "in_channels": config["in_dim"],
+        "out_channels": config.get("out_dim", 16),
+        "text_dim": config.get("text_dim", 4096),
+        "freq_dim": config.get("freq_dim", 256),
+        "ffn_dim": config["ffn_dim"],
+        "num_layers": config["num_layers"],
+        "cross_attn_norm": config.get("cross_attn_norm", True),
+        "qk_norm": "rms_norm_across_heads",
+        "eps": config.get("eps", 1e-6),
+        "image_dim": PICTURE_CHANNELS if sees_pictures else None,
+        "added_kv_proj_dim": width if sees_pictures else None,
+    }

@@ -1,0 +1,121 @@
+"""Animate-1's networks and the work of making a video with them: see `segments`. Each has poses and faces of its own.
+
+With a clip and a mask the figure takes a place in that clip: all but what the mask says is given, and the first segment too
+begins with the clip's first frame. Whole frames of faces and of that clip are kept until their segment: what an autoencoder
+makes of a clip depends on the frame that it begins with, which is the one that the segment before ended with.
+
+Source: diffusers pipelines/wan/pipeline_wan_animate.py.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Generator
+from typing import Any, cast
+
+import numpy as np
+
+from backend.media.driving import in_segments
+from backend.models.common.pixels import as_float32, clip_pixels
+from backend.models.common.whole_clip import transformer_part
+from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.wan.transformer import Context, ImageChannels
+from backend.models.wan_animate.faces import AT_ONCE, SPAN, basis
+from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
+from backend.models.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost, Put
+from backend.schemas.drive import segments_of
+from backend.schemas.request import GenerationRequest
+
+POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"
+"""Among the conditions, of all segments one after another: the poses' latents [1, C, F, H, W]; faces, uint8 [segments, frames,
+side, side, 3]; and in a clip its frames, uint8 [segments, frames, height, width, 3], and what of their latents is given,
+float32 [segments, frames, H, W]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PosedPrograms(SegmentPrograms):
+    """Those of every video in segments; `motion` of a few faces, and the keys `face_keys` of a segment's."""
+
+    motion: Program
+    face_keys: Program
+
+
+class PosedModel(SegmentModel):
+    """One checkpoint of Animate-1 without its weights."""
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> PosedPrograms:
+        denoiser = PosedDenoiser(plan.configs["transformer"], layout)
+        program = functools.partial(Program, layout=layout, compiler=plan.compiler)
+        return super()._make_programs(
+            plan,
+            layout,
+            denoiser,
+            group=PosedPrograms,
+            motion=program("the face's motion", denoiser.motion, key="face_motion"),
+            face_keys=program("the face's keys", denoiser.face_keys, key="face_keys", places=denoiser.place_face),
+        )
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        """See `WholeClipModel`; with what is encoded before each segment's steps."""
+        tokens, _ = super()._encoded(request)
+        return tokens, 1 + 2 * self.segment * segments_of(request)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; for the results see `POSE` and `segments.PICTURE`."""
+        programs = self._programs(request.is_guided)
+        conditions = yield from self._encode_texts(weights, request)
+        conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
+        if self._image_encoder is not None:
+            pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
+            seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_seen"] = yield OnHost(as_float32, (seen,))
+        how = {"count": segments_of(request), "length": self.kind.segment_frames, "repeats_end": False}
+        poses = []
+        for frames in inputs["drive"][0].segments(**how):
+            poses.append((yield from self._encode_clip(weights, programs, frames)))
+        conditions[POSE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(poses))
+        conditions[FACES] = np.stack(list(inputs["face"][0].segments(**how)))
+        if inputs.get("video"):
+            conditions[BACKGROUND] = np.stack(list(in_segments(iter(inputs["video"][0]), **how)))
+            scale = self.kind.scales[0]
+            is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
+            conditions[KNOWN] = np.stack(list(in_segments(is_known, **how))).astype(np.float32)
+        return conditions
+
+    def _segment(
+        self, weights: Weights, request: GenerationRequest, lane: SegmentLane, index: int, carried: Any
+    ) -> Generator[Effect, Any, PosedContext]:
+        """See `SegmentModel`: the channels, the poses, and what is seen of faces."""
+        programs, layout, conditions = lane.programs, lane.layout, lane.conditions
+        clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
+        channels = yield from self._channels(programs, weights["vae"], request, conditions[PICTURE], carried, *clip)
+        begin, end = index * self.segment, (index + 1) * self.segment
+        pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
+        face = yield from self._face(programs, weights[transformer_part(0)], lane, conditions[FACES][index])
+        channels, pose = yield Put((channels, pose), layout.replicated)
+        shared, condition = cast(Context, lane.context), ImageChannels(values=channels)  # no windows
+        return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
+
+    def _face(
+        self, programs: PosedPrograms, weights: Any, lane: SegmentLane, frames: np.ndarray
+    ) -> Generator[Effect, Any, FaceKeys]:
+        """Work: what is seen of faces, uint8 [frames, side, side, 3]; without the prompt of blank ones."""
+        span = yield OnHost(basis, (weights.outer[SPAN],))
+        blank = [np.zeros_like(frames[:1])] if lane.is_guided else []
+        whole = np.concatenate([frames, *blank])
+        whole = np.concatenate([whole, np.repeat(whole[-1:], -len(whole) % AT_ONCE, axis=0)])
+        motions = []
+        for begin in range(0, len(whole), AT_ONCE):
+            faces = clip_pixels(whole[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
+            motions.append((yield Call(programs.motion, (weights, faces, span))))
+        motion = yield OnHost(functools.partial(_branches, len(frames), lane.is_guided), tuple(motions))
+        return (yield Call(programs.face_keys, (weights, motion)))
+
+
+def _branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
+    """Motion vectors [B, frames, out] of so many faces, and of as many blank ones, of which the first after them is one."""
+    whole = xp.concatenate(motions)
+    own = whole[None, :count]
+    return xp.concatenate([own, xp.repeat(whole[None, count : count + 1], count, axis=1)]) if is_guided else own

@@ -1,0 +1,69 @@
+"""Recognises Wan 2.2 Animate-1 from its configurations alone. Reads no file.
+
+A clip of poses drives it, and one of faces; with a clip and its mask the figure takes the place of the one under the mask.
+Source: diffusers pipelines/wan/pipeline_wan_animate.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.chips import StepFlops
+from backend.errors import ModelError
+from backend.models.common.parts import channels_refusal, check_classes, check_parts
+from backend.models.spec import Configs
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, flops_of, scales
+from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentKind
+from backend.schemas.geometry import latent_frames
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
+
+PIPELINES = ("WanAnimatePipeline",)
+TRANSFORMER = "WanAnimateTransformer3DModel"
+SEGMENT_FRAMES = 77
+FACE_SIDE, EVERY = 512, 5  # pixels of a face, and after how many layers one is seen, where config.json does not say
+SUPPORTED = "Wan 2.2 Animate, as diffusers lays it out"
+
+
+class WanPosedFamily(SegmentFamily):
+    """Animate-1. See `backend.models.spec.Family`."""
+
+    name = "wan-animate-poses"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.models.wan_animate.posed_model:PosedModel"
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
+        check_parts(index, configs, NEEDED_ENTRIES, "a whole checkpoint of Wan 2.2 Animate")
+        check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
+        transformer, (_, mask) = configs["transformer"], scales(configs)
+        if transformer["in_channels"] != 2 * configs["vae"]["z_dim"] + mask:
+            raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
+        every = transformer.get("inject_face_latents_blocks", EVERY)
+        if transformer["num_layers"] % every:
+            raise ModelError(
+                f"transformer/config.json says num_layers={transformer['num_layers']}:",
+                f"it must be a multiple of inject_face_latents_blocks={every}",
+                "give the checkpoint as its makers published it",
+            )
+        frames = index.get(SEGMENT, SEGMENT_FRAMES)
+        return SegmentKind(
+            name="wan2.2-animate-poses",
+            tasks=("i2v",),
+            takes={"image": "must", "drive": "must", "face": "must", "video": "may", "mask": "may"},
+            conditioning="channels",
+            has_image_encoder="image_encoder" in configs,
+            scales=scales(configs),
+            chunk=latent_frames(frames, mask) + 1,
+            segment_frames=frames,
+            face_side=transformer.get("motion_encoder_size", FACE_SIDE),
+        )
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Of one segment with the picture; what is seen of faces is a few tokens in a few layers, and is left out."""
+        geometry = step_geometry(request)
+        tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
+        return flops_of(configs["transformer"], tokens, tokens, branches)
+
+
+WAN_POSED = WanPosedFamily()

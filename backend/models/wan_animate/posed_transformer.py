@@ -1,0 +1,134 @@
+"""Animate-1's transformer: Wan's, with poses added to the video's tokens, and after every fifth layer a look at the face.
+
+Each token sees the face's few tokens of its own latent frame. The keys and values of these are made once a segment; in a step the
+tokens of all frames are seen with a mask, which costs less than dividing the tokens, that are spread over chips, by frames.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers import WanAnimateTransformer3DModel
+
+from backend.models.common.flat_attention import as_array
+from backend.models.common.transformer import layer_at
+from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
+from backend.models.wan_animate.faces import SPAN, face_tokens, motion_of
+from backend.runtime.mesh import Layout, placed
+from backend.runtime.torch_modules import call_module, torchax
+from backend.weights.stacked import StackedWeights
+
+ADAPTERS = "face_adapter."  # the prefix of what looks at faces in the checkpoint
+POSE = "pose_patch_embedding"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FaceKeys:
+    """Keys and values of the face's tokens, [adapters, B, frames x tokens, H, D]; of each latent frame as many."""
+
+    key: jax.Array
+    value: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PosedContext(Context):
+    """A `Context` with the poses' latents [1, C, F, H, W] of a segment, and what is seen of faces."""
+
+    pose: jax.Array
+    face: FaceKeys
+
+
+class PosedDenoiser(Denoiser):
+    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+
+    _network = WanAnimateTransformer3DModel
+    _stacks = (BLOCKS, ADAPTERS)
+    _text_stacks = (BLOCKS,)
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        super().__init__(config, layout)
+        self._adapter = self._model.face_adapter[0]
+        self._every = self._model.config.inject_face_latents_blocks
+
+    def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
+        return jnp.dtype(jnp.float32) if name == SPAN else weight_dtype(name, dtype)
+
+    def motion(self, weights: StackedWeights, faces: jax.Array, span: jax.Array) -> jax.Array:
+        """See `faces.motion_of`."""
+        return motion_of(self._model.motion_encoder, weights.outer, faces, span)
+
+    def face_keys(self, weights: StackedWeights, motion: jax.Array) -> FaceKeys:
+        """The keys and values that all adapters see, from a segment's motion vectors [B, frames, out]."""
+        tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
+
+        def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
+            keys = call_module(self._adapter, self._gathered(adapter), _keys, tokens)
+            key, value = (self._layout.constrain(array, self._layout.text_heads) for array in keys)
+            return None, (key, value)
+
+        key, value = jax.lax.scan(one_adapter, None, weights.stacks[ADAPTERS])[1]
+        return FaceKeys(key=key, value=value)
+
+    def place_face(self, shapes: FaceKeys) -> FaceKeys:
+        """Where the result of `face_keys` lies."""
+        return placed(shapes, self._layout.sharding(self._layout.stacked_text_heads))
+
+    def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
+        (hidden,), time = super()._begin(weights, latents, timestep, context)
+        kernel, bias = weights.outer[f"{POSE}.weight"], weights.outer[f"{POSE}.bias"]
+        patches = to_patches(context.pose.astype(kernel.dtype), self._patch)
+        poses = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
+        before = self.num_tokens(latents.shape) - poses.shape[1]  # the picture's
+        around = (before, hidden.shape[1] - before - poses.shape[1])
+        return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), self._layout.tokens),), time
+
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: PosedContext) -> jax.Array:
+        """See `ClipTransformer`: runs of layers, each of which looks at the face after its first."""
+        layers, run_layer, (hidden,) = self._layers(weights, context), self._layer_runner(time, context), tokens
+        frames = context.pose.shape[2] // self._patch[0] + 1
+        frame = jnp.arange(hidden.shape[1]) // (context.positions.num_tokens // frames)
+        frame = jnp.minimum(frame, frames - 1)  # padding counts to the last one
+
+        def one_run(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
+            first = number * self._every
+            (hidden,) = run_layer((hidden,), layer_at(layers, first))
+            hidden = self._look_at_face(weights, hidden, context.face, number, frame, frames)
+
+            def one_layer(hidden: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
+                return run_layer((hidden,), layer_at(layers, index))[0], None
+
+            return jax.lax.scan(one_layer, hidden, first + jnp.arange(1, self._every))[0], None
+
+        return jax.lax.scan(one_run, hidden, jnp.arange(self._model.config.num_layers // self._every))[0]
+
+    def _look_at_face(
+        self, weights: StackedWeights, hidden: jax.Array, face: FaceKeys, number: jax.Array, frame: jax.Array, frames: int
+    ) -> jax.Array:
+        """The tokens [B, S, D], of the latent frames `frame` [S] among so many `frames`, after one adapter."""
+        adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
+        of_keys = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
+        sees = frame[:, None] == of_keys
+        seen = call_module(self._adapter, self._gathered(adapter), _look, hidden, key, value, sees)
+        return self._layout.constrain(hidden + seen, self._layout.tokens)
+
+
+def _keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [B, F * N, H, D] of face tokens [B, F, N, D], as `WanAnimateFaceBlockAttnProcessor` makes them."""
+    normed = adapter.pre_norm_kv(tokens).flatten(1, 2)
+    key = adapter.norm_k(adapter.to_k(normed).unflatten(2, (adapter.heads, -1)))
+    return key, adapter.to_v(normed).unflatten(2, (adapter.heads, -1))
+
+
+def _look(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+    """What tokens [B, S, D] see of the keys [B, K, H, D] that `sees` [S, K] lets them."""
+    query = adapter.norm_q(adapter.to_q(adapter.pre_norm_q(hidden)).unflatten(2, (adapter.heads, -1)))
+    query, key, value, sees = (as_array(array) for array in (query, key, value, sees))
+    scores = jnp.einsum("bshd,bkhd->bhsk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.where(sees, scores, -jnp.inf), axis=-1)
+    seen = jnp.einsum("bhsk,bkhd->bshd", weights.astype(value.dtype), value)
+    return adapter.to_out(torchax().interop.torch_view(seen.reshape(*seen.shape[:2], -1)))

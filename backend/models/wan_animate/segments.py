@@ -1,0 +1,229 @@
+"""What both Animates share: a video in segments, each of which begins with the picture and goes on from the one before.
+
+A segment begins with the last pixel frame of the one before, which is decoded for that and encoded again. Then its steps are
+Wan's, from noise of its own. The picture is the first latent frame of every segment, and is left out of the video.
+
+Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
+"""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Generator
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
+from backend.models.common.whole_clip import WholeClipLane
+from backend.models.model import VIDEO, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
+from backend.models.wan.conditions import encode_frames, encode_pixels
+from backend.models.wan.model import Programs, WanModel
+from backend.models.wan.transformer import Context, Denoiser
+from backend.models.wan_animate.spec import SegmentKind
+from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.work import Call, Effect, OnHost, Work
+from backend.sampling.plan import PlannedStep
+from backend.sampling.solvers import SamplerState, StepInputs
+from backend.schemas.drive import OVERLAP, segments_of
+from backend.schemas.request import GenerationRequest
+from backend.schemas.windows import step_geometry
+
+PICTURE = "picture"
+"""Among the conditions: the picture's latents [1, C, 1, H, W]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentPrograms(Programs):
+    """Wan's programs, and `last_frame`, which cuts it out of decoded pixels."""
+
+    last_frame: Program
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentLane(WholeClipLane):
+    """What all steps of all segments share, with the conditions of which each segment takes its part."""
+
+    conditions: Conditions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentCarry:
+    """Which segment is next, the latents of the one before, and what its steps read, None until the first of them."""
+
+    index: int = 0
+    before: Any = None
+    ready: Context | None = None
+
+
+class SegmentModel(WanModel, abc.ABC):
+    """One checkpoint without its weights, whose videos are made in segments."""
+
+    kind: SegmentKind
+    segment: int
+    _lane: ClassVar[type[SegmentLane]] = SegmentLane
+
+    def __init__(self, plan: ModelPlan) -> None:
+        assert plan.kind.chunk is not None, "`of_preset` says it"
+        self.segment = plan.kind.chunk - 1
+        super().__init__(plan)
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout, denoiser: Denoiser, **own: Any) -> Any:
+        last = Program("the last frame", _last, key="last_frame", layout=layout, compiler=plan.compiler)
+        return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `WholeClipModel`: all segments one after another, each after the picture."""
+        batch, channels, num_frames, height, width = self.step_shape(request)
+        return batch, channels, num_frames * segments_of(request), height, width
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """A segment's, after the picture."""
+        batch, channels, num_frames, height, width = self._clip_shape(request)
+        return batch, channels, num_frames + 1, height, width
+
+    def _clip_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """That of a segment of a clip."""
+        return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
+
+    def decode_flops(self, request: GenerationRequest) -> float:
+        """See `Model`; all segments but the last are decoded a second time, for the frame that is carried on."""
+        return (2 * segments_of(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
+
+    def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
+        """Work: the picture's latents [1, C, 1, H, W] float32."""
+        picture = pixels_of(inputs["image"][0], self.dtype)
+        return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], picture))),)))
+
+    def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
+        """Work: the latents [1, C, F, H, W] float32 of one segment's frames, uint8 [F, height, width, 3]."""
+        encoders = programs.encode_first, programs.encode_next
+        return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
+
+    def lane(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+    ) -> Generator[Effect, Any, tuple[SegmentLane, SegmentCarry]]:
+        """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
+        lane, _ = yield from super().lane(weights, request, conditions, planned, None)
+        shared = {field.name: getattr(lane, field.name) for field in dataclasses.fields(lane)}
+        own = yield from self._shared(weights, request, conditions, lane)
+        carry = SegmentCarry() if carry is None else dataclasses.replace(carry, ready=None)
+        return self._lane(**shared, **own, conditions=conditions), carry
+
+    def _shared(
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, lane: WholeClipLane
+    ) -> Generator[Effect, Any, dict[str, Any]]:
+        """Work: further fields of the lane, the same for all segments."""
+        yield from ()
+        return {}
+
+    def _step(
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        lane: SegmentLane,
+        state: SamplerState,
+        row: StepInputs,
+        carry: SegmentCarry,
+        index: int,
+    ) -> Generator[Effect, Any, tuple[SamplerState, SegmentCarry]]:
+        """See `WholeClipModel`; before a segment's first step all is made that its steps read."""
+        if carry.ready is None:
+            carried = yield from self._last_frame(lane.programs, weights["vae"], carry.before)
+            ready = yield from self._segment(weights, request, lane, carry.index, carried)
+            carry = dataclasses.replace(carry, ready=ready)
+        own = dataclasses.replace(lane, context=carry.ready)
+        state, _ = yield from super()._step(weights, request, own, state, row, None, index)
+        return state, carry
+
+    @abc.abstractmethod
+    def _segment(
+        self, weights: Weights, request: GenerationRequest, lane: SegmentLane, index: int, carried: Any
+    ) -> Generator[Effect, Any, Context]:
+        """Work: what the steps of segment `index` read; `carried` is the last pixel frame [1, 3, 1, height, width] of the one
+        before, None for the first."""
+
+    def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
+        """Work: the last pixel frame [1, 3, 1, height, width] of a segment's latents, which begin with the picture's; None
+        without latents."""
+        if latents is None:
+            return None
+        pixels, caches = None, None
+        for index in range(1, self.segment + 1):
+            frame = yield OnHost(functools.partial(_frame, index), (latents,))
+            if caches is None:
+                pixels, caches = yield Call(programs.decode_first, (vae, frame))
+            else:
+                pixels, caches = yield Call(programs.decode_next, (vae, frame, caches))
+        return (yield Call(programs.last_frame, (pixels,)))
+
+    def _channels(
+        self,
+        programs: Programs,
+        vae: Any,
+        request: GenerationRequest,
+        picture: Any,
+        carried: Any,
+        background: np.ndarray | None = None,
+        is_known: np.ndarray | None = None,
+    ) -> Generator[Effect, Any, Any]:
+        """Work: the channels [1, 4 + C, 1 + F, H, W] float32 beside a segment's noisy latents: the picture's, then those of a
+        clip that begins with the `carried` frame, with a mask that says what of it is given. After that frame the clip is grey,
+        or the `background`, uint8 [F, height, width, 3], of which as much is given as `is_known` says, [F, H, W] float32."""
+        geometry, dtype = step_geometry(request), self.dtype
+        grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
+        first = None if carried is None else (yield OnHost(lambda xp, frame: frame.astype(dtype), (carried,)))
+
+        def pixels(begin: int, end: int) -> Any:
+            if begin == 0 and first is not None:
+                return first
+            if background is None:
+                return np.repeat(grey, end - begin, axis=2)
+            return clip_pixels(background[begin:end], dtype)
+
+        encoders = programs.encode_first, programs.encode_next
+        clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.kind.scales[1])
+        known = np.zeros((geometry.num_frames, *clip.shape[3:]), np.float32) if is_known is None else is_known.copy()
+        known[: 0 if carried is None else OVERLAP] = 1
+        return (yield OnHost(functools.partial(_segment_channels, self.kind.scales[1], known), (picture, clip)))
+
+    def settle(
+        self, weights: Weights, request: GenerationRequest, lane: SegmentLane, clean: Latents, carry: SegmentCarry
+    ) -> Generator[Effect, Any, SegmentCarry]:
+        """See `Model`: the next segment is made ready before its first step, from these latents."""
+        yield from ()
+        return SegmentCarry(index=carry.index + 1, before=clean[VIDEO])
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The latents without the picture's frame of each segment."""
+        return (yield OnHost(functools.partial(_without_pictures, self.segment + 1), (latents,)))
+
+
+def masked(channels: int, xp: Any, latents: Any) -> Any:
+    """So many channels of ones before latents [1, C, F, H, W]: all of them are given."""
+    return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
+
+
+def _last(pixels: jax.Array) -> jax.Array:
+    """The last one [1, 3, 1, height, width] of frames [1, 3, F, height, width]."""
+    return pixels[:, :, -1:]
+
+
+def _frame(index: int, xp: Any, latents: Any) -> Any:
+    return latents[:, :, index : index + 1]
+
+
+def _segment_channels(mask_channels: int, known: np.ndarray, xp: Any, picture: Any, clip: Any) -> Any:
+    """See `SegmentModel._channels`. A latent frame's pixel frames lie along the mask's channels; the first latent frame stands
+    for one of them, which fills all."""
+    whole = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
+    mask = whole.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
+    return xp.concatenate([masked(mask_channels, xp, picture), xp.concatenate([mask, clip], axis=1)], axis=2)
+
+
+def _without_pictures(chunk: int, xp: Any, latents: Any) -> Any:
+    shape = latents.shape
+    split = xp.asarray(latents).reshape(*shape[:2], -1, chunk, *shape[3:])
+    return split[:, :, :, 1:].reshape(*shape[:2], -1, *shape[3:])

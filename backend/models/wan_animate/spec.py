@@ -1,0 +1,109 @@
+"""Recognises Wan 2.2 Animate-2 from its configurations alone. Reads no file.
+
+Its transformer takes a noisy latent, a mask and a picture's latents, as Wan's image-to-video models do, and the keys and values
+that it has made of a driving clip before. Videos are made in segments, whose length the checkpoint's model_index.json may say.
+Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names `WanAnimate2Pipeline`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.chips import StepFlops
+from backend.errors import ModelError
+from backend.models.common.parts import channels_refusal, check_classes, check_parts
+from backend.models.common.spec import Face
+from backend.models.spec import Configs
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, flops_of, scales
+from backend.models.wan_animate.names import as_wan, own_name, wan_config
+from backend.schemas.geometry import latent_frames
+from backend.schemas.settings import VideoSettings
+from backend.schemas.windows import step_geometry
+from presets import Preset
+
+PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
+TRANSFORMER = "WanAnimate2Transformer3DModel"
+SEGMENT = "segment_frame_length"  # the entry of model_index.json, as diffusers' pipelines name the argument
+SEGMENT_FRAMES = 81  # its usual value
+NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
+SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentKind(WanKind):
+    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the picture's.
+    Faces are seen `face_side` pixels wide and high, by a kind that sees any."""
+
+    segment_frames: int
+    face_side: int | None = None
+
+
+class SegmentFamily(WanFamily):
+    """What both Animates' faces share."""
+
+    def of_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
+        """As any family's, with the preset's segments."""
+        kind = cast(SegmentKind | None, Face.of_preset(self, preset, configs))
+        if kind is None:
+            return None
+        assert preset.segment_frames is not None, "presets of these models say it"
+        return dataclasses.replace(
+            kind,
+            segment_frames=preset.segment_frames,
+            chunk=latent_frames(preset.segment_frames, preset.vae_scale_temporal) + 1,
+        )
+
+    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """None: its transformer lies in the checkpoint's folder."""
+
+
+class WanAnimateFamily(SegmentFamily):
+    """Animate-2. See `backend.models.spec.Family`."""
+
+    name = "wan-animate"
+    supports = SUPPORTED
+    pipelines = PIPELINES
+    transformers = (TRANSFORMER,)
+    body = "backend.models.wan_animate.model:AnimateModel"
+
+    def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
+        check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
+        check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
+        transformer, (_, mask) = configs["transformer"], scales(configs)
+        if transformer["in_dim"] != 2 * configs["vae"]["z_dim"] + mask:
+            raise channels_refusal(as_wan(configs), configs["vae"]["z_dim"], SUPPORTED)
+        sees_pictures = transformer.get("use_img_emb", True)
+        if sees_pictures and "image_encoder" not in configs:
+            raise ModelError(
+                "model_index.json names no image_encoder:",
+                "this transformer attends to what one sees of pictures",
+                "give a whole checkpoint of Animate-2",
+            )
+        frames = index.get(SEGMENT, SEGMENT_FRAMES)
+        return SegmentKind(
+            name="wan2.2-animate",
+            tasks=("i2v",),
+            takes={"image": "must", "drive": "must"},
+            conditioning="channels",
+            has_image_encoder=sees_pictures,
+            scales=scales(configs),
+            chunk=latent_frames(frames, mask) + 1,
+            segment_frames=frames,
+        )
+
+    def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
+        """As Wan's, by Animate-2's own names."""
+        if part != "transformer":
+            return super().distinctive_shapes(configs, part)
+        return {own_name(name): shape for name, shape in super().distinctive_shapes(as_wan(configs), part).items()}
+
+    def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
+        """Of one segment: the picture's and the video's tokens see each other, and the video's a frame of the clip."""
+        geometry = step_geometry(request)
+        frame = geometry.num_tokens // geometry.num_latent_frames
+        tokens = geometry.num_tokens + frame
+        return flops_of(wan_config(configs["transformer"]), tokens, tokens + frame, branches)
+
+
+WAN_ANIMATE = WanAnimateFamily()

@@ -1,0 +1,95 @@
+"""VACE's networks and the work of making a video with them: Wan's, and what the control blocks are shown beside it."""
+
+import dataclasses
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from backend.media.source import source_of
+from backend.models.common.context_windows import WindowPrograms
+from backend.models.common.flat_attention import Positions
+from backend.models.model import Conditions, Inputs, ModelPlan, Weights
+from backend.models.wan.model import Programs, WanModel
+from backend.models.wan.transformer import TextContext
+from backend.models.wan_vace.conditions import CONTROL, REFERENCES, control_of, encode_references, encode_source
+from backend.models.wan_vace.transformer import ControlContext, ControlledDenoiser
+from backend.runtime.mesh import Layout
+from backend.runtime.work import Call, Effect, OnHost, Put, Work
+from backend.schemas.request import GenerationRequest
+from backend.schemas.windows import Window
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlWindows:
+    """`WindowContexts`: each window is shown its own part of the `whole` control latents, behind those of the references."""
+
+    programs: WindowPrograms
+    length: int
+    lead: int
+    whole: ControlContext
+
+    def of(self, window: Window) -> Generator[Effect, Any, ControlContext]:
+        """See `WindowContexts`."""
+        place = np.int32(window.begin), np.zeros(self.length, np.float32), np.zeros(self.lead, np.float32) if self.lead else None
+        return dataclasses.replace(self.whole, control=(yield Call(self.programs.cut, (self.whole.control, *place))))
+
+
+class VaceModel(WanModel):
+    """One VACE checkpoint without its weights. Its latents have a frame before the video's own for each reference picture."""
+
+    def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
+        """Control blocks are as large as layers, and lie beside them."""
+        config = plan.configs["transformer"]
+        blocks = config["num_layers"] + len(config["vace_layers"])
+        return super()._plan_layouts(
+            dataclasses.replace(plan, configs={**plan.configs, "transformer": {**config, "num_layers": blocks}})
+        )
+
+    def _make_programs(self, plan: ModelPlan, layout: Layout) -> Programs:
+        return super()._make_programs(plan, layout, ControlledDenoiser(plan.configs["transformer"], layout))
+
+    def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `WholeClipModel`; with the references' frames."""
+        batch, channels, num_frames, height, width = super().latent_shape(request)
+        return (batch, channels, num_frames + len(request.references), height, width)
+
+    def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
+        """See `WholeClipModel`; every context window has the references' frames too."""
+        if request.window_frames is None:
+            return self.latent_shape(request)
+        batch, channels, num_frames, height, width = super().step_shape(request)
+        return (batch, channels, num_frames + len(request.references), height, width)
+
+    def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
+        tokens, _ = super()._encoded(request)
+        passes = 2 if request.inputs().keys() - {"references"} else 1
+        return tokens, passes * request.geometry().num_latent_frames + len(request.references)
+
+    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
+        """See `Model`; the modules `conditions` of Wan and of VACE list the results."""
+        conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
+        programs, vae = self._programs(request.is_guided), weights["vae"]
+        source = source_of(request, inputs)
+        conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
+        if request.references:
+            conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
+        return conditions
+
+    def _context(
+        self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
+    ) -> Generator[Effect, Any, ControlContext | ControlWindows]:
+        control = yield from control_of(conditions, self.dtype)
+        control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
+        whole = ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
+        if request.window_frames is None:
+            return whole
+        lead = len(request.references)
+        return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
+
+    def _finish(self, conditions: Conditions, latents: Any) -> Work:
+        """The latents without the references' frames."""
+        if REFERENCES not in conditions:
+            return latents
+        count = conditions[REFERENCES].shape[2]
+        return (yield OnHost(lambda xp, latents: latents[:, :, count:], (latents,)))

@@ -1,0 +1,164 @@
+"""VACE's transformer: Wan's, with a second stack of blocks that are shown the control latents.
+
+The control blocks run one after another on tokens of their own; what each hands over, its hint, is added to the video's tokens
+after one of the layers. The work goes through the layers in segments, each of which begins with such a layer: first its control
+block, then its layers, so that no hint outlives its layer.
+"""
+
+import copy
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from diffusers import WanVACETransformer3DModel
+
+from backend.models.common.flat_attention import Positions
+from backend.models.common.step_cache import StepCache, reuse_or_run
+from backend.models.common.transformer import layer_at
+from backend.models.wan.attention import TextKeys
+from backend.models.wan.block import run_block
+from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches
+from backend.runtime.mesh import Layout
+from backend.runtime.torch_modules import call_module
+from backend.weights.stacked import StackedWeights
+
+CONTROL_BLOCKS = "vace_blocks."  # their prefix in the checkpoint
+FIRST_IN = f"{CONTROL_BLOCKS}0.proj_in"  # the first one's matrix for the control tokens
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlContext(Context):
+    """A `Context` with what the control blocks see: `control` [1, 2 C + 64, F, H, W], and `scale`, a scalar by which their hints
+    are multiplied. Its text holds the layers' keys and values, then those of the control blocks."""
+
+    control: jax.Array
+    scale: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segments:
+    """`count` equal runs of layers, each `length` long and with a control block of its own; the first ones' numbers."""
+
+    control: int
+    count: int
+    layer: int
+    length: int
+
+
+def segments_of(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segments]:
+    """The layers in segments that begin at these; neighbours of one length together."""
+    lengths = [end - begin for begin, end in itertools.pairwise([*vace_layers, num_layers])]
+    control = 0
+    for length, same in itertools.groupby(lengths):
+        count = len(list(same))
+        yield Segments(control=control, count=count, layer=vace_layers[control], length=length)
+        control += count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Step:
+    """What all layers of one step read."""
+
+    weights: StackedWeights
+    time: Any
+    context: ControlContext
+
+
+class ControlledDenoiser(Denoiser):
+    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+
+    _network = WanVACETransformer3DModel
+    _stacks = (BLOCKS, CONTROL_BLOCKS)
+
+    def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
+        super().__init__(config, layout)
+        self._control_block = copy.deepcopy(self._model.vace_blocks[0])
+        self._control_block.proj_in = None  # here it is done once, before the first block
+        self._attend_by_kernel(self._control_block)
+        self._segments = tuple(segments_of(self._model.config.vace_layers, self._model.config.num_layers))
+
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
+        """See `ClipTransformer`."""
+        return self._run_all(_Step(weights=weights, time=time, context=context), *tokens)
+
+    def _reuse_or_run(
+        self,
+        weights: StackedWeights,
+        tokens: tuple[jax.Array],
+        time: Any,
+        context: ControlContext,
+        cache: StepCache,
+        threshold: jax.Array,
+    ) -> tuple[jax.Array, StepCache]:
+        """See `ClipTransformer`. In a step that is not spared the first layer runs twice: the first time without its hint, to see
+        what has changed."""
+        step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
+        first, num_tokens = self._run_numbered(step, hidden, 0), context.positions.num_tokens
+        rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all(step, hidden))
+        return first + rest, cache
+
+    def _run_all(self, step: _Step, hidden: jax.Array) -> jax.Array:
+        """The video's tokens [B, S, D] after all layers, from those before the first."""
+        control = self._first_control(step, hidden)
+        for segments in self._segments:
+
+            def one_segment(tokens, numbers, length=segments.length):
+                return self._run_segment(step, tokens, *numbers, length), None
+
+            controls = segments.control + jnp.arange(segments.count)
+            layers = segments.layer + segments.length * jnp.arange(segments.count)
+            (hidden, control), _ = jax.lax.scan(one_segment, (hidden, control), (controls, layers))
+        return hidden
+
+    def _first_control(self, step: _Step, hidden: jax.Array) -> jax.Array:
+        """The control tokens [B, S, D] before the first control block."""
+        outer = step.weights.outer
+        kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
+        patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
+        tokens = self._pad(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
+        tokens = tokens @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
+        return self._layout.constrain(hidden + tokens, self._layout.tokens)
+
+    def _run_segment(
+        self, step: _Step, tokens: tuple[jax.Array, jax.Array], block: jax.Array, layer: jax.Array, length: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """The video's and the control tokens after a control block and `length` layers from this one on."""
+        hidden, control = tokens
+        hint, control = self._run_control(step, control, block)
+
+        def one_layer(hidden, number):
+            return self._run_numbered(step, hidden, layer + number) + jnp.where(number == 0, hint, 0), None
+
+        hidden, _ = jax.lax.scan(one_layer, hidden, jnp.arange(length))
+        return hidden, control
+
+    def _run_numbered(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
+        """The video's tokens after the layer of this number."""
+        text, block = step.context.text, layer_at(step.weights.stacks[BLOCKS], index)
+        layer = (block, layer_at(text.key, index), layer_at(text.value, index), None)
+        return self._run_layer(hidden, layer, step.time, text.bias, step.context.positions, text.nag)
+
+    def _run_control(self, step: _Step, control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The hint of one control block, and the control tokens after it, [B, S, D] both."""
+        context, place = step.context, self._model.config.num_layers + index
+        text = context.text
+        keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
+        block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
+        run = functools.partial(_run_control_block, layout=self._layout)
+        made = call_module(self._control_block, block, run, control, keys, step.time.modulation_of(1), context.positions)
+        hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in made)
+        return hint * context.scale.astype(hint.dtype), control
+
+
+def _run_control_block(
+    block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One of diffusers' control blocks without its input projection: its hint, and the control tokens after it."""
+    control = run_block(block, control, text, modulation, positions, layout=layout)
+    return block.proj_out(control), control

@@ -1,0 +1,33 @@
+"""A video made block by block is what references give that keep everything, on one device and on several."""
+
+import pytest
+
+from tests.many_devices import asked, told_by
+
+CASES = {
+    "1,1,3,21,0,21,7": 1e-4,  # nothing is dropped: against diffusers' whole transformer with a mask
+    "1,1,1,8,0,8,8": 1e-4,
+    "1,1,3,6,0,21,5": 1e-5,
+    "1,1,3,12,3,21,6": 1e-5,
+    "1,1,3,12,3,13,7": 1e-5,  # the sink is turned on from the fifth block
+    "1,1,1,4,1,6,9": 1e-5,
+    "1,1,3,4,0,21,4": 1e-5,  # a block is no part of the window
+    "8,1,3,12,3,13,7": 1e-5,
+    "2,2,3,6,0,21,4": 1e-5,
+    "2,1,3,12,3,13,8,6": 1e-5,  # a new prompt makes the past anew, the sink but for its place stays
+}
+"""sp, tp, frames of a block, of the window, of the sink, in training, and blocks, and if there is one the block in which a new
+prompt makes the past anew; and what the velocities may differ by."""
+SLOW = ("1,1,1,8,0,8,8", "1,1,3,6,0,21,5", "1,1,3,12,3,21,6", "1,1,1,4,1,6,9")
+"""Of these each part occurs in another: one whose window rolls, one with a sink, one whose sink is turned, on one or more devices."""
+
+
+@pytest.fixture(scope="module")
+def differences(request) -> dict[str, float]:
+    """Of all cases that are asked for in this run of the tests."""
+    return told_by("tests.backend.models.causal_wan.rollout_run", *asked(request, "case"))
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES])
+def test_each_block_sees_what_it_should(differences, case):
+    assert differences[case] <= CASES[case]

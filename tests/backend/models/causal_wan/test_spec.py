@@ -1,0 +1,83 @@
+"""A causal checkpoint says how it was trained; what it does not say is Self-Forcing's, and what cannot be is refused."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import WanTransformer3DModel
+
+from backend.checkpoints.checkpoint import Checkpoint
+from backend.errors import ModelError
+from backend.models import of_preset, recognise
+from backend.models.causal_wan.spec import PIPELINES
+from backend.models.wan.original import file_names, makers_name, transformer_config
+from backend.models.wan.spec import NEEDED_ENTRIES
+from backend.schemas.request import example_request
+from presets import load_preset
+
+
+def kind_of(**transformer):
+    index = {"_class_name": PIPELINES[0]} | {part: ["diffusers", part] for part in NEEDED_ENTRIES}
+    configs = {part: dict.fromkeys(entries, 1) for part, entries in NEEDED_ENTRIES.items()}
+    configs["transformer"] |= {"in_channels": 16} | transformer
+    configs["vae"] |= {"z_dim": 16}
+    _, kind = recognise(Checkpoint(folder=Path("model"), index=index, configs=configs))
+    return kind
+
+
+def test_what_a_checkpoint_does_not_say_is_self_forcings():
+    kind = kind_of(_class_name="CausalWanTransformer3DModel")  # as the published one: none of the causal entries
+    assert (kind.name, kind.tasks, kind.takes) == ("wan2.1-live", ("t2v", "i2v"), {"image": "may"})
+    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches, kind.first_steps) == (3, 21, 0, 21, False, 1)
+
+
+def test_a_window_with_a_sink_is_read():
+    kind = kind_of(num_frames_per_block=3, local_attn_size=12, sink_size=3)
+    assert (kind.chunk, kind.window, kind.sink, kind.trained) == (3, 12, 3, 21)
+
+
+def test_longlives_window_and_what_it_does_at_a_new_prompt_are_read():
+    kind = of_preset(load_preset("longlive-1.3b-480p"))[1]
+    assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches) == (3, 12, 3, 240, True)
+    kind = of_preset(load_preset("causal-forcing-1.3b-480p"))[1]
+    assert (kind.chunk, kind.window, kind.first_steps) == (1, 21, 4)
+
+
+def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
+    """The published sizes, from shapes alone."""
+    config = load_preset("wan2.1-live-1.3b-480p").network_configs()["transformer"]
+    own = inspect.signature(WanTransformer3DModel.__init__).parameters
+    with torch.device("meta"):
+        state = WanTransformer3DModel.from_config({name: config[name] for name in config.keys() & own}).state_dict()
+    renamed = {f"model.{makers_name(name)}": tuple(value.shape) for name, value in state.items()}
+    found = transformer_config(renamed)
+    assert found == {name: config[name] for name in found}
+    names = file_names(state)
+    assert sorted(map(names, renamed)) == sorted(state) and all(names(name) == name for name in state)
+    assert transformer_config({name: tuple(value.shape) for name, value in state.items()}) is None  # not by Wan's own names
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"in_channels": 36}, "its transformer takes 36 channels and its VAE makes 16"),
+        ({"_class_name": "WanTransformer3DModel"}, "it has a WanTransformer3DModel"),
+        ({"local_attn_size": 3, "sink_size": 3}, "local_attn_size=3, sink_size=3"),
+        ({"local_attn_size": 4, "sink_size": 2}, "a block must find room in the window beside the sink"),
+        ({"local_attn_size": 30}, "the window must be no longer than in training"),
+        ({"num_frames_per_block": 0}, "num_frames_per_block=0"),
+    ],
+)
+def test_what_cannot_be_is_refused(entries, said):
+    with pytest.raises(ModelError, match=said):
+        kind_of(**entries)
+
+
+def test_a_steps_arithmetic_is_that_of_one_block_and_a_full_window():
+    preset = load_preset("wan2.1-live-1.3b-480p")
+    family, kind = of_preset(preset)
+    requests = [example_request(preset, num_frames=frames) for frames in (81, 969)]
+    one, other = (family.step_flops(preset.network_configs(), request, branches=1) for request in requests)
+    assert kind.chunk == 3 and one == other
+    assert one.attention == 4 * (3 * 1560) * (21 * 1560) * 1536 * 30

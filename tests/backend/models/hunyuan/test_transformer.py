@@ -1,0 +1,21 @@
+"""The transformer gives what diffusers' own class gives, on one device and on every kind of mesh."""
+
+import pytest
+
+from tests.many_devices import asked, told_by
+
+MESHES = ("1,1,1,1,1,1", "2,4,1,2,0,1", "2,2,2,2,0,0", "1,8,1,1,0,0", "2,2,1,2,1,1")
+MORE_MESHES = ("1,1,1,2,0,0", "2,4,1,2,1,0", "1,4,2,2,1,1")
+"""dp, sp, tp, guidance branches, whether there is a picture, and whether the padding has room for the tokens beside the video's;
+with two heads sp=4 and sp=8 exchange in pairs and gather the rest."""
+
+
+@pytest.fixture(scope="module")
+def differences(request) -> dict[str, float]:
+    """Of all meshes that are asked for in this run of the tests."""
+    return told_by("tests.backend.models.hunyuan.mesh_run", *asked(request, "mesh"))
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MORE_MESHES)])
+def test_the_velocity_is_diffusers_own(differences, mesh):
+    assert differences[mesh] <= 1e-4  # float32 sums in another order leave about 3e-6
