@@ -14,13 +14,13 @@ from pathlib import Path
 
 import httpx2
 
+from backend.catalog.weights_here import has_weights
 from backend.engine.disk import RESERVE_BYTES, gigabytes, needed_bytes
 from backend.host_memory import memory_of_machine
 from backend.imports import installed_version
 from backend.schemas.check import Check
 from backend.schemas.request import example_request
 from backend.settings import PROJECT_FOLDER, Settings, module_environment
-from backend.stock.weights_here import has_weights
 from backend.workers.unused_accelerator import Surroundings, pinned
 from presets import Preset, list_presets
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from backend.catalog.catalog import Entry, bytes_of, entries, licences_of
 from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
     cached_file,
@@ -24,7 +25,6 @@ from backend.checkpoints.verify import Verification, verify
 from backend.errors import RequestError
 from backend.models import completed, recognise
 from backend.settings import from_environment
-from backend.stock.catalogue import Entry, bytes_of, entries, licences_of
 from presets import list_presets
 
 

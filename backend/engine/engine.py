@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from backend.catalog.models import Models, sources_of
+from backend.catalog.weights_here import check_here, has_weights
 from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
 from backend.cluster.machines import Cluster
 from backend.engine.cleaning import Cleaner
@@ -43,8 +45,6 @@ from backend.schemas.shots import is_made
 from backend.schemas.upscaling import upscaler_of
 from backend.schemas.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.settings import from_environment
-from backend.stock.models import Models, sources_of
-from backend.stock.weights_here import check_here, has_weights
 from backend.workers.orphans import end_orphans
 from presets import Preset
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from backend.catalog.weights_here import fits
 from backend.engine.cleaning import NO_LIMITS, Limits
 from backend.schemas.worker import Hosts, WorkerOptions
 from backend.settings import Settings
 from backend.shares import Share
-from backend.stock.weights_here import fits
 from backend.workers.process import WorkerPlan
 from presets import Preset, list_presets
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from backend.catalog.weights_here import fits
 from backend.checkpoints.own_file import source_with
 from backend.errors import ModelError
 from backend.models.wan.original import makers_name
@@ -17,7 +18,6 @@ from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.model_files import check_model
 from backend.settings import from_environment
-from backend.stock.weights_here import fits
 from presets import LoraChoice
 from tests.parity.tiny_runs import Tiny, latents_of
 

@@ -1,12 +1,12 @@
-"""Which presets can be run here, and why the others cannot. `backend.stock.weights_here` looks for weights."""
+"""Which presets can be run here, and why the others cannot. `backend.catalog.weights_here` looks for weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from backend.catalog.weights_here import has_weights
 from backend.errors import RequestError
 from backend.schemas.control import extends
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.stock.weights_here import has_weights
 from presets import Preset, list_presets
 from presets.loader import Task
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from backend.stock.models import ModelRow
+from backend.catalog.models import ModelRow
 from presets import Preset
 from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import text_button

@@ -2,10 +2,10 @@
 
 import pytest
 
-from backend.stock.catalogue import Entry
-from backend.stock.compatibility import compatibility
-from backend.stock.downloads import Download
-from backend.stock.models import ModelRow
+from backend.catalog.catalog import Entry
+from backend.catalog.compatibility import compatibility
+from backend.catalog.downloads import Download
+from backend.catalog.models import ModelRow
 from presets import list_presets
 from wan_ui.desk.visit import Visit
 from wan_ui.models.html import models_html, name_of

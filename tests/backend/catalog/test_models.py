@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from backend.catalog import catalog
+from backend.catalog.catalog import entries
 from backend.errors import RequestError, StudioError
-from backend.stock import catalogue
-from backend.stock.catalogue import entries
 from presets import load_preset
 from tests.backend.conftest import request, wait_for
 from tests.fake_hub import REPOSITORY, FakeHub
@@ -22,7 +22,7 @@ def home(tmp_path, monkeypatch, hub: FakeHub) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
-    monkeypatch.setattr(catalogue, "list_presets", lambda: [load_preset("wan-tiny"), BIG])
+    monkeypatch.setattr(catalog, "list_presets", lambda: [load_preset("wan-tiny"), BIG])
     return tmp_path / "home"
 
 
@@ -51,7 +51,7 @@ def test_a_model_that_a_job_needs_stays(make_engine, home, close_gate, monkeypat
     close_gate("a held square")
     engine = make_engine()
     fetched(engine)
-    monkeypatch.setattr("backend.stock.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
+    monkeypatch.setattr("backend.catalog.models.find_preset", lambda name: BIG)  # the job's, as far as files are concerned
     job = engine.submit(request("a held square"))
     with pytest.raises(StudioError, match="is needed by a video that waits or is being made"):
         engine.remove_model(REPOSITORY)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from backend.catalog.weights_here import check_here, has_weights
 from backend.checkpoints.hub import torch_source
 from backend.engine.options import first_preset
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, example_request
-from backend.stock.weights_here import check_here, has_weights
 from presets import LoraChoice, load_preset
 from tests.hub_runs import DEMO, WEIGHTS
 

@@ -1,4 +1,4 @@
-"""Downloads one checkpoint or LoRA file: `python -m backend.stock.download_run SOURCE`, a process started by the engine.
+"""Downloads one checkpoint or LoRA file: `python -m backend.catalog.download_run SOURCE`, a process started by the engine.
 
 In a process of its own, because receiving and hashing gigabytes would delay the page. Writes JSON lines to standard output:
 {"bytes": [DONE, TOTAL]} while it works, and last {"done": true} or {"cause": TEXT, "fix": TEXT}. It ends when its standard input

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from backend.catalog.catalog import bytes_of, entries
 from backend.checkpoints import hub_file
-from backend.stock.catalogue import bytes_of, entries
 
 DISTILLED = "Lightricks/LTX-2.5-Diffusers"
 BASE = f"{DISTILLED}#transformer_full"

@@ -22,7 +22,7 @@ from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 
 Phase = Literal["waiting", "asking", "running", "pausing", "failed"]
 """`asking`: the Hub is asked for sizes, no byte has come yet."""
-_MODULE = "backend.stock.download_run"
+_MODULE = "backend.catalog.download_run"
 _END_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)

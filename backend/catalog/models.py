@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from backend.catalog.catalog import Entry, entries
+from backend.catalog.compatibility import Compatibility, compatibility
+from backend.catalog.downloads import Download, Downloads
 from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.worker import Device
 from backend.settings import Settings
-from backend.stock.catalogue import Entry, entries
-from backend.stock.compatibility import Compatibility, compatibility
-from backend.stock.downloads import Download, Downloads
 from presets.needs import needs_of
 
 LOOK_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from backend.catalog import download_run
+from backend.catalog.downloads import Download, Downloads
 from backend.checkpoints.hub import cached_model
 from backend.errors import ModelError
 from backend.settings import from_environment
-from backend.stock import download_run
-from backend.stock.downloads import Download, Downloads
 from tests.backend.conftest import wait_for
 from tests.clock import is_within
 from tests.fake_hub import REPOSITORY, FakeHub, Sent

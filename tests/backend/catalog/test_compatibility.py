@@ -2,9 +2,9 @@
 
 import pytest
 
+from backend.catalog.compatibility import _num_devices, compatibility
 from backend.chips import SLICES
 from backend.schemas.worker import Device
-from backend.stock.compatibility import _num_devices, compatibility
 from presets import Preset, list_presets
 from presets.needs import needs_of
 
