@@ -1,6 +1,6 @@
 """A second kind of link, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
 
-It needs nothing of the house but its line in `backend.fleet.links.LINKS`.
+It needs nothing of the house but its line in `backend.worker_pool.transports.LINKS`.
 """
 
 import os
@@ -8,8 +8,8 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from backend.fleet.links import OnExit, OnMessage
 from backend.schemas.request import find_preset
+from backend.worker_pool.transports import OnExit, OnMessage
 from backend.workers.channel import Channel
 from backend.workers.loop import Worker
 from backend.workers.messages import Message, Stop

@@ -133,7 +133,7 @@ class _Held:
 
 
 class Fleet(Protocol):
-    """The workers, to which each machine adds one: `backend.fleet.fleet.Fleet`."""
+    """The workers, to which each machine adds one: `backend.worker_pool.pool.Fleet`."""
 
     def take_in(self, plan: WorkerPlan) -> None:
         """Starts one more worker. Raises: OSError if it cannot be started."""

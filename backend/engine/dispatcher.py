@@ -20,10 +20,10 @@ from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
-from backend.fleet.fleet import Fleet
 from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
 from backend.schemas.request import GenerationRequest, check_current_limits
 from backend.schemas.shape import Shape
+from backend.worker_pool.pool import Fleet
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class SliceLink:
-    """See `backend.fleet.links.Link`."""
+    """See `backend.worker_pool.transports.Link`."""
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit

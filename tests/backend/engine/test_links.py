@@ -2,9 +2,9 @@
 
 import pytest
 
-from backend.fleet.links import LINKS
 from backend.schemas.events import Cancelled, Finished, Step
 from backend.shares import Share
+from backend.worker_pool.transports import LINKS
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink
 

@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from backend.engine import dispatcher
-from backend.fleet.links import LINKS
 from backend.schemas.events import Failed, Finished, Interrupted, Queued
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts
 from backend.shares import Share
+from backend.worker_pool.transports import LINKS
 from backend.workers.death import LOST
 from backend.workers.messages import Facts, Run
 from tests.backend.conftest import all_events, request, wait_for

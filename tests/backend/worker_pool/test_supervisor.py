@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.fleet import supervisor as supervisor_module
-from backend.fleet.supervisor import Supervisor
 from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Interrupted, Loading, Step
 from backend.settings import PROJECT_FOLDER, from_environment
+from backend.worker_pool import supervisor as supervisor_module
+from backend.worker_pool.supervisor import Supervisor
 from backend.workers import patience
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import all_events, request, wait_for

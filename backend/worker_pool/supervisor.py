@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backend.fleet.links import LINKS, Link
 from backend.host_memory import free_memory
 from backend.schemas.cues import Cue
 from backend.schemas.events import Event, Interrupted
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
+from backend.worker_pool.transports import LINKS, Link
 from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.patience import Patience

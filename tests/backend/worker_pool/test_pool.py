@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from backend.fleet.fleet import Fleet
-from backend.fleet.links import LINKS
-from backend.fleet.supervisor import WorkerLost
 from backend.schemas.events import Finished, Interrupted, Step
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
 from backend.settings import from_environment
+from backend.worker_pool.pool import Fleet
+from backend.worker_pool.supervisor import WorkerLost
+from backend.worker_pool.transports import LINKS
 from backend.workers.death import LOST
 from backend.workers.messages import Facts, JobEvent, Status
 from backend.workers.process import WorkerPlan

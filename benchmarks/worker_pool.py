@@ -1,4 +1,4 @@
-"""Measures how far one studio's queue keeps many workers busy: `python -m benchmarks.fleet --json FILE`.
+"""Measures how far one studio's queue keeps many workers busy: `python -m benchmarks.worker_pool --json FILE`.
 
 The real studio, engine and store, and workers that only sleep and write: each video takes `--seconds`, in `STEPS` steps with a
 preview each, and leaves a file. A hundred visitors want `--jobs` videos; `IN_LINE` may wait at a time, as the studio allows.
@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from urllib.request import HTTPCookieProcessor, build_opener
 
-from backend.fleet.links import LINKS
 from backend.schemas import events
 from backend.schemas.events import Decoding, Encoding, Finished, Step, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts, WorkerStatus
+from backend.worker_pool.transports import LINKS
 from backend.workers.messages import Alive, Facts, JobEvent, Message, Run, Status, decode, encode
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
@@ -205,7 +205,7 @@ def measure(workers: int, arguments: argparse.Namespace, folder: Path) -> dict:
     """One server with so many workers, and the pages that are open meanwhile."""
     options = ["--serve", "--folder", str(folder), "--workers", str(workers)]
     options += ["--jobs", str(arguments.jobs), "--seconds", str(arguments.seconds), "--in-line", str(arguments.in_line)]
-    server, url = start(lambda port: ["-m", "benchmarks.fleet", *options, "--port", str(port)], folder)
+    server, url = start(lambda port: ["-m", "benchmarks.worker_pool", *options, "--port", str(port)], folder)
     try:
         wait_until_ready(url)
         tick, measured, is_over = tick_of(url), Measured(), threading.Event()

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.fleet.supervisor import Supervisor, WorkerLost
 from backend.schemas.cues import Cue
 from backend.schemas.events import Event, Interrupted, Step, Upscaling
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Keeping, WorkerView
+from backend.worker_pool.supervisor import Supervisor, WorkerLost
 from backend.workers.messages import Expect, Foresee, Keep
 from backend.workers.process import WorkerPlan
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from backend.engine.engine import Engine
-from backend.fleet import supervisor as supervisor_module
 from backend.schemas.events import Finished, Step
 from backend.settings import PROJECT_FOLDER
+from backend.worker_pool import supervisor as supervisor_module
 from tests.backend.conftest import all_events, request, wait_for
-from tests.backend.fleet.test_supervisor import first_step, is_alive
+from tests.backend.worker_pool.test_supervisor import first_step, is_alive
 
 
 def standby_of(engine: Engine) -> int:
