@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from backend.multihost.transport import free_port
 from backend.schemas.worker import Hosts
 from backend.settings import PROJECT_FOLDER
-from backend.slice.link import free_port
 
 SECRET = "a secret of the tests that nobody guesses"
 

@@ -89,12 +89,12 @@ def test_the_light_layers_need_few_packages():
 
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
-    *("commands", "engine", "catalog", "worker_pool", "cluster", "slice", "workers", "trials", "tpu"),
+    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "trials", "tpu"),
     *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
-    *("commands", "engine", "catalog", "worker_pool", "cluster", "slice", "workers"),
+    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers"),
     *("checkpoints", "media", "rewriting", "schemas", GROUND),
 )
 FACES = re.compile(r"backend\.models(\.spec|\.\w+\.(action_)?spec)?")

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from backend.cluster.calls import Calls, Disconnected
 from backend.cluster.node import NodeMember, NodeWorker
 from backend.errors import RequestError, StudioError, one_line
+from backend.multihost.versions import fingerprint
 from backend.schemas.worker import Hosts, WorkerView
-from backend.slice.versions import fingerprint
 from backend.workers.process import WorkerPlan
 
 LINK = "cluster"

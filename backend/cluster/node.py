@@ -13,12 +13,12 @@ from itertools import chain
 from pathlib import Path
 
 from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
+from backend.multihost.member import Member
+from backend.multihost.transport import SliceLink, free_port
+from backend.multihost.versions import fingerprint
 from backend.schemas.worker import Hosts
 from backend.settings import Settings, from_environment
 from backend.shares import Share
-from backend.slice.link import SliceLink, free_port
-from backend.slice.member import Member
-from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Message, Run
 from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan, WorkerProcess

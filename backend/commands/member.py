@@ -5,8 +5,8 @@ import logging
 
 from backend.commands.arguments import secret_of_hosts
 from backend.errors import RequestError
+from backend.multihost.member import Member
 from backend.settings import from_environment
-from backend.slice.member import Member
 
 
 def member(arguments: argparse.Namespace) -> None:

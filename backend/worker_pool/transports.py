@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from backend.cluster.link import ClusterLink
-from backend.slice.link import SliceLink
+from backend.multihost.transport import SliceLink
 from backend.workers.messages import Message
 from backend.workers.process import WorkerPlan, WorkerProcess
 

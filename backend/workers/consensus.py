@@ -48,7 +48,7 @@ class SingleProcess(Consensus):
 
 
 class SeveralHosts(Consensus):
-    """The consensus of one of several processes; the first host's hub (`backend.slice.link`) passes on what they say."""
+    """The consensus of one of several processes; the first host's hub (`backend.multihost.transport`) passes on what they say."""
 
     is_alone = False
 

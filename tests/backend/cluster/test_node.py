@@ -10,9 +10,9 @@ import pytest
 from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
 from backend.cluster.transfer import Inbox, Piece, files_in, pieces_of
 from backend.media.video import read_frames
+from backend.multihost.versions import fingerprint
 from backend.schemas.events import Finished, ShotBegun, Step
 from backend.settings import from_environment
-from backend.slice.versions import fingerprint
 from backend.workers.messages import JobEvent, Run, Status
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import FAKE, request

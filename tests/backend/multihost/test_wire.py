@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from backend.slice.wire import Gone, Wire
+from backend.multihost.wire import Gone, Wire
 
 
 @pytest.mark.parametrize("greeting", [{"number": "\ud800"}, {"number": 7}, {}, {"number": "1", "then": {"proof": "\ud800"}}])

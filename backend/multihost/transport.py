@@ -1,6 +1,6 @@
 """The link to a worker on several hosts: its first process on this one, and the hub through which all of them keep in step.
 
-The members (`backend.slice.member`, one on each other host) come to the hub by themselves, again and again. When all are here
+The members (`backend.multihost.member`, one on each other host) come to the hub by themselves, again and again. When all are here
 the processes are started together. The end of one ends all: the supervisor then opens the next link, to which the members come.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.media.sound import MODEL_SOUND
+from backend.multihost.versions import difference, versions_here
+from backend.multihost.wire import Gone, Wire, WrongSecret
 from backend.schemas.live import FOLDER
 from backend.schemas.shots import FOLDER as SHOTS
 from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
 from backend.schemas.worker import HostPlace, Hosts, WorkerStatus
-from backend.slice.versions import difference, versions_here
-from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.consensus import FAILED
 from backend.workers.death import HOST_LOST, describe_code
 from backend.workers.messages import (

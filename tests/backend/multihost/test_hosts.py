@@ -17,12 +17,12 @@ import app
 from backend.commands.arguments import hosts_of
 from backend.commands.command_line import parse
 from backend.errors import ModelError, RequestError
+from backend.multihost import transport as slice_link
+from backend.multihost import wire
+from backend.multihost.member import _job_here
+from backend.multihost.transport import _job_for_members
+from backend.multihost.versions import difference, versions_here
 from backend.schemas.events import Cancelled, Failed, Finished, Interrupted, Step
-from backend.slice import link as slice_link
-from backend.slice import wire
-from backend.slice.link import _job_for_members
-from backend.slice.member import _job_here
-from backend.slice.versions import difference, versions_here
 from backend.workers.consensus import SeveralHosts
 from backend.workers.messages import Decide, Run, RunWithFiles
 from tests.backend.conftest import all_events, request, wait_for

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backend.errors import ModelError, StudioError
+from backend.multihost.versions import versions_here
+from backend.multihost.wire import Gone, Wire, WrongSecret
 from backend.schemas.worker import HostPlace, WorkerOptions
 from backend.settings import Settings
-from backend.slice.versions import versions_here
-from backend.slice.wire import Gone, Wire, WrongSecret
 from backend.workers.messages import Decide, Exit, Gather, Gathered, Hello, Leave, Message, Refused, Run, RunWithFiles, Start
 from backend.workers.patience import SILENCE_SECONDS
 from backend.workers.process import WorkerPlan, WorkerProcess
