@@ -40,7 +40,7 @@ def main() -> None:
 
 def _try_kernels() -> None:
     from backend.runtime.mesh import Layout, MeshPlan
-    from backend.trials.kernels import kernel_trials, option_trials, try_all
+    from backend.selftest.kernels import kernel_trials, option_trials, try_all
 
     devices = jax.devices()
     layout = Layout.over(MeshPlan(sp=len(devices)), devices)
@@ -50,7 +50,7 @@ def _try_kernels() -> None:
 
 def _step(name: str, memory: int | None) -> None:
     say({"progress": f"one step of {name}"})
-    from backend.trials.one_step import step_checks
+    from backend.selftest.one_step import step_checks
 
     try:
         _say_each("", step_checks(find_preset(name), memory, lambda text: say({"progress": text})))

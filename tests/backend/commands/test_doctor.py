@@ -18,8 +18,8 @@ from backend.commands.doctor import Sheet, broken_off, devices_check, devices_re
 from backend.commands.module_process import Ended, run_in_process
 from backend.schemas.check import Check, worst
 from backend.schemas.worker import Device
+from backend.selftest.one_step import step_checks, weights_check
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
-from backend.trials.one_step import step_checks, weights_check
 from backend.workers.unused_accelerator import Surroundings
 from presets import load_preset
 from tests.clock import is_within

@@ -6,8 +6,8 @@ import sys
 
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
+from backend.selftest.one_step import KeepingInspector, timed_step
 from backend.tpu.report import STEP, describe_slice
-from backend.trials.one_step import KeepingInspector, timed_step
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from backend.runtime.program import Compilation, Program, compile_now, compile_w
 from backend.runtime.work import Call
 from backend.schemas.check import Check
 from backend.schemas.request import GenerationRequest, example_request
+from backend.selftest.kernels import REPORT
 from backend.tpu.report import STEP, Inspector, Slice
-from backend.trials.kernels import REPORT
 from presets import Preset
 
 RUNS = 3

@@ -5,7 +5,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from backend.schemas.check import worst
-from backend.trials.kernels import REPORT, Outcome, kernel_trials, option_trials, try_all
+from backend.selftest.kernels import REPORT, Outcome, kernel_trials, option_trials, try_all
 from kernels import causal_conv as conv_module
 
 FAST_MATH = {"xla_cpu_enable_fast_math": False, "xla_cpu_enable_fast_min_max": True}

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from backend.selftest.one_step import step_checks
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
-from backend.trials.one_step import step_checks
 from presets import load_preset
 from tests.many_devices import without_quick
 
@@ -23,7 +23,7 @@ def test_a_step_is_timed_on_a_cpu():
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_the_chips_compiler_predicts_the_step_and_says_when_it_needs_more_than_the_chip_has():
-    words = [sys.executable, "-m", "tests.backend.trials.one_step_run"]
+    words = [sys.executable, "-m", "tests.backend.selftest.one_step_run"]
     done = subprocess.run(
         words, cwd=PROJECT_FOLDER, env=tpu_compiler_environment(without_quick()), capture_output=True, text=True, timeout=300
     )
