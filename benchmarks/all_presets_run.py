@@ -18,9 +18,9 @@ from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
-from backend.tpu.fingerprint import fingerprint
-from backend.tpu.live_rate import live_rate
-from backend.tpu.report import Inspector, Slice, describe_slice, report
+from backend.tpu_analysis.fingerprint import fingerprint
+from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis.report import Inspector, Slice, describe_slice, report
 from benchmarks.predicted import ProgramCost
 
 

@@ -1,7 +1,8 @@
 """Bundles of the decoders' convolutions on a v6e, read from libtpu's schedules: no TPU, no time measured.
 
 `python -m benchmarks.causal_conv` prints a table; shapes are one chip's of `v6e:2x4` at 1280 x 720 (Wan 2.1) and 1280 x 704
-(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu` over the schedule's cycles.
+(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu_analysis` over the schedule's
+cycles.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from backend.tpu.kernels_cost import CONVOLUTION_CYCLES, ELEMENT_CYCLES
+from backend.tpu_analysis.kernels_cost import CONVOLUTION_CYCLES, ELEMENT_CYCLES
 from benchmarks.static_schedule import ScheduleReader
 from kernels import causal_conv as module
 from kernels.causal_conv_cut import Cut, padded_channels, padded_rows

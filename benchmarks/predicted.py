@@ -60,7 +60,7 @@ class ProgramCost(_Data):
 
     @property
     def costs(self) -> dict[str, Any]:
-        """As `backend.tpu.report` has them."""
+        """As `backend.tpu_analysis.report` has them."""
         return self.model_dump(exclude={"fingerprint", "date", "repeats", "weight_argument_bytes"})
 
 

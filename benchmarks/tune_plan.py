@@ -27,7 +27,7 @@ from backend.pipeline.load import describe_model
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.schemas.request import GenerationRequest, example_request, find_preset
-from backend.tpu.report import STEP, Inspector, Slice, report
+from backend.tpu_analysis.report import STEP, Inspector, Slice, report
 
 
 def say(text: str) -> None:

@@ -21,8 +21,8 @@ from backend.pipeline.upscaler import Upscaler, read_model
 from backend.runtime.devices import described_devices
 from backend.runtime.program import Compilation, Program
 from backend.settings import from_environment
-from backend.tpu.hlo_cost import predict
-from backend.tpu.kernels_cost import KernelCost
+from backend.tpu_analysis.hlo_cost import predict
+from backend.tpu_analysis.kernels_cost import KernelCost
 
 
 class Costs:

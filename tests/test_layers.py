@@ -89,7 +89,7 @@ def test_the_light_layers_need_few_packages():
 
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
-    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu"),
+    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu_analysis"),
     *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
 )
 GROUND = "ground"

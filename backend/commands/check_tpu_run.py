@@ -10,8 +10,8 @@ from backend.commands.module_process import say
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
-from backend.tpu.live_rate import live_rate
-from backend.tpu.report import Inspector, describe_slice, remedies, report
+from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from backend.runtime.work import Call
 from backend.schemas.check import Check
 from backend.schemas.request import GenerationRequest, example_request
 from backend.selftest.kernels import REPORT
-from backend.tpu.report import STEP, Inspector, Slice
+from backend.tpu_analysis.report import STEP, Inspector, Slice
 from presets import Preset
 
 RUNS = 3

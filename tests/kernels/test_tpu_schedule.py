@@ -157,7 +157,7 @@ def test_the_schedule_is_no_longer_than_the_stored_one(is_again):
 @needs_libtpu
 @again
 def test_a_norm_of_tokens_waits_for_memory_alone(is_again):
-    """So `backend.tpu.kernels_cost` may count the bytes that it moves: a block of 256 tokens in and out, bfloat16."""
+    """So `backend.tpu_analysis.kernels_cost` may count the bytes that it moves: a block of 256 tokens in and out, bfloat16."""
     chip = chip_of("v6e:2x4")
     found = compiled("token norm", is_again, NORMS, sources=TOKEN_NORM)
     assert len(found) == 4

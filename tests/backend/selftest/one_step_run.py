@@ -7,7 +7,7 @@ import sys
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
 from backend.selftest.one_step import KeepingInspector, timed_step
-from backend.tpu.report import STEP, describe_slice
+from backend.tpu_analysis.report import STEP, describe_slice
 
 
 def main() -> None:

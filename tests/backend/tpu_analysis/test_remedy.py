@@ -1,7 +1,7 @@
 """What would fit is estimated, then compiled, and offered only where the compiler agrees."""
 
 from backend.schemas.request import GenerationRequest, example_request, find_preset
-from backend.tpu.remedy import Remedy, Shortage, find_remedies
+from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
 
 GIB = 2**30
 

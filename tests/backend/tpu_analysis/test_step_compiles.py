@@ -41,7 +41,7 @@ CASES = {preset: "v6e:2x4,denoise_step" for preset in CEILINGS} | {
 
 SOURCES = sorted(
     path
-    for folder in ("backend", "kernels", "presets", "tests/backend/tpu")
+    for folder in ("backend", "kernels", "presets", "tests/backend/tpu_analysis")
     for path in (PROJECT_FOLDER / folder).rglob("*.*")
     if path.suffix in (".py", ".json", ".toml")
 ) + [PROJECT_FOLDER / "benchmarks" / "all_presets.json"]
@@ -59,7 +59,7 @@ def compile_run(presets: Iterable[str], *words: str) -> dict[str, dict]:
     """The reports on these presets, by one process, because the start of libtpu and of the libraries takes longest."""
     cases = [f"{preset},{CASES[preset]}" for preset in presets]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.backend.tpu.compile_run", *cases, *words],
+        [sys.executable, "-m", "tests.backend.tpu_analysis.compile_run", *cases, *words],
         cwd=PROJECT_FOLDER,
         env=tpu_compiler_environment(without_quick()),
         capture_output=True,

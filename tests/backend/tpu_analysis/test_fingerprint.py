@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from backend.tpu.fingerprint import of_slice
+from backend.tpu_analysis.fingerprint import of_slice
 
 
 def slice_of(kind: str, *sides: int) -> list[SimpleNamespace]:

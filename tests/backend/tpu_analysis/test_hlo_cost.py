@@ -3,7 +3,7 @@
 import pytest
 
 from backend.chips import CHIPS, chip_of
-from backend.tpu.hlo_cost import parse, predict
+from backend.tpu_analysis.hlo_cost import parse, predict
 
 CHIP = CHIPS["v6e"]
 MODULE = """HloModule jit_f, is_scheduled=true

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.request import example_request
-from backend.tpu import live_rate as module
-from backend.tpu.live_rate import live_rate
+from backend.tpu_analysis import live_rate as module
+from backend.tpu_analysis.live_rate import live_rate
 from presets import load_preset
 
 PRESET = load_preset("wan2.1-live-1.3b-480p")

@@ -8,7 +8,7 @@ import re
 
 from backend.chips import Chip
 from backend.models.model import AttentionLengths
-from backend.tpu.hlo_cost import Instruction, largest_bytes
+from backend.tpu_analysis.hlo_cost import Instruction, largest_bytes
 from kernels.attention import bundles_a_tile, predicted_bundles
 
 KERNEL_CHIP = {"v5e": "v5e", "v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}

@@ -16,7 +16,7 @@ import jax
 from backend.runtime.program import Program
 from backend.settings import PROJECT_FOLDER
 
-_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
+_OF_TPU = tuple(PROJECT_FOLDER / "backend" / "tpu_analysis" / name for name in ("hlo_cost.py", "kernels_cost.py", "report.py"))
 _OF_ATTENTION = tuple(PROJECT_FOLDER / "kernels" / "attention" / name for name in ("block_sizes.py", "block_sizes.json"))
 _READERS = (PROJECT_FOLDER / "backend" / "chips.py", *_OF_TPU, *_OF_ATTENTION)
 

@@ -30,10 +30,10 @@ from backend.runtime.program import Compilation, Compiler, Program
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.two_sizes import at_step
 from backend.schemas.worker import AXES
-from backend.tpu.hlo_cost import predict
-from backend.tpu.kernels_cost import KernelCost
-from backend.tpu.published import published_step
-from backend.tpu.remedy import Remedy, Shortage, find_remedies
+from backend.tpu_analysis.hlo_cost import predict
+from backend.tpu_analysis.kernels_cost import KernelCost
+from backend.tpu_analysis.published import published_step
+from backend.tpu_analysis.remedy import Remedy, Shortage, find_remedies
 
 STEP = "denoise_step"  # the key of every family's program for one step
 REFINING_STEP = "refining_step"  # that of a step which refines a video at twice the size of those before

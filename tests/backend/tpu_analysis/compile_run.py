@@ -22,9 +22,9 @@ from backend.runtime.program import Compilation, Program
 from backend.runtime.work import Call
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.schemas.worker import AXES
-from backend.tpu import report as report_module
-from backend.tpu.fingerprint import fingerprint
-from backend.tpu.report import Inspector, describe_slice
+from backend.tpu_analysis import report as report_module
+from backend.tpu_analysis.fingerprint import fingerprint
+from backend.tpu_analysis.report import Inspector, describe_slice
 from benchmarks.predicted import read_rows
 
 KNOWN = Path(__file__).with_name("compiled.json")
