@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
     if is_serving(words):  # later starts import quickly, so that an error stays the only line
         announce_start(_TITLE, is_first=True)
-    from backend.commands.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
+    from backend.cli.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
     from backend.errors import RequestError, StudioError
     from backend.settings import use_data_dir
 
@@ -49,18 +49,18 @@ def main(words: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
     """Imports what the command needs, no more: the first page and the first error shall not wait."""
-    from backend.commands.command_line import IN_A_PROCESS
+    from backend.cli.command_line import IN_A_PROCESS
 
     if arguments.command in IN_A_PROCESS:
-        return resolve_name("backend.commands.stages:run_stage")(words)
+        return resolve_name("backend.cli.stages:run_stage")(words)
     if arguments.command not in _COMMANDS:
         return _serve(arguments)
-    return resolve_name(f"backend.commands.{_COMMANDS[arguments.command]}")(arguments)
+    return resolve_name(f"backend.cli.{_COMMANDS[arguments.command]}")(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.commands.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
+    from backend.cli.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.rewriting.choice import helper_of

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from backend.commands.module_process import compile_in_process, refuse_topology
+from backend.cli.module_process import compile_in_process, refuse_topology
 from backend.errors import StudioError
 from backend.schemas.request import find_preset
 from backend.settings import PROJECT_FOLDER

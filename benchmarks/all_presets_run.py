@@ -1,7 +1,7 @@
 """The part of `benchmarks.all_presets` that compiles one row: `python -m benchmarks.all_presets_run`, in a process of its own.
 
 The report is that of `check-tpu`, with two means over all steps of the video, and each program's fingerprint and day. Programs
-whose fingerprints are known are not compiled again. Writes JSON lines as `backend.commands.check_tpu_run` does.
+whose fingerprints are known are not compiled again. Writes JSON lines as `backend.cli.check_tpu_run` does.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from backend.commands.module_process import say
+from backend.cli.module_process import say
 from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
 from backend.schemas.request import example_request, find_preset

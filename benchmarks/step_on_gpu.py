@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.commands.module_process import say
+from backend.cli.module_process import say
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset

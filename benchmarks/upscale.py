@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.commands.module_process import compile_in_process
+from backend.cli.module_process import compile_in_process
 from backend.media.video import write_frames
 from backend.schemas.events import Finished
 from backend.schemas.finished import as_clip, larger

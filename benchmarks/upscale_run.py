@@ -14,7 +14,7 @@ import jax
 
 from backend.checkpoints.upscalers import find_upscaler
 from backend.chips import chip_of
-from backend.commands.module_process import say
+from backend.cli.module_process import say
 from backend.imports import hide_unused_libraries
 from backend.pipeline.memory import program_bytes
 from backend.pipeline.upscaler import Upscaler, read_model

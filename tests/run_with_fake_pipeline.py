@@ -5,8 +5,8 @@ import sys
 from functools import partial
 
 import app
-from backend.commands.command_line import parse
-from backend.commands.generate import generate
+from backend.cli.command_line import parse
+from backend.cli.generate import generate
 from backend.engine.engine import Engine
 
 if __name__ == "__main__":

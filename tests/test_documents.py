@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.commands import reference
+from backend.cli import reference
 from backend.schemas.settings import SETTINGS
 from backend.settings import PROJECT_FOLDER
 from tests.wan_ui import screenshots

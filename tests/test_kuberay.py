@@ -12,8 +12,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from backend.chips import SLICES
-from backend.commands.arguments import password_of
-from backend.commands.command_line import parse
+from backend.cli.arguments import password_of
+from backend.cli.command_line import parse
 from backend.settings import CACHE_VARIABLE, DATA_VARIABLE, PROJECT_FOLDER
 
 MANIFEST = PROJECT_FOLDER / "deploy" / "kuberay.yaml"

@@ -89,17 +89,17 @@ def test_the_light_layers_need_few_packages():
 
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
-    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu_analysis"),
+    *("cli", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu_analysis"),
     *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
-    *("commands", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers"),
+    *("cli", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers"),
     *("checkpoints", "media", "rewriting", "schemas", GROUND),
 )
 FACES = re.compile(r"backend\.models(\.spec|\.\w+\.(action_)?spec)?")
 MODELS = re.compile(r"backend\.models\.(\w+\.)?(\w+_)?model")
-PROCESSES = re.compile(r"backend\.commands\.\w+_run")  # each runs in a process of its own, and may bring jax there
+PROCESSES = re.compile(r"backend\.cli\.\w+_run")  # each runs in a process of its own, and may bring jax there
 FAMILY_NAMES = r"(?<![A-Za-z])[Ww]an(?=[A-Z0-9.\-' ]|$)|[Hh]unyuan|VACE|(?<![a-z])[Vv]ace(?![a-z])"
 TENSOR_NAMES = r"\bto_[qkv]\b|\battn[12]|\bffn\.|\bblocks\.|patch_embedding|proj_out|vision_model|embed_tokens"
 MODEL_NAMES = re.compile(rf"{FAMILY_NAMES}|UMT5|umt5|CLIP|{TENSOR_NAMES}")

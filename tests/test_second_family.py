@@ -228,12 +228,12 @@ def test_a_process_that_is_killed_loses_neither_pictures_nor_sound(checkpoint, l
         np.testing.assert_array_equal(latents[name], values)
 
 
-@pytest.mark.slow  # another family goes through the stages in tests/backend/commands/test_stages.py
+@pytest.mark.slow  # another family goes through the stages in tests/backend/cli/test_stages.py
 def test_the_three_stages_each_in_a_process_make_the_same_sound(checkpoint, loaded, tmp_path):
     list(pipeline.generate(a_request(), loaded, tmp_path / "whole", lambda: False))
     run = ["--run", str(tmp_path / "run"), "--data-dir", str(tmp_path / "data"), "--json"]
     for words in (["encode", "--preset", NAME, "--prompt", a_request().prompt], ["denoise", "--seed", "1"], ["decode"]):
-        _run(["backend.commands.stages_run", str(os.getpid()), *words, *run], checkpoint, dict(os.environ))
+        _run(["backend.cli.stages_run", str(os.getpid()), *words, *run], checkpoint, dict(os.environ))
     sounds = [(tmp_path / name / "stage3_sound.wav").read_bytes() for name in ("whole", "run")]
     assert sounds[0] == sounds[1] and read_facts(tmp_path / "run" / "video.mp4")
 
@@ -278,7 +278,7 @@ def test_the_form_offers_it_and_what_it_allows():
 
 
 def test_its_programs_are_compiled_into_files_and_used(checkpoint, tmp_path):
-    words = ["backend.commands.precompile_run", "--preset", NAME, "--output", str(tmp_path / "programs")]
+    words = ["backend.cli.precompile_run", "--preset", NAME, "--output", str(tmp_path / "programs")]
     (tmp_path / "programs").mkdir()
     found = _report(words, checkpoint, dict(os.environ))
     assert {file["program"] for file in found["files"]} >= {"the denoising step", "the first pixels", "the memory of a chunk"}
@@ -290,7 +290,7 @@ def test_its_programs_are_compiled_into_files_and_used(checkpoint, tmp_path):
 @pytest.mark.tpu_compiler
 def test_the_tpus_compiler_counts_its_programs(checkpoint):
     pytest.importorskip("libtpu")
-    words = ["backend.commands.check_tpu_run", "--preset", NAME, "--topology", "v6e:1x1"]
+    words = ["backend.cli.check_tpu_run", "--preset", NAME, "--topology", "v6e:1x1"]
     found = _report(words, checkpoint, tpu_compiler_environment(without_quick()))
     assert found["fits"] and found["components"]["denoise_step"]["repeats"] == 9
     assert found["components"]["decode_sound"]["repeats"] == 1

@@ -1,6 +1,6 @@
 """A helper that is a language model on this machine's processors: `serve --rewriter-model ID`.
 
-Runs transformers in a process of its own, `backend.commands.rewrite_run`, with which it speaks in JSON lines: here {"ask",
+Runs transformers in a process of its own, `backend.cli.rewrite_run`, with which it speaks in JSON lines: here {"ask",
 "messages", "picture"} and {"stop"}; there {"ask", "text"} for each piece, and {"ask", "end"} or {"ask", "error"}; `ask` and
 `stop` are a question's number. One answer is written at a time.
 """
@@ -21,7 +21,7 @@ from backend.rewriting.asked import Asked
 from backend.rewriting.helper import BY_HAND
 from backend.settings import PROJECT_FOLDER, module_environment
 
-MODULE = "backend.commands.rewrite_run"
+MODULE = "backend.cli.rewrite_run"
 ENDED = {"error": "its process has ended"}
 
 

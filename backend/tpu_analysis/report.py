@@ -1,6 +1,6 @@
 """Compile a preset's real programs for a described TPU slice and report memory, compile time and predicted seconds.
 
-It runs in a process of its own (`backend.commands.check_tpu_run`), because libtpu reads its settings before jax is imported.
+It runs in a process of its own (`backend.cli.check_tpu_run`), because libtpu reads its settings before jax is imported.
 """
 
 from __future__ import annotations

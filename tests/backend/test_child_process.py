@@ -84,7 +84,7 @@ def test_a_child_runs_its_module_with_its_words_and_its_exit_code():
 def test_a_killed_command_ends_what_it_compiles_in():
     """`check-tpu`, `precompile` and `doctor` start their modules so."""
     program = """
-from backend.commands.module_process import run_in_process
+from backend.cli.module_process import run_in_process
 from backend.settings import module_environment
 
 words = ["native", "", "json"]

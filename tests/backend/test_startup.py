@@ -25,7 +25,7 @@ def is_first(request, monkeypatch, tmp_path) -> bool:
 
 @pytest.mark.parametrize("words", [[], ["serve"], ["--port", "7861"], ["serve", "--share"]])
 def test_a_first_start_is_announced_before_its_imports(words, is_first, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "backend.commands.command_line", None)  # its import fails
+    monkeypatch.setitem(sys.modules, "backend.cli.command_line", None)  # its import fails
     with pytest.raises(ImportError):
         app.main(words)
     said = capsys.readouterr()

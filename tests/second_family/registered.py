@@ -1,7 +1,7 @@
 """Registers the family and its preset in this process, as one line in `backend/models/__init__.py` and one file in `presets/`
 would. As a module it is also a worker's pipeline (`--pipeline tests.second_family.registered`), and runs a command's module:
 
-    python -m tests.second_family.registered backend.commands.check_tpu_run --preset dots-tiny --topology v6e:1x1
+    python -m tests.second_family.registered backend.cli.check_tpu_run --preset dots-tiny --topology v6e:1x1
 
 The checkpoint's folder stands in the environment as DOTS_CHECKPOINT.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.commands.command_line import parse
+from backend.cli.command_line import parse
 from backend.engine.keys import Keys
 from backend.errors import RequestError
 from backend.media.mp4 import read_comment
@@ -35,8 +35,8 @@ LINES = {  # each before the line of its file that begins with the second one
     "wan_ui/words/chinese.py": ('    grain="胶片颗粒",', "    storyboard="),
 }
 MAKE = (
-    "import sys; from functools import partial; from backend.commands.command_line import parse; "
-    "from backend.commands.generate import generate; from backend.engine.engine import Engine; "
+    "import sys; from functools import partial; from backend.cli.command_line import parse; "
+    "from backend.cli.generate import generate; from backend.engine.engine import Engine; "
     "raise SystemExit(generate(parse(sys.argv[1:]), partial(Engine, pipeline='tests.fake_pipeline')))"
 )
 SHOWN = "document.querySelector('#grain input[type=number]')?.value === '{}'"

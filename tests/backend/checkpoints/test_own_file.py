@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from backend.checkpoints.own_file import FileSource, file_source, own_tensors, parts_of, source_with
 from backend.checkpoints.torch_file import TorchFile
-from backend.commands.arguments import model_of
-from backend.commands.command_line import parse
+from backend.cli.arguments import model_of
+from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
 from backend.models.wan.original import check_transformer, makers_name
 from backend.weights.read import read_tensor

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 import app
-from backend.commands.arguments import hosts_of
-from backend.commands.command_line import parse
+from backend.cli.arguments import hosts_of
+from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
 from backend.multihost import transport as slice_link
 from backend.multihost import wire

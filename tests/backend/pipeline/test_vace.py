@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.commands.precompile_run import requests_of
+from backend.cli.precompile_run import requests_of
 from backend.media.clips import read_part
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline

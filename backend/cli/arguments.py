@@ -1,0 +1,211 @@
+"""What parsed arguments ask for: a request, a model, workers and hosts. Runs nothing."""
+
+import argparse
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from backend.checkpoints.loras import source_of
+from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
+from backend.cli.storyboard_file import read_storyboard
+from backend.errors import OutputError, RequestError
+from backend.media.driving import from_files
+from backend.schemas.cues import cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import INPUTS, SETTINGS
+from backend.schemas.worker import AXES, Hosts, WorkerOptions
+from backend.settings import hosts_secret, this_machine, visitors_password
+from backend.shares import Share, shares_of
+from presets import Preset, list_presets
+from presets.loader import Expert
+
+_SHORTEST_SECRET = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOption:
+    """One `--lora`: a path, a name in the loras folder or a Hub file, with its scale and its expert."""
+
+    source: str
+    scale: float = 1.0
+    expert: Expert = "both"
+
+
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """The request that the options of `generate` or `live`, or the file of `storyboard`, describe; LoRAs come on top of the
+    preset's own. Raises: RequestError."""
+    if arguments.command == "storyboard":
+        figures = [(name, absolute(image)) for name, image in arguments.figures]
+        return read_storyboard(Path(absolute(arguments.file)), figures)
+    preset = find_preset(arguments.preset)
+    if arguments.command == "live":
+        return _live_request_of(arguments, preset)
+    return GenerationRequest.from_preset(preset, **_settings_of(arguments, preset))
+
+
+def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
+    """What the options say, by the settings' names; None where they say nothing."""
+    values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
+    keyframes = sorted(arguments.keyframes)
+    values["keyframes"] = [path for _, path in keyframes]
+    values |= {one.name: _absolute(values[one.name]) for one in INPUTS if one.help}
+    values["keyframe_at"] = tuple(number for number, _ in keyframes)
+    values |= {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
+    return values | from_files(preset, values)
+
+
+def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:
+    return tuple(absolute(one) for one in path) if isinstance(path, list) else absolute(path)
+
+
+def _loras_of(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
+    own = ({"source": source_of(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
+    return (*preset.loras, *own)
+
+
+def _trim_of(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
+    """The part of the clip; if only its beginning is given, as long as the video."""
+    if arguments.trim is None or len(arguments.trim) != 1:
+        return arguments.trim
+    frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
+    return (arguments.trim[0], arguments.trim[0] + frames / fps)
+
+
+def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
+    """At least so many seconds long, in whole blocks."""
+    if not preset.live:
+        live = ", ".join(one.name for one in list_presets() if one.live)
+        raise RequestError(f"preset={preset.name}", "makes its videos in one piece", f"use `generate`, or one of {live}")
+    blocks = max(0, math.ceil((arguments.seconds * preset.fps - preset.first_frames) / preset.frame_step))
+    return GenerationRequest.from_preset(
+        preset,
+        prompt=arguments.prompt,
+        image=absolute(arguments.image),
+        num_frames=preset.first_frames + blocks * preset.frame_step,
+        seed=arguments.seed,
+        cues=merge_cues([*cues_of_actions(arguments.actions, 1 + blocks), *cues_of_prompts(arguments.prompts)]),
+        loras=_loras_of(arguments, preset),
+    )
+
+
+def model_of(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
+    """The checkpoint of --model, and the files of --transformer in place of its transformers, or of those of the `preset` that
+    the options do not name. Raises: RequestError."""
+    model, files = _checkpoint_of(arguments.model), [_transformer_file(file) for file in arguments.transformer]
+    if not files:
+        return model
+    preset = preset or getattr(arguments, "preset", None)
+    base = model or (find_preset(preset).model_source.partition("+")[0] if preset else None)
+    if base is None:
+        raise RequestError("--transformer was given", "without the checkpoint whose transformer it replaces", "give --model too")
+    if file_source(source := source_with(base, files)) is None or len(files) > 2:
+        rule = "can stand for the transformers of a folder or of OWNER/NAME, and a checkpoint has two at most"
+        raise RequestError(
+            f"--transformer was given {len(files)} times beside {base}: it", rule, "correct --model or --transformer"
+        )
+    return source
+
+
+def _transformer_file(file: str) -> str:
+    """A path as an absolute one; a file on the Hub as it is."""
+    path = absolute(file)
+    if os.path.isfile(path) and path.endswith(SUFFIXES):
+        return path
+    if is_on_hub(file) and not os.path.exists(path) and file_source(source_with("owner/name", [file])) is not None:
+        return file
+    rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE.safetensors on the Hub"
+    raise RequestError(f"transformer={file!r}", rule, "check the path")
+
+
+def _checkpoint_of(model: str | None) -> str | None:
+    """A folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises: RequestError."""
+    if model is None or os.path.isdir(model):
+        return absolute(model)
+    looks_like_a_path = model.startswith(("/", ".", "~")) or model.partition("+")[0].count("/") != 1
+    if looks_like_a_path:
+        raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as OWNER/NAME", "check the path")
+    return model
+
+
+def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
+    """How the worker uses the devices, and what it traces. Raises: RequestError if the folder of executables is not a folder."""
+    folder = arguments.executables
+    if folder is not None and not folder.is_dir():
+        raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
+    profile = getattr(arguments, "profile", None)
+    traced = {} if profile is None else {"profile": profile.absolute(), "profile_steps": arguments.profile_steps}
+    chips, host = getattr(arguments, "resident_gb", None) or (None, None)
+    kept = {"resident_chips_gb": chips, "resident_host_gb": host}
+    return WorkerOptions(executables=folder and folder.absolute(), **traced, **kept, **mesh)
+
+
+def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
+    """What each of the workers may use of this machine. Raises: RequestError where there is too little for so many, or where the
+    workers are those of a cluster."""
+    if arguments.cluster is not None and arguments.workers != 1:
+        raise RequestError(
+            f"workers={arguments.workers}", "cannot be given with --cluster, whose machines are the workers", "leave one out"
+        )
+    return shares_of(this_machine(), arguments.workers)
+
+
+def hosts_of(arguments: argparse.Namespace) -> Hosts | None:
+    """The hosts that the worker is spread over; None without --hosts. Raises: RequestError."""
+    if arguments.hosts is None:
+        return None
+    if getattr(arguments, "workers", 1) != 1:
+        raise RequestError(f"workers={arguments.workers}", "must be 1 with --hosts", "leave one of the two out")
+    if getattr(arguments, "cluster", None) is not None:
+        raise RequestError(f"hosts={arguments.hosts}", "cannot be given with --cluster", "leave one of the two out")
+    address, port = arguments.hosts_address
+    return Hosts(count=arguments.hosts, address=address, port=port, secret=secret_of_hosts())
+
+
+def password_of(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """The visitors' name and password: of --auth, else of the environment. Raises: RequestError."""
+    try:
+        user, _, password = ("", "", "") if arguments.auth else visitors_password().partition(":")
+    except OSError as error:
+        raise RequestError("STUDIO_AUTH_FILE", f"must be a readable file ({error.strerror})", "check the path") from None
+    if bool(user) != bool(password):
+        raise RequestError("STUDIO_AUTH", "must be USER:PASSWORD, neither of them empty", "correct it, or leave it out")
+    return arguments.auth or ((user, password) if user else None)
+
+
+def secret_of_hosts() -> str:
+    """Raises: RequestError if there is none, or one that can be guessed."""
+    try:
+        secret = hosts_secret()
+    except OSError as error:
+        raise RequestError("STUDIO_HOSTS_SECRET_FILE", f"must be a readable file ({error.strerror})", "check the path") from None
+    if len(secret) < _SHORTEST_SECRET:
+        rule = f"must have at least {_SHORTEST_SECRET} characters, the same on every host"
+        raise RequestError("STUDIO_HOSTS_SECRET", rule, "make one with `openssl rand -hex 32`")
+    return secret
+
+
+def output_beside(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
+    """A command's video, and where its result goes: `output`, or beside the video. Raises: RequestError, OutputError."""
+    source = Path(file)
+    if not source.is_file():
+        raise RequestError(f"{file!r}", "must be a video that is there", "check the path")
+    target = Path(output) if output else source.with_name(source.stem + suffix)
+    if not target.parent.is_dir() or target.resolve() == source.resolve():
+        raise OutputError(f"output={str(target)!r}", "must be another file in a folder that is there", "choose another")
+    return source, target
+
+
+@overload
+def absolute(path: str) -> str: ...
+
+
+@overload
+def absolute(path: str | None) -> str | None: ...
+
+
+def absolute(path: str | None) -> str | None:
+    """The path from the root, `~` and `..` resolved; None stays None."""
+    return None if path is None else os.path.abspath(os.path.expanduser(path))

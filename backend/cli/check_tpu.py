@@ -1,0 +1,87 @@
+"""The command `check-tpu`: what the TPU's compiler reports about a preset on a slice, as a table or as JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from backend.cli.module_process import compile_in_process, option_words, refuse_topology
+from backend.schemas.request import example_request, find_preset
+
+GIB = 2**30
+
+
+def check_tpu(arguments: argparse.Namespace) -> bool:
+    """Print the report, and write it to --json FILE if that is given. Returns whether the preset fits.
+
+    Raises: RequestError, StudioError.
+    """
+    example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+    refuse_topology(arguments.topology)
+    words = option_words(arguments, "preset", "topology", "progressive", "mag_cache")
+    report = compile_in_process("backend.cli.check_tpu_run", words, for_tpu=True)
+    if arguments.json is not None:
+        Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    sys.stdout.write(table(report) + "\n")
+    return report["fits"]
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report as text. Seconds on a chip are predictions."""
+    mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
+    needed, capacity = report["hbm_bytes_per_device"] / GIB, report["hbm_capacity_bytes"] / GIB
+    verdict = "fits" if report["fits"] else "does not fit"
+    weights = ", ".join(_weights_of(name, size) for name, size in report["weight_bytes_per_device"].items())
+    lines = [
+        f"{report['preset']} on {report['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
+        f"weights at rest: {weights}",
+        "",
+        f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
+    ]
+    lines += [_row(name, program) for name, program in report["components"].items()]
+    return "\n".join([*lines, "", *_closing(report)])
+
+
+def _weights_of(name: str, size: int) -> str:
+    return f"{name} {size / GIB:.2f} GiB" if size else f"{name} on the host, except while it reads the prompt"
+
+
+def _row(name: str, costs: dict[str, Any]) -> str:
+    size = costs["hbm_bytes_per_device"] / GIB
+    if costs["predicted_seconds"] is None:
+        return f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {'does not fit':>11}"
+    kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in costs["breakdown"].items() if value >= 0.0005)
+    return (
+        f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {costs['predicted_seconds']:11.3f}  {kinds}"
+    )
+
+
+def _closing(report: dict[str, Any]) -> list[str]:
+    lines = []
+    if report["predicted_total_seconds"] is not None:
+        lines.append(f"predicted whole video: {report['predicted_total_seconds']:.1f} s (no chip has run this)")
+    if "predicted_frames_per_second" in report:
+        rate, delay = report["predicted_frames_per_second"], report["predicted_delay_seconds"]
+        lines.append(f"live: predicted {rate:.1f} frames a second, decoder included; a block takes {delay:.2f} s")
+    step = report["components"].get("denoise_step", {}).get("predicted_seconds")
+    if step is not None:
+        lines.append(
+            f"one step: predicted {step:.2f} s; floor with scores at the rate of their width {report['floor_seconds']:.2f} s; "
+            f"roofline {report['roofline_seconds']:.2f} s, so MFU {report['mfu']:.0%}"
+        )
+    if report["published"] is not None:
+        lines.append(f"published: {report['published']['step_seconds']:.2f} s a step, {report['published']['source']}")
+    if not report["fits"]:
+        lines += _remedies(report)
+    return lines
+
+
+def _remedies(report: dict[str, Any]) -> Iterator[str]:
+    """One line for each remedy; every one has been compiled."""
+    for remedy in report["would_fit"]:
+        what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
+        yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"
+    if not report["would_fit"]:
+        yield "nothing that fits was found: a much larger slice, a smaller model, or a chip with more memory"

@@ -1,0 +1,45 @@
+"""The part of `check-tpu` that compiles: `python -m backend.cli.check_tpu_run`, a process started by `app.py check-tpu`.
+
+Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
+"""
+
+import argparse
+import dataclasses
+
+from backend.cli.module_process import say
+from backend.imports import hide_unused_libraries
+from backend.schemas.request import example_request, find_preset
+from backend.schemas.worker import AXES
+from backend.tpu_analysis.live_rate import live_rate
+from backend.tpu_analysis.report import Inspector, describe_slice, remedies, report
+
+
+def main() -> None:
+    hide_unused_libraries()
+    about = "Started by `app.py check-tpu`, not by hand."
+    parser = argparse.ArgumentParser(prog="backend.cli.check_tpu_run", description=about)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--topology", required=True)
+    for axis in AXES:
+        parser.add_argument(f"--{axis}", type=int)
+    parser.add_argument("--progressive", type=int, help="the level of progressive resolution")
+    parser.add_argument("--only", help="compile this program alone, by its key, such as denoise_step")
+    parser.add_argument("--mag-cache", type=float)
+    arguments = parser.parse_args()
+    mesh = {axis: getattr(arguments, axis) for axis in AXES}
+    request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
+
+    def tell(text: str) -> None:
+        say({"progress": text})
+
+    inspector = Inspector(tell, arguments.only)
+    described = describe_slice(request, arguments.topology, mesh, inspector)
+    result = report(described, inspector)
+    result |= live_rate(described.model, request, result["components"])
+    if not result["fits"]:
+        result["would_fit"] = [dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, tell)]
+    say({"report": result | {"topology": arguments.topology}})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The command `doctor`: what is here, what runs on it, what is wrong, and what mends it; as lines, and as JSON for a bug report.
+
+jax is asked in a process of its own (`backend.cli.doctor_run`), because it takes the chips, and may end the process.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.cli.machine_checks import facts_of_machine, machine_checks
+from backend.cli.module_process import Ended, run_in_process
+from backend.errors import OutputError, one_line
+from backend.schemas.check import Check, worst
+from backend.schemas.request import find_preset
+from backend.schemas.worker import Device
+from backend.settings import compiler_environment, from_environment, hub_address
+from backend.workers.unused_accelerator import Surroundings, explain_refusal, unused
+from presets import list_presets
+
+SILENT_SECONDS = (
+    300.0  # one program of a 14B model compiles in 30 to 170 s (docs/performance.md); a slice's other hosts never come
+)
+VERDICTS = {
+    "ok": "Nothing to complain of.",
+    "warning": "It runs, but see the warnings.",
+    "fault": "Something is wrong: see the faults.",
+}
+
+
+def doctor(arguments: argparse.Namespace) -> bool:
+    """Prints the findings as they come, and writes them to --json FILE if that is given. Returns whether there is no fault.
+
+    Raises: RequestError for an unknown preset, OutputError for a FILE that cannot be written.
+    """
+    preset = list_presets()[0] if arguments.preset is None else find_preset(arguments.preset)
+    target = None if arguments.json is None else _writable(Path(arguments.json))
+    started, here = time.monotonic(), Surroundings.of_this_process()
+    sheet = Sheet(here=here)
+    for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
+        sheet.add(check)
+    sheet.examine(preset.name, compiler_environment())
+    verdict = worst(sheet.checks)
+    sys.stdout.write(f"{VERDICTS[verdict]}\n")
+    if target is not None:
+        facts = {"preset": preset.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
+        target.write_text(json.dumps({**facts, **sheet.to_json()}, indent=2) + "\n", "utf-8")
+    return verdict != "fault"
+
+
+@dataclass
+class Sheet:
+    """The findings so far; each is printed when it comes."""
+
+    here: Surroundings
+    checks: list[Check] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    refusal: str = ""
+    doing: str = "starting"
+
+    def add(self, check: Check) -> None:
+        """Keeps and prints one."""
+        self.checks.append(check)
+        sys.stdout.write(f"{check}\n")
+        sys.stdout.flush()
+
+    def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
+        """Lets the other process ask jax and try the kernels, the compile options and a step."""
+        words = ["--preset", preset]
+        ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._take, silent_seconds)
+        if self.refusal or not self.devices:
+            self.add(devices_refused(self.here, self.refusal or ended.errors, ended))
+        elif ended.report is None:
+            self.add(broken_off(self.doing, ended, silent_seconds))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: the machine, its devices, the checks."""
+        devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
+        checks = list(map(asdict, self.checks))
+        return {"machine": facts_of_machine(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "progress" in message:
+            self.doing = message["progress"]
+            if sys.stderr.isatty():
+                sys.stderr.write(f"{self.doing} ...\n")
+        if "refusal" in message:
+            self.refusal = message["refusal"]
+        if "devices" in message:
+            self.devices = [Device(**device) for device in message["devices"]]
+            self.add(devices_check(self.here, self.devices))
+        if "check" in message:
+            self.add(Check(**message["check"]))
+
+
+def devices_check(here: Surroundings, devices: list[Device]) -> Check:
+    """The devices that jax has taken, beside those that are here."""
+    kinds = [device.kind for device in devices]
+    counted = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    room = devices[0].bytes_limit
+    found = f"jax uses {counted}" + (f", {room / 2**30:.1f} GiB each" if room else "")
+    notice = unused(here, devices)
+    if notice is None:
+        return Check(name="devices", state="ok", found=found)
+    state = "fault" if notice.is_fault else "ok"
+    return Check(name="devices", state=state, found=f"{found}. {notice.found}", mend=notice.mend)
+
+
+def devices_refused(here: Surroundings, error: str, ended: Ended) -> Check:
+    """jax got no devices: what its error means, else the error itself."""
+    notice = explain_refusal(here, one_line(error))
+    if notice is not None:
+        return Check(name="devices", state="fault", found=notice.found, mend=notice.mend)
+    if ended.was_late:
+        mend = "on a slice of several hosts, start the same command on all of them; else restart the machine"
+        return Check(name="devices", state="fault", found="jax waits for its devices and does not get them", mend=mend)
+    found = f"jax gets no devices: {one_line(error)[-400:]}"
+    return Check(name="devices", state="fault", found=found, mend="JAX_PLATFORMS=cpu runs without them")
+
+
+def broken_off(doing: str, ended: Ended, silent_seconds: float) -> Check:
+    """The other process ended in the middle of its work."""
+    how = f"said nothing for {silent_seconds:.0f} s" if ended.was_late else f"ended with {ended.code}: {ended.last_error}"
+    mend = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
+    return Check(name="trial", state="fault", found=f"while {doing}, the process {how}", mend=mend)
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _writable(path: Path) -> Path:
+    """The file to write, tried before anything else. Raises: OutputError."""
+    try:
+        path.touch()
+    except OSError as error:
+        raise OutputError(f"json={str(path)!r}", f"must be writable ({error.strerror})", "check the path") from None
+    return path

@@ -1,0 +1,69 @@
+"""The part of `doctor` that asks jax: `python -m backend.cli.doctor_run`, a process started by `app.py doctor`.
+
+Writes JSON lines to standard output: {"progress": TEXT} before each piece of work, so that a process that dies has said at what;
+{"devices": LIST} once jax has them, or {"refusal": TEXT} if it has none; {"check": OBJECT} for each finding; {"report": {}} last.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+
+from backend.cli.module_process import say
+from backend.errors import one_line
+from backend.imports import hide_unused_libraries
+from backend.schemas.check import Check
+from backend.schemas.request import find_preset
+
+
+def main() -> None:
+    """Devices, then every kernel and every compile option once, then one real step."""
+    hide_unused_libraries()
+    parser = argparse.ArgumentParser(prog="backend.cli.doctor_run", description="Started by `app.py doctor`, not by hand.")
+    parser.add_argument("--preset", required=True)
+    arguments = parser.parse_args()
+    say({"progress": "asking jax for its devices"})
+    from backend.runtime.devices import device_facts
+
+    try:
+        devices = device_facts()
+    except Exception as error:  # whatever a runtime raises: the command explains it
+        say({"refusal": one_line(str(error))})
+        say({"report": {}})
+        return
+    say({"devices": [dataclasses.asdict(device) for device in devices]})
+    _try_kernels()
+    _step(arguments.preset, devices[0].bytes_limit)
+    say({"report": {}})
+
+
+def _try_kernels() -> None:
+    from backend.runtime.mesh import Layout, MeshPlan
+    from backend.selftest.kernels import kernel_trials, option_trials, try_all
+
+    devices = jax.devices()
+    layout = Layout.over(MeshPlan(sp=len(devices)), devices)
+    _say_each("kernel", try_all(kernel_trials(layout.platform), "kernel"))
+    _say_each("compile option", try_all(option_trials(layout.compiler_options, devices), "option"))
+
+
+def _step(name: str, memory: int | None) -> None:
+    say({"progress": f"one step of {name}"})
+    from backend.selftest.one_step import step_checks
+
+    try:
+        _say_each("", step_checks(find_preset(name), memory, lambda text: say({"progress": text})))
+    except Exception as error:  # of a preset that cannot be read: one finding of many
+        _say_each("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
+
+
+def _say_each(kind: str, checks: Iterable[Check]) -> None:
+    if kind:
+        say({"progress": f"trying each {kind}"})
+    for check in checks:
+        say({"check": dataclasses.asdict(check)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The command `export`: a video as webm, gif, animated webp, or its frames in a zip."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from backend.cli.arguments import output_beside
+from backend.errors import RequestError
+from backend.media.export import ExportLimits, write_export
+from backend.schemas.formats import BOUNDED, SUFFIXES
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
+    form = arguments.format
+    source, output = output_beside(arguments.file, arguments.output, SUFFIXES[form])
+    if arguments.max_mb is not None and form not in BOUNDED:
+        raise RequestError(f"--max-mb was given for {form},", f"and bounds {' and '.join(BOUNDED)}", "leave it out")
+    bound = None if arguments.max_mb is None else int(arguments.max_mb * 1e6)
+    made: dict[str, Any] = {"path": str(output.absolute())} | write_export(source, form, output, ExportLimits(max_bytes=bound))
+    words = f"{output}: {made['width']} x {made['height']} pixels, {made['num_bytes'] / 1e6:.2f} MB"
+    sys.stdout.write((json.dumps(made) if arguments.json else words) + "\n")

@@ -1,0 +1,192 @@
+"""The command `generate`: makes one video with the engine and shows its progress on standard error."""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, overload
+
+from backend.checkpoints.loras import adopt_lora, check_lora
+from backend.cli.arguments import absolute, hosts_of, model_of, request_of, worker_options_of
+from backend.cli.command_line import FAILED, OK, print_error
+from backend.cli.models import say_licence
+from backend.cli.progress import Progress
+from backend.engine.engine import Engine
+from backend.engine.folder import open_inputs
+from backend.engine.job import Job
+from backend.errors import OutputError, RequestError, VideoFileError
+from backend.files import replacing
+from backend.media.sound import read_sound
+from backend.schemas.cues import actions_of, num_blocks
+from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.shots import is_made
+from backend.settings import from_environment
+from presets.loader import OPENING
+
+TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
+
+
+def generate(
+    arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
+) -> int:
+    """Makes one video, of the request if one is given, and returns the exit code. Raises: RequestError, before anything is
+    written or started."""
+    began = time.monotonic()
+    request = request or request_of(arguments)
+    model, options = model_of(arguments), worker_options_of(arguments)
+    again = _again(arguments)
+    open_inputs(request)
+    output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
+    for lora in arguments.loras:
+        check_lora(lora.source, settings.loras_dir)
+    hosts: dict[str, Any] = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    hosts |= {"start_worker": False} if is_made(request) else {}  # its film is cut without a model
+    preset = OPENING if request.finished_video else request.preset
+    engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
+    say_licence(model or find_preset(preset).model, sys.stderr)
+    try:
+        for lora in arguments.loras:
+            adopt_lora(lora.source, settings.loras_dir)
+        job = engine.submit(request, owner="command line", may_download=True, **again)
+        final = follow(engine, job, Progress(sys.stderr))
+        return _report(final, job, output, arguments, time.monotonic() - began)
+    finally:
+        engine.close()
+
+
+def _again(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Which storyboard is made again, and from which shot on. Raises: RequestError."""
+    job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
+    if job is None and first is None:
+        return {}
+    if job is None or first is None:
+        given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
+        raise RequestError(f"{given} was given", f"without {other}, which belongs to it", "give both")
+    return {"again": (job, first)}
+
+
+@overload
+def check_output(path: str) -> Path: ...
+
+
+@overload
+def check_output(path: str | None) -> Path | None: ...
+
+
+def check_output(path: str | None) -> Path | None:
+    """The output's absolute path, after a check that a file can be written there. Raises: OutputError."""
+    if path is None:
+        return None
+    output = Path(absolute(path))
+    if output.suffix.lower() != ".mp4":
+        raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
+    if os.path.isdir(output):  # unlike Path.is_dir, it takes a name of any length
+        raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
+    if not os.path.isdir(output.parent):
+        raise OutputError(
+            f"output={path!r}",
+            f"must lie in a folder, and {str(output.parent)!r} is none",
+            "make that folder first, or choose another",
+        )
+    try:
+        tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", suffix=".part").close()
+    except OSError as error:
+        raise OutputError(f"output={path!r}", f"must be writable ({error.strerror})", "choose another") from None
+    return output
+
+
+def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
+    """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
+    try:
+        for _, event in engine.events(job.id):
+            progress.show(event)
+    except KeyboardInterrupt:
+        progress.say("Stopping")
+        engine.cancel(job.id)
+        *_, (_, event) = engine.events(job.id)
+    progress.end()
+    return event
+
+
+def place(video: Path, output: Path) -> None:
+    """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
+    try:
+        with replacing(output) as part:
+            shutil.copyfile(video, part)
+    except OSError as error:
+        raise VideoFileError(
+            f"output={str(output)!r}", f"could not be written ({error.strerror})", f"the video is at {video}"
+        ) from None
+
+
+def _report(final: Event, job: Job, output: Path | None, arguments: argparse.Namespace, seconds: float) -> int:
+    match final:
+        case Finished(result):
+            path = Path(result.path)
+            if output is not None:
+                place(path, output)
+            for note in result.notes:
+                sys.stderr.write(f"{note}\n")
+            summary = _summary(result, job, output or path, seconds)
+            if arguments.command == "live":
+                summary |= _live_summary(result)
+            sys.stdout.write(json.dumps(summary) + "\n" if arguments.json else _sentence(summary))
+            return OK
+        case Failed(cause, fix, proposals):
+            print_error(f"{cause}; {fix}")
+            if proposals and arguments.json:
+                would_fit = [dataclasses.asdict(proposal) for proposal in proposals]
+                sys.stdout.write(json.dumps({"error": cause, "fix": fix, "would_fit": would_fit}) + "\n")
+        case Cancelled(result):
+            print_error(f"Stopped; the unfinished video is at {result.path}" if result else "Stopped")
+    return FAILED
+
+
+def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
+    """What `--json` prints; `total` is the whole command's time, not the job's alone."""
+    timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
+    seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
+    return {
+        "path": str(path),
+        "width": result.width,
+        "height": result.height,
+        "num_frames": result.num_frames,
+        "fps": result.fps,
+        "seed": result.request.seed,
+        "seconds": seconds_by_work,
+        "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
+        "preset": result.request.preset,
+        "job_id": job.id,
+    } | (_sound_summary(path) if result.has_sound else {})
+
+
+def _sound_summary(path: Path) -> dict[str, Any]:
+    """What is said of a video's sound."""
+    sound = read_sound(path)
+    channels, count = sound.samples.shape
+    return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
+
+
+def _live_summary(result: VideoResult) -> dict[str, Any]:
+    """What `live --json` says besides: frames made a second and the mean seconds of a block, both of denoising and decoding as
+    measured (null if these took no time), the number of blocks, and the action of each."""
+    request, preset = result.request, find_preset(result.request.preset)
+    seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
+    return {
+        "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,
+        "delay_seconds": round(seconds / blocks, 3) if seconds else None,
+        "blocks": blocks,
+        "actions": actions_of(request, preset),
+    }
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
+    return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"

@@ -1,0 +1,97 @@
+"""The part of `measure-cache` that runs a model: `python -m backend.cli.measure_cache_run PARENT measure-cache --preset P`,
+started by `backend.cli.stages` with its process's number and the words of `app.py`."""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+from backend.cli.arguments import absolute, model_of, worker_options_of
+from backend.cli.command_line import OK
+from backend.cli.progress import Progress
+from backend.cli.words import run_words
+from backend.engine.folder import open_inputs
+from backend.errors import RequestError
+from backend.pipeline.generate import encode_conditions, prepare
+from backend.pipeline.load import load
+from backend.pipeline.magnitudes import NEVER, as_measured, measure
+from backend.pipeline.run import Run
+from backend.schemas.events import Event
+from backend.schemas.mag_cache import reused_steps
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.settings import from_environment
+from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes, write_magnitudes
+
+THRESHOLDS = (0.06, 0.12, 0.24)  # whose steps are shown
+
+
+def run_here(arguments: argparse.Namespace) -> int:
+    """Measures, writes the file, and says what it means. Raises: RequestError, before anything is loaded."""
+    request = request_of(arguments)
+    open_inputs(request)
+    path, progress = _path(arguments, request), Progress(sys.stderr)
+    options = worker_options_of(arguments)
+    model = model_of(arguments, request.preset)
+    loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
+        with contextlib.closing(_work(run)) as work:
+            ratios = _show(work, progress)
+    progress.end()
+    write_magnitudes(_with(read_magnitudes(path), run, ratios), path)
+    sys.stdout.write(f"{path}\n{_meaning(request, ratios)}\n")
+    return OK
+
+
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """What is made to measure: the preset's example if no prompt is given. Raises: RequestError."""
+    preset = find_preset(arguments.preset)
+    if not preset.takes_mag_cache:
+        raise RequestError(f"preset={preset.name}", "is none of those that take --mag-cache", "choose another")
+    names = ("width", "height", "num_frames", "steps", "seed")
+    given = {name: getattr(arguments, name) for name in names}
+    given |= {name: absolute(getattr(arguments, name)) for name in ("image", "last_image")}
+    plain = {"step_cache": 0.0, "prompt": arguments.prompt or preset.examples[0]}
+    return as_measured(GenerationRequest.from_preset(preset, **given, **plain, **NEVER))
+
+
+def _path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
+    own = from_environment(arguments.data_dir).magnitudes_dir / file_name(find_preset(request.preset).model)
+    return Path(absolute(str(arguments.output))) if arguments.output else own
+
+
+def _work(run: Run) -> Generator[Event, None, BranchRatios]:
+    yield from prepare(run, ("encode", "denoise"))
+    conditions = yield from encode_conditions(run)
+    return (yield from measure(run, conditions))
+
+
+def _show(work: Generator[Event, None, BranchRatios], progress: Progress) -> BranchRatios:
+    while True:
+        try:
+            progress.show(next(work))
+        except StopIteration as end:
+            return end.value
+
+
+def _with(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
+    """What is written: another task's ratios in the file stay."""
+    request, model = run.request, Path(run.loaded.source).name
+    what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
+    others = known.ratios if known else {}
+    base = published_magnitudes(find_preset(request.preset).model) or Magnitudes(source="", ratios={})
+    source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
+    return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
+
+
+def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
+    """How many steps would reuse others."""
+    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.in_turn)))) for one in THRESHOLDS)
+    told = ", ".join(f"{count} at {one:g}" for one, count in counts)
+    return f"of {request.num_steps} steps with --mag-cache reuse others: {told}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_words(run_here))

@@ -1,0 +1,21 @@
+"""The command `member`: takes part in the work of a slice's first host, on each of the others, until it is ended."""
+
+import argparse
+import logging
+
+from backend.cli.arguments import secret_of_hosts
+from backend.errors import RequestError
+from backend.multihost.member import Member
+from backend.settings import from_environment
+
+
+def member(arguments: argparse.Namespace) -> None:
+    """Waits for the first host, again whenever it is gone. Raises: RequestError, MemberRefused."""
+    index, count = arguments.process_id, arguments.num_processes
+    if not 0 < index < count:
+        rule = f"must be from 1 to {count - 1} with --num-processes {count}"
+        raise RequestError(f"process-id={index}", rule, "the first host, which runs `serve --hosts`, is 0")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    address, port = arguments.coordinator
+    settings = from_environment(arguments.data_dir)
+    Member(index=index, count=count, address=address, port=port, secret=secret_of_hosts(), settings=settings).serve()

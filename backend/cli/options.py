@@ -1,0 +1,98 @@
+"""The options of `generate`, `encode` and `denoise`: those of the settings that have help in their table. Runs nothing."""
+
+import argparse
+from typing import Any, cast, get_args
+
+from backend.cli.arguments import LoraOption
+from backend.schemas.settings import SETTINGS, Setting
+from presets.loader import Expert
+
+_ABOUT_CONTROL = "what presets with control are shown; files are cropped to the video's aspect"
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[str, ...] = ()) -> None:
+    """An option for each setting of these stages, "encode" or "denoise"."""
+    group = parser.add_argument_group("control", _ABOUT_CONTROL) if "encode" in stages else parser
+    for setting in SETTINGS.values():
+        if setting.help and setting.stage in stages:
+            more = {"required": True} if setting.name in required else {}
+            add_setting(group if setting.part == "control" else parser, setting, **more)
+
+
+def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
+    """The setting's option; without it the value is None, or nothing in a list that grows with each."""
+    flag = option_name(setting)
+    parser.add_argument(flag, dest=setting.name, help=setting.help, **_kind(setting, flag), **more)
+
+
+def option_name(setting: Setting) -> str:
+    """Return the name of the setting's option."""
+    return setting.flag or f"--{setting.name.replace('_', '-')}"
+
+
+def option_value(setting: Setting) -> str:
+    """Return what help shows after the option: `N`, `FILE`; empty for a switch or a choice."""
+    if setting.type is bool or setting.choices:
+        return ""
+    return setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type, ""))
+
+
+def _kind(setting: Setting, flag: str) -> dict[str, Any]:
+    """How the option is read."""
+    if setting.type is bool:
+        action = "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction
+        return {"action": action, "default": None}
+    if setting.choices:
+        return {"choices": setting.choices}
+    metavar = option_value(setting) or None
+    if setting.name == "loras":
+        return {"type": _lora, "action": "append", "default": [], "metavar": metavar}
+    if setting.media and setting.many:
+        reader = {"type": _keyframe} if setting.name == "keyframes" else {}
+        return {**reader, "nargs": "+", "action": "extend", "default": [], "metavar": metavar}
+    reader = setting.type if not setting.many else _margins if setting.name == "margins" else _numbers
+    return {"type": reader, "metavar": metavar}
+
+
+def _margins(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.strip().isdecimal() and int(part) < 1 << 15 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be four numbers of pixels, left, top, right and bottom: 64,0,64,0")
+    return tuple(map(int, parts))
+
+
+def _keyframe(text: str) -> tuple[int, str]:
+    number, mark, path = text.partition(":")
+    if not (mark and path and number.isdecimal() and int(number) < 1_000_000):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a frame's number and a picture, such as 0:first.png")
+    return int(number), path
+
+
+def figure(text: str) -> tuple[str, str]:
+    """A figure's name and the path of its picture."""
+    name, mark, path = text.partition(":")
+    if not (name.strip() and mark and path):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a name and a picture, such as Anna:anna.png")
+    return name, path
+
+
+def _lora(text: str) -> LoraOption:
+    source, expert, scale = text, "both", 1.0
+    head, _, tail = source.rpartition(":")
+    if head and tail in get_args(Expert):
+        source, expert = head, tail
+        head, _, tail = source.rpartition(":")
+    if head and not tail.endswith(".safetensors"):
+        try:
+            source, scale = head, float(tail)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be FILE, FILE:SCALE or FILE:SCALE:EXPERT") from None
+    return LoraOption(source=source, scale=scale, expert=cast(Expert, expert))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas, such as 4 or 4,3") from None

@@ -1,0 +1,64 @@
+"""The command `precompile`: writes a preset's programs to files, which the engine loads instead of compiling."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from backend.cli.module_process import compile_in_process, option_words, refuse_topology
+from backend.errors import OutputError
+from backend.schemas.numbers import check_size
+from backend.schemas.request import example_request, find_preset
+
+SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
+
+
+def precompile(arguments: argparse.Namespace) -> None:
+    """Write the files and print which files there are. Raises: RequestError, OutputError, StudioError."""
+    preset = find_preset(arguments.preset)
+    given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
+    own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
+    check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
+    example_request(preset, mag_cache=arguments.mag_cache)
+    if arguments.topology is not None:
+        refuse_topology(arguments.topology)
+    folder = _writable_folder(arguments.output)
+    example_request(preset, progressive=arguments.progressive)
+    words = ["--output", str(folder)]
+    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", *SIZES)
+    report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
+    sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
+
+
+def _writable_folder(path: str) -> Path:
+    folder = Path(path).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from None
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(path, "Permission denied")
+    return folder
+
+
+def _unwritable(path: str, reason: str) -> OutputError:
+    return OutputError(f"output={path!r}", f"must be a folder that can be written ({reason})", "choose another")
+
+
+def _summary(report: dict) -> str:
+    """One line for each file, and how to use the files."""
+    lines = [
+        f"{entry['bytes'] / 1e6:7.1f} MB  {_time(entry['compile_seconds']):>12}  {entry['program']}" for entry in report["files"]
+    ]
+    where = report["topology"] or f"this machine ({report['devices']} x {report['device_kind']})"
+    lines.append(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}")
+    lines.append(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all")
+    lines.append(f"to use them: python app.py serve --executables {report['output']}")
+    if report["topology"]:
+        lines.append("compiled without a TPU, and not tried on a chip: if a chip does not load them, the studio compiles")
+    return "\n".join(lines)
+
+
+def _time(seconds: float | None) -> str:
+    return "kept" if seconds is None else f"{seconds:.1f} s"

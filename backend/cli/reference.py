@@ -1,0 +1,115 @@
+"""Write the generated parts of docs/reference.md: the table of settings and the command line.
+
+`python -m backend.cli.reference` writes them between the page's `generated` comments. A test compares them.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator
+
+from backend.cli.command_line import build_parser
+from backend.cli.options import option_name, option_value
+from backend.schemas.settings import SETTINGS, Setting, Subject
+from backend.settings import PROJECT_FOLDER
+
+PAGE = PROJECT_FOLDER / "docs" / "reference.md"
+_GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PARTS: dict[Subject, str] = {
+    "core": "Every video",
+    "picture": "First and last image",
+    "clip": "A clip to restyle",
+    "control": "Control",
+    "sound": "Audio",
+    "drive": "Animate",
+}
+_OPTIONS = "| option | meaning |\n|---|---|\n"
+_WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() if setting.help}
+
+
+def page() -> str:
+    """Return the page with its generated parts as they must be."""
+    parts = {"settings": _settings(), "commands": _commands()}
+    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
+
+
+def _settings() -> str:
+    """Return a table for each part, with the settings that have an option."""
+    texts = []
+    for part, title in _PARTS.items():
+        rows = [_setting_row(setting) for setting in SETTINGS.values() if setting.part == part and setting.help]
+        texts.append(f"\n### {title}\n\n| setting | option | values | API | meaning |\n|---|---|---|---|---|\n{''.join(rows)}")
+    return "".join(texts) + "\n"
+
+
+def _setting_row(setting: Setting) -> str:
+    value = option_value(setting)
+    shown = setting.limits and " to ".join(f"{limit:g}" for limit in setting.limits)
+    values = ", ".join(f"`{choice}`" for choice in setting.choices) or shown or ""
+    cells = (f"`{setting.name}`", _code(f"{option_name(setting)} {value}"), values, "yes" if setting.for_programs else "")
+    return _row(*cells, setting.help)
+
+
+def _commands() -> str:
+    """Return a section for each command, and one for the options that several commands have."""
+    commands = dict(_parsers(build_parser()))
+    users: dict[str, list[str]] = {}
+    for name, (parser, _) in commands.items():
+        for row in _option_rows(parser):
+            if row.startswith("| `--"):
+                users.setdefault(row, []).append(name)
+    texts = [_section(name, *found, users) for name, found in commands.items()]
+    shared = [row.replace("\n", f" {_listed(names)} |\n") for row, names in users.items() if len(names) > 1]
+    table = f"| option | meaning | commands |\n|---|---|---|\n{''.join(shared)}"
+    return f"{''.join(texts)}\n### Options of several commands\n\n{table}\n"
+
+
+def _parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
+    """Yield the name of each command that runs something, its parser and its help."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for command, child in action.choices.items():
+                nested = dict(_parsers(child, f"{name}{command} "))
+                yield from nested.items() if nested else [(f"{name}{command}", (child, helps[command]))]
+
+
+def _section(name: str, parser: argparse.ArgumentParser, about: str, users: dict[str, list[str]]) -> str:
+    words = [action.metavar for action in parser._actions if not action.option_strings]
+    texts = [f"\n### {name}\n\n`python app.py {' '.join([name, *map(str, words)])}`: {about}.\n"]
+    given = [action.option_strings[0] for action in parser._actions if _is_setting(action)]
+    if len(given) == len(_WITH_OPTION):
+        texts.append("\nIt takes every [setting](#settings).\n")
+    elif given:
+        texts.append(f"\n[Settings](#settings) that it takes: {_listed(given)}.\n")
+    rows = [row for row in _option_rows(parser) if len(users.get(row, ())) < 2]
+    return "".join([*texts, "\n" + _OPTIONS if rows else "", *rows])
+
+
+def _option_rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield a row for each argument, except for the settings of the table and `--help`."""
+    for action in parser._actions:
+        if action.help and action.help != argparse.SUPPRESS and not _is_setting(action) and action.dest != "help":
+            values = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.metavar or ""
+            shown = " ".join([*action.option_strings[:1], "" if action.nargs == 0 else str(values)]).strip()
+            yield _row(_code(shown), action.help % {"default": action.default})
+
+
+def _is_setting(action: argparse.Action) -> bool:
+    """Return whether the option is a setting of the table, with the same help."""
+    return any(option in _WITH_OPTION and action.help == _WITH_OPTION[option].help for option in action.option_strings)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text.strip()}`"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(_code, names))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

@@ -1,0 +1,143 @@
+"""Writes prompts with a language model on this machine's processors: the process behind `serve --rewriter-model`.
+
+Started as `python -m backend.cli.rewrite_run MODEL`; see `backend.rewriting.local_model` for what it reads and writes. Only
+safetensors are loaded, and no code that lies beside them.
+"""
+
+import base64
+import io
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from PIL import Image
+
+from backend.cli.module_process import say
+from backend.errors import one_line
+from backend.imports import TORCHVISION, hide
+
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+MOST_TOKENS = 1500
+TEMPERATURE, TOP_P = 0.7, 0.9
+NICE = 5  # videos come first
+
+
+class Model:
+    """A chat model with its tokenizer, or with its processor if it `sees`."""
+
+    def __init__(self, source: str) -> None:
+        hide(TORCHVISION)
+        import torch
+        import transformers
+
+        folder = source if Path(source).is_dir() else snapshot_download(source, allow_patterns=FILES, ignore_patterns=["*/*"])
+        options: dict[str, Any] = {"dtype": "auto", "use_safetensors": True, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        self.sees = hasattr(config, "vision_config")
+        of = transformers.AutoModelForImageTextToText if self.sees else transformers.AutoModelForCausalLM
+        reader = transformers.AutoProcessor if self.sees else transformers.AutoTokenizer
+        self._reader = reader.from_pretrained(folder, trust_remote_code=False)
+        self._model = of.from_pretrained(folder, **options).eval()
+        self._torch, self._transformers = torch, transformers
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        picture: str | None,
+        say_piece: Callable[[str], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        """Says the answer piece by piece, until it is whole or stopped."""
+        streamer = self._streamer(say_piece)
+        inputs = self._reader.apply_chat_template(
+            self._with_picture(messages, picture),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            enable_thinking=False,  # for templates that know it
+        )
+
+        class Stop(self._transformers.StoppingCriteria):
+            def __call__(criterion, input_ids: Any, scores: Any, **more: Any) -> Any:
+                return self._torch.full((len(input_ids),), is_stopped(), dtype=self._torch.bool)
+
+        with self._torch.inference_mode():
+            self._model.generate(
+                **inputs,
+                streamer=streamer,
+                max_new_tokens=MOST_TOKENS,
+                do_sample=True,
+                temperature=TEMPERATURE,
+                top_p=TOP_P,
+                stopping_criteria=self._transformers.StoppingCriteriaList([Stop()]),
+            )
+
+    def _streamer(self, say_piece: Callable[[str], None]) -> Any:
+        """A streamer of transformers that hands on each piece of text as it comes, without the question."""
+
+        class Said(self._transformers.TextStreamer):
+            def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+                if text:
+                    say_piece(text)
+
+        return Said(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
+
+    def _with_picture(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
+        """The messages as the model's template takes them: for one that sees as lists of parts, the picture among them."""
+        if not self.sees:
+            return messages
+        parts = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        if picture:
+            data = base64.b64decode(picture.partition(",")[2])
+            parts[-1]["content"].insert(0, {"type": "image", "image": Image.open(io.BytesIO(data)).convert("RGB")})
+        return parts
+
+
+def _read(asked: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:
+    """Reads questions and stops until standard input ends, and the process with it."""
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "stop" in message:
+            stopped.add(message["stop"])
+        else:
+            asked.put(message)
+    os._exit(0)
+
+
+def main(source: str) -> None:
+    """Loads the model, then answers questions until standard input ends. Ends if the model cannot be loaded."""
+    os.nice(NICE)
+    asked: queue.Queue[dict[str, Any]] = queue.Queue()
+    stopped: set[int] = set()
+    threading.Thread(target=_read, args=(asked, stopped), daemon=True).start()
+    try:
+        model = Model(source)
+    except Exception as error:  # whatever a stranger's files do: said to whoever waits
+        failure = one_line(f"the model {source} cannot be loaded: {error}")[:240]
+        sys.stderr.write(failure + "\n")
+        say({"error": failure})
+        return
+    while True:
+        message = asked.get()
+        number = message["ask"]
+        try:
+            model.answer(
+                message["messages"],
+                message["picture"],
+                lambda text, number=number: say({"ask": number, "text": text}),
+                lambda number=number: number in stopped,
+            )
+            say({"ask": number, "end": True})
+        except Exception as error:
+            say({"ask": number, "error": one_line(str(error))[:240]})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

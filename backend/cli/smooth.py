@@ -1,0 +1,16 @@
+"""The command `smooth`: a video with more frames a second."""
+
+import argparse
+import json
+import sys
+
+from backend.cli.arguments import output_beside
+from backend.media.smooth import write_smooth
+
+
+def smooth(arguments: argparse.Namespace) -> None:
+    """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
+    source, output = output_beside(arguments.file, arguments.output, f"-{arguments.fps}fps.mp4")
+    made = {"path": str(output.absolute())} | write_smooth(source, arguments.fps, output)
+    words = f"{output}: {made['num_frames']} frames, {made['fps']} a second, by motion compensation"
+    sys.stdout.write((json.dumps(made) if arguments.json else words) + "\n")

@@ -1,0 +1,288 @@
+"""Runs one stage of a video in a folder, continuing from the files that are there.
+
+`python -m backend.cli.stages_run denoise --run DIR`, started by `backend.cli.stages` with the words of `app.py`. Loads
+only the networks that the stage uses.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.loras import adopt_lora, check_lora
+from backend.cli.arguments import model_of, request_of, worker_options_of
+from backend.cli.command_line import FAILED, OK, print_error
+from backend.cli.progress import Progress
+from backend.cli.words import run_words
+from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
+from backend.errors import KernelRefused, RequestError, Stopped, StudioError
+from backend.files import folder_lock
+from backend.media.video import read_request as read_video_request
+from backend.pipeline.chunks import chunks_of
+from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
+from backend.pipeline.load import load
+from backend.pipeline.run import Run
+from backend.pipeline.stage_files import (
+    EMBEDDINGS,
+    LATENTS,
+    read_conditions,
+    read_latents,
+    read_state,
+    write_latents,
+    write_state,
+)
+from backend.runtime.first_runs import FIRST_RUNS
+from backend.sampling.plan import plan_of
+from backend.schemas.events import Cancelled, Event, Finished
+from backend.schemas.guided_steps import first_steps
+from backend.schemas.request import GenerationRequest, find_preset
+from backend.schemas.settings import FIELDS
+from backend.settings import Settings, from_environment
+
+STOP_SECONDS = 8.0
+VIDEO = "video.mp4"
+NEXT = {"encode": "denoise", "denoise": "decode"}
+CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # by `denoise`
+
+
+def run_here(arguments: argparse.Namespace) -> int:
+    """Runs the stage that the command names, in this process, and returns the exit code.
+
+    Raises: RequestError, before anything is written.
+    """
+    began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
+    settings, options = from_environment(arguments.data_dir), worker_options_of(arguments)
+    if folder.is_relative_to(settings.data_dir):
+        raise RequestError(
+            f"run={arguments.run!r}",
+            "belongs to the studio, whose library shows it as it was made",
+            "copy that folder somewhere else, and give the copy",
+        )
+    request = _REQUESTS[arguments.command](arguments, folder, settings)
+    model = model_of(arguments, request.preset)
+    product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
+    if _is_there(arguments.command, folder, request):
+        return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
+    progress, stop = Progress(sys.stderr), threading.Event()
+    FIRST_RUNS.recall(settings.kernels_dir)
+    with _stop_on_signal(stop, folder), folder_lock(folder):
+        while True:
+            stages = (arguments.command,)
+            loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, stages)
+            load_seconds = time.monotonic() - began
+            run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
+            try:
+                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # an error of the terminal too saves the state
+                    message = _show_events(stage, progress)
+                break
+            except KernelRefused:  # the model is loaded again, and laid out without that kernel
+                del loaded, run, stage
+    progress.end()
+    if message is not None:
+        print_error(message)
+        return FAILED
+    for note in run.all_notes:
+        sys.stderr.write(f"{note}\n")
+    return _print_result(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
+
+
+def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """The request that `encode` begins, written into the folder; or the one that it began there and now continues."""
+    begun = read_request(folder) if (folder / REQUEST).is_file() else None
+    if arguments.preset is None or arguments.prompt is None:
+        if begun is None:
+            raise RequestError("preset and prompt are missing:", f"{str(folder)!r} holds no run", "give --preset and --prompt")
+        return begun
+    request = request_of(arguments)
+    if begun is not None:
+        seed = request.seed if arguments.seed is not None else begun.seed
+        if request.changed(seed=seed).for_sharing() != begun.changed().for_sharing():
+            raise RequestError(f"run={arguments.run!r}", "holds another video", "choose another folder")
+        return begun
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
+    inputs = open_inputs(request)
+    for lora in arguments.loras:
+        check_lora(lora.source, settings.loras_dir)
+        adopt_lora(lora.source, settings.loras_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_request(request, inputs, folder)
+
+
+def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """The folder's request with the changes that `denoise` was given, which are written back."""
+    request = read_request(folder)
+    given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
+    if arguments.guided_steps is not None:
+        given |= first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
+    changed = request.changed(**given) if given else request
+    if read_conditions(folder, changed) is None:
+        raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command("encode", folder))
+    return changed if changed == request else write_request(changed, {}, folder)
+
+
+def _request_to_decode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    request = read_request(folder)
+    if read_latents(folder, request) is None:
+        raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command("denoise", folder))
+    return request
+
+
+def _is_there(stage: str, folder: Path, request: GenerationRequest) -> bool:
+    if stage == "encode":
+        return read_conditions(folder, request) is not None
+    if stage == "denoise":
+        return read_latents(folder, request) is not None
+    try:
+        return read_video_request(folder / VIDEO).for_sharing() == request.for_sharing()
+    except (StudioError, OSError):
+        return False
+
+
+def _encode(run: Run) -> Generator[Event, None, str | None]:
+    yield from prepare(run, ("encode",))
+    if not run.is_cancelled():
+        with contextlib.suppress(Stopped):
+            yield from encode_conditions(run)
+    return _stop_message("encode", run) if run.is_cancelled() else None
+
+
+def _denoise(run: Run) -> Generator[Event, None, str | None]:
+    """Continues where it was stopped."""
+    conditions, begun = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
+    yield from prepare(run, ("denoise",))
+    if run.is_cancelled():
+        return _stop_message("denoise", run)
+    assert conditions is not None, "the command has looked for them"
+    denoised = yield from denoise(run, conditions, begun)
+    total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
+    if denoised.steps_done < total:
+        if not run.request.uses_step_cache and not _reuses(run, denoised.steps_done):
+            write_state(run, denoised)
+        return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
+    write_latents(run, finished_latents(run, conditions, denoised))
+    return None
+
+
+def _reuses(run: Run, step: int) -> bool:
+    """Whether this step, of a video that is one chunk, needs more than the state of the one before it."""
+    return bool(run.request.mag_cache) and plan_of(run.request, run.model.kind.boundary).steps[step].reuses
+
+
+def _decode(run: Run) -> Generator[Event, None, str | None]:
+    yield from prepare(run, ("decode",))
+    if run.is_cancelled():
+        return _stop_message("decode", run)
+    _set_aside(run.folder / VIDEO)
+    latents = read_latents(run.folder, run.request)
+    assert latents is not None, "the command has looked for them"
+    for event in decode(run, latents):
+        yield event
+        if isinstance(event, Cancelled):
+            (run.folder / VIDEO).unlink(missing_ok=True)  # an unfinished video; the next try starts again from the latents
+            return _stop_message("decode", run)
+    return None
+
+
+_REQUESTS: dict[str, Callable[[argparse.Namespace, Path, Settings], GenerationRequest]] = {
+    "encode": _request_to_encode,
+    "denoise": _request_to_denoise,
+    "decode": _request_to_decode,
+}
+_STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
+    "encode": _encode,
+    "denoise": _denoise,
+    "decode": _decode,
+}
+
+
+def _show_events(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
+    """Shows the stage's events. Returns its message if it was stopped, None if it finished."""
+    while True:
+        try:
+            event = next(stage)
+        except StopIteration as end:
+            return end.value
+        if not isinstance(event, Finished):
+            progress.show(event)
+
+
+def _set_aside(video: Path) -> None:
+    """Renames a video made with other settings: no video is overwritten."""
+    if not video.is_file():
+        return
+    free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
+    video.rename(free)
+    sys.stderr.write(f"The video that was there is {free.name} now\n")
+
+
+def _stop_message(stage: str, run: Run, when: str = "") -> str:
+    return f"Stopped{when}; {_command(stage, run.folder)}"
+
+
+def _command(stage: str, folder: Path) -> str:
+    return f"`python app.py {stage} --run {folder}` {'continues' if stage != 'encode' else 'makes them'}"
+
+
+def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
+    if arguments.json:
+        result: dict[str, Any] = {"run": str(product.parent), "stage": arguments.command, "path": str(product)}
+        result |= {"seconds": {name: round(value, 3) for name, value in seconds.items()}}
+        sys.stdout.write(json.dumps(result) + "\n")
+        return OK
+    following = NEXT.get(arguments.command)
+    hint = f"; next: python app.py {following} --run {product.parent}" if following else ""
+    sys.stdout.write(f"{product} {news or '({:.1f} s)'.format(seconds['total'])}{hint}\n")
+    return OK
+
+
+@contextlib.contextmanager
+def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
+    the stage could not end, as while it compiles, end the process: what the folder holds by then is kept."""
+    is_over = threading.Event()
+    come, gone = os.pipe()
+    os.set_blocking(gone, False)
+
+    def has_come(seconds: float | None = None) -> bool:
+        readable, _, _ = select.select([come], [], [], seconds)
+        return bool(readable and os.read(come, 1))
+
+    def listen() -> None:
+        has_come()
+        if is_over.is_set():  # what has come is the byte below
+            return
+        stop.set()
+        has_come(STOP_SECONDS)
+        if not is_over.is_set():
+            print_error(f"Stopped; what was done is kept in {folder}")
+            os._exit(FAILED)
+
+    # Python runs handlers in the main thread only, which may be inside the compiler: the pipe tells another one at once.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.set_wakeup_fd(gone)
+    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.write(gone, b"\0")
+        listener.join()
+        os.close(come)
+        os.close(gone)
+
+
+if __name__ == "__main__":
+    sys.exit(run_words(run_here))

@@ -1,0 +1,45 @@
+"""The command `upscale`: a video, ours or any clip, made larger by the engine."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+
+from backend.checkpoints.upscalers import adopt_upscaler, licence_of, list_upscalers
+from backend.cli.arguments import absolute
+from backend.cli.command_line import OK
+from backend.cli.generate import generate
+from backend.engine.engine import Engine
+from backend.errors import RequestError
+from backend.media.finished import larger_file
+from backend.schemas.request import GenerationRequest
+from backend.schemas.upscaling import EMBEDDED
+from backend.settings import from_environment
+
+
+def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
+    """Makes the video larger, or lists the models for that; returns the exit code. Raises: RequestError, ClipError, before
+    anything is started."""
+    if arguments.is_list:
+        return _list(arguments)
+    request = _request(arguments)
+    if licence := licence_of(arguments.upscaler or EMBEDDED):
+        sys.stderr.write(f"{licence}\n")
+    return generate(arguments, make_engine, request)
+
+
+def _request(arguments: argparse.Namespace) -> GenerationRequest:
+    if arguments.file is None:
+        raise RequestError("FILE is missing:", "it is the video to make larger", "give its path, or --list")
+    folder = from_environment(arguments.data_dir).upscalers_dir
+    name = adopt_upscaler(arguments.upscaler, folder) if arguments.upscaler else ""
+    return larger_file(absolute(arguments.file), arguments.upscale, name)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    names = list_upscalers(from_environment(arguments.data_dir).upscalers_dir)
+    if arguments.json:
+        sys.stdout.write(json.dumps(names) + "\n")
+    else:
+        sys.stdout.writelines(f"{licence_of(name) or name}\n" for name in names)
+    return OK

@@ -1,0 +1,266 @@
+"""`doctor`: nothing to complain of on a CPU, and every fault that it names, made."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from backend.cli import machine_checks as checks
+from backend.cli.doctor import Sheet, broken_off, devices_check, devices_refused
+from backend.cli.module_process import Ended, run_in_process
+from backend.schemas.check import Check, worst
+from backend.schemas.worker import Device
+from backend.selftest.one_step import step_checks, weights_check
+from backend.settings import PROJECT_FOLDER, hub_address, module_environment
+from backend.workers.unused_accelerator import Surroundings
+from presets import load_preset
+from tests.clock import is_within
+from tests.fake_hub import serving
+from tests.made_up_machine import tpu_machine, write
+
+TINY, LARGE = load_preset("wan-tiny"), load_preset("wan2.1-t2v-14b-720p")
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.51"}
+ENDED = Ended(report=None, code=-6, errors="")
+
+
+def doctor(*words: object, **variables: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "app.py", "doctor", *map(str, words)]
+    return subprocess.run(
+        command, cwd=PROJECT_FOLDER, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def here(tmp_path) -> Surroundings:
+    from backend.accelerators import find_accelerators
+
+    return Surroundings(accelerators=find_accelerators(tpu_machine(tmp_path / "machine")), versions=VERSIONS)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.mark.bench
+def test_on_a_cpu_it_finds_nothing_to_complain_of_within_20_seconds(tmp_path):
+    with serving(tmp_path) as hub:
+        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub"), "STUDIO_CACHE_DIR": str(tmp_path / "cache")}
+        began = time.monotonic()
+        done = doctor("--json", tmp_path / "report.json", "--data-dir", tmp_path / "data", JAX_PLATFORMS="cpu", **variables)
+        seconds = time.monotonic() - began
+    report = json.loads((tmp_path / "report.json").read_text())
+    others = {
+        name: check for check in report["checks"] if (name := check["name"]) != "port" and check["state"] not in ("ok", "skipped")
+    }
+    assert (done.returncode, others) == (0, {}), done.stdout + done.stderr
+    assert {"Python", "packages", "disk", "devices", "kernel attention as it is chosen here", "one step"} <= {
+        one["name"] for one in report["checks"]
+    }
+    assert report["devices"][0]["kind"] == "cpu" and report["machine"]["versions"]["jax"]
+    assert done.stdout.count("\n") >= len(report["checks"])
+    assert is_within(seconds, 20)
+
+
+def test_an_unknown_preset_and_a_file_that_cannot_be_written_are_refused_at_once():
+    done = doctor("--preset", "wan-tny")
+    assert (done.returncode, done.stdout) == (2, "") and "did you mean wan-tiny?" in done.stderr
+    done = doctor("--json", "/proc/none.json")
+    assert (done.returncode, done.stdout) == (2, "") and "json='/proc/none.json' must be writable" in done.stderr
+
+
+@pytest.mark.tpu_compiler
+def test_libtpu_without_a_tpu_is_a_fault_with_its_mend(tmp_path):
+    """The real libtpu, told to take a TPU here, where there is none."""
+    pytest.importorskip("libtpu")
+    variables = {"JAX_PLATFORMS": "tpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+    variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # others may compile beside this
+    done = doctor("--json", tmp_path / "report.json", **variables)
+    assert done.returncode == 1
+    assert "fault    devices: jax was told to use a TPU, and this machine has none\n" in done.stdout
+    assert "-> leave JAX_PLATFORMS out, or start on a TPU VM" in done.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "fault" and report["devices"] == [] and "TPU initialization failed" in report["refusal"]
+
+
+@pytest.mark.parametrize(("found", "state"), [((3, 10), "fault"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "fault")])
+def test_python_must_be_one_that_the_requirements_can_be_had_for(found, state):
+    assert checks.python_check(found).state == state
+
+
+def test_packages_in_other_versions_are_named(tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_text("# a comment\npydantic==0.1\nno-such-package==2\n")
+    check = checks.packages_check("pip install", file)
+    assert check.state == "warning" and check.mend == "`pip install -r requirements.txt`"
+    assert "no-such-package missing, not 2" in check.found and "not 0.1" in check.found
+    assert checks.packages_check("pip install").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [({}, "ok"), ({"libtpu": "0.0.42.1"}, "warning"), ({"libtpu": ""}, "fault"), ({"jaxlib": "0.10.1"}, "fault")],
+)
+def test_jax_and_libtpu_must_belong_together_where_there_is_a_tpu(here, changes, state):
+    versions = VERSIONS | changes
+    check = checks.tpu_pair_check(Surroundings(accelerators=here.accelerators, versions=versions))
+    assert check.state == state and (state == "ok" or "-r requirements-tpu.txt" in check.mend)
+    assert checks.tpu_pair_check(Surroundings(versions=versions)).state == "skipped"
+
+
+@pytest.mark.parametrize(("free", "state"), [(9_000_000, "ok"), (1_000_000, "warning")])
+def test_the_hosts_memory(tmp_path, free, state):
+    write(tmp_path / "proc/meminfo", f"MemTotal: 16000000 kB\nMemAvailable: {free} kB")
+    assert checks.memory_check(tmp_path).state == state
+    assert checks.memory_check(tmp_path / "none").state == "skipped"
+
+
+def test_a_disk_without_room_for_a_video(tmp_path, monkeypatch):
+    assert checks.disk_check(tmp_path / "not/made/yet", TINY).state == "ok"
+    monkeypatch.setattr(checks, "needed_bytes", lambda request: 10**18)
+    check = checks.disk_check(tmp_path, TINY)
+    assert check.state == "fault" and "1000000000.1 GB" in check.found and "--data-dir" in check.mend
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk(tmp_path, monkeypatch):
+    """The kernel's own full device in place of the file: what is written there fails as it does on a full disk."""
+    monkeypatch.setattr(checks.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb", buffering=0))
+    check = checks.folder_check("data folder", tmp_path, "--data-dir")
+    assert (check.state, check.found) == ("fault", f"{tmp_path}: the disk is full") and os.strerror(errno.ENOSPC)
+
+
+def test_a_read_only_cache(tmp_path):
+    assert checks.folder_check("compiled programs", tmp_path, "X").state == "ok"
+    assert checks.folder_check("compiled programs", tmp_path / "a/b", "X").found.endswith("not made yet")
+    check = checks.folder_check("compiled programs", Path("/proc/sys/none"), "STUDIO_CACHE_DIR")
+    assert check.state == "fault" and "cannot be written" in check.found and "STUDIO_CACHE_DIR" in check.mend
+
+
+def test_a_port_that_is_taken():
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        check = checks.port_check(port)
+        assert check.state == "warning" and check.mend == f"`python app.py --port {port + 1}`"
+    assert checks.port_check(port).state == "ok"
+
+
+@pytest.mark.parametrize(("is_needed", "state"), [(True, "fault"), (False, "skipped")])
+def test_no_network_is_a_fault_where_something_must_come_over_it(is_needed, state):
+    check = checks.hub_check(f"http://127.0.0.1:{free_port()}", is_needed=is_needed)
+    assert check.state == state and "does not answer" in check.found and bool(check.mend) == is_needed
+    check = checks.hub_check("", is_needed=is_needed)
+    assert check.state == state and "HF_HUB_OFFLINE" in check.found
+    assert hub_address({"HF_HUB_OFFLINE": "1"}) == "" and hub_address({"HF_ENDPOINT": "http://x/"}) == "http://x"
+
+
+def test_a_hub_that_answers(tmp_path):
+    with serving(tmp_path) as hub:
+        assert checks.hub_check(hub.url, is_needed=True).state == "ok"
+
+
+@pytest.mark.demo_model
+def test_the_presets_that_need_no_download_are_listed():
+    assert "wan-tiny" in checks.presets_check().found
+
+
+def test_a_checkpoint_that_is_not_here_yet(monkeypatch):
+    assert checks.weights_check(TINY).state == "ok"
+    monkeypatch.setattr(checks, "has_weights", lambda preset: False)
+    assert checks.weights_check(LARGE).mend == "`python app.py models download wan2.1-t2v-14b-720p`"
+
+
+def test_memory_that_is_too_small_for_the_weights():
+    assert weights_check("it", 2**30, 2**34).state == "ok"
+    assert weights_check("it", 2**30, None).state == "skipped"
+    check = weights_check("it", 2**35, 2**34)
+    assert (check.state, check.found) == ("fault", "the weights of it take 32.00 of 16.0 GiB on each device")
+    assert "check-tpu" in check.mend
+
+
+def test_a_devices_memory_that_is_too_small_ends_the_trial_before_anything_is_compiled():
+    [check] = step_checks(TINY, 1000, pytest.fail)
+    assert (check.name, check.state) == ("memory", "fault")
+
+
+def test_a_large_model_is_not_tried_on_a_cpu():
+    [check] = step_checks(LARGE, None, pytest.fail)
+    assert check.state == "warning" and "too much for a CPU" in check.found and "check-tpu" in check.mend
+
+
+def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(here):
+    cpu, tpu = (Device(name="d", kind=kind, bytes_limit=2**34) for kind in ("cpu", "TPU v6 lite"))
+    check = devices_check(here, [tpu] * 8)
+    assert (check.state, check.found) == ("ok", "jax uses 8 x TPU v6 lite, 16.0 GiB each")
+    bare = Surroundings(accelerators=here.accelerators)
+    assert devices_check(bare, [cpu]).state == "fault" and "libtpu is not installed" in devices_check(bare, [cpu]).found
+    chosen = Surroundings(accelerators=here.accelerators, platforms=("cpu",))
+    assert devices_check(chosen, [cpu]).state == "ok" and "left alone" in devices_check(chosen, [cpu]).found
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "found"),
+    [
+        ("ABORTED: The TPU is already in use by process with pid 7.", ENDED, "Another process, 7, holds"),
+        ("Mismatched PJRT plugin PJRT API version (0.47)", ENDED, "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together"),
+        ("", Ended(report=None, code=-9, errors="", was_late=True), "jax waits for its devices"),
+        ("a dog ate them", ENDED, "jax gets no devices: a dog ate them"),
+    ],
+)
+def test_devices_that_jax_does_not_get(here, error, ended, found):
+    check = devices_refused(here, error, ended)
+    assert check.state == "fault" and found in check.found and check.mend
+
+
+def module(tmp_path: Path, text: str) -> dict[str, str]:
+    """The environment in which `python -m it` runs this text."""
+    (tmp_path / "it.py").write_text(text)
+    variables = module_environment()
+    return variables | {"PYTHONPATH": f"{tmp_path}:{variables['PYTHONPATH']}"}
+
+
+def test_a_process_that_dies_has_said_at_what(tmp_path, here):
+    text = "import os, sys; from backend.cli.module_process import say; say({'progress': 'trying each kernel'}); "
+    text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
+    said = []
+    ended = run_in_process("it", [], module(tmp_path, text), said.append, 60)
+    assert said == [{"progress": "trying each kernel"}] and ended.report is None and not ended.was_late
+    check = broken_off("trying each kernel", ended, 60)
+    assert check.found == "while trying each kernel, the process ended with -6: Check failed: no chip"
+
+
+def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
+    ended = run_in_process("it", [], module(tmp_path, "import time; time.sleep(60)"), pytest.fail, 0.5)
+    assert ended.was_late and ended.report is None
+    assert "said nothing for 1 s" in broken_off("starting", ended, 1.0).found
+
+
+def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
+    sheet = Sheet(here=here)
+    sheet._take({"progress": "one step of it"})
+    sheet._take({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
+    sheet._take({"check": asdict(Check(name="one step", state="ok", found="measured"))})
+    assert [check.name for check in sheet.checks] == ["devices", "one step"] and sheet.doing == "one step of it"
+    assert capsys.readouterr().out.splitlines()[1] == "ok       one step: measured"
+    assert json.dumps(sheet.to_json()) and sheet.to_json()["machine"]["accelerators"] == ["8 TPU v6e chips"]
+
+
+def test_the_worst_finding_is_the_verdict():
+    made = [Check(name="it", state=state, found="") for state in ("ok", "skipped", "warning", "fault")]
+    assert [worst(made[:count]) for count in (1, 2, 3, 4)] == ["ok", "ok", "warning", "fault"]
+
+
+def test_a_kernel_without_a_filter_of_system_calls_is_a_warning():
+    check = checks.sandbox_check("backend.no_such_module")
+    assert check.state == "warning" and "takes no filter" in check.found
