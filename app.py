@@ -63,7 +63,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from backend.cli.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
-    from backend.rewriting.choice import helper_of
+    from backend.prompt_rewriting.choice import helper_of
     from backend.settings import drop_gradio_ports, from_environment
     from wan_ui.heap import share_one_heap
 

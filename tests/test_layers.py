@@ -90,12 +90,12 @@ def test_the_light_layers_need_few_packages():
 
 ROOMS = (  # of backend/, from the top floor down; modules that lie in no room are the ground
     *("cli", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers", "selftest", "tpu_analysis"),
-    *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "rewriting", "schemas"),
+    *("pipeline", "models", "sampling", "weights", "runtime", "checkpoints", "media", "prompt_rewriting", "schemas"),
 )
 GROUND = "ground"
 LIGHT_ROOMS = (
     *("cli", "engine", "catalog", "worker_pool", "cluster", "multihost", "workers"),
-    *("checkpoints", "media", "rewriting", "schemas", GROUND),
+    *("checkpoints", "media", "prompt_rewriting", "schemas", GROUND),
 )
 FACES = re.compile(r"backend\.models(\.spec|\.\w+\.(action_)?spec)?")
 MODELS = re.compile(r"backend\.models\.(\w+\.)?(\w+_)?model")
@@ -285,7 +285,7 @@ BACKEND_FOR_WAN_UI = {
     "engine",
     "catalog",
     "media",
-    "rewriting",
+    "prompt_rewriting",
     "schemas",
     "errors",
     "settings",

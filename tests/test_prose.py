@@ -99,7 +99,7 @@ def test_each_kind_of_text_is_read_and_its_line_reported(path, source, line):
         ("backend/a.py", "rows = db.execute('SELECT id AS a door FROM house WHERE stands anew')\n"),
         ("tests/test_a.py", 'prompt = "a door that stands anew"\n'),
         ("docs/a.md", 'He wrote "it goes on", see [the code](https://anew) and `shall`.\n'),
-        ("backend/rewriting/a.toml", 'en = """\nIt goes on.\n"""\n'),
+        ("backend/prompt_rewriting/a.toml", 'en = """\nIt goes on.\n"""\n'),
         ("presets/a.toml", 'prompts = ["a door that stands in a room"]\n[[examples]]\nprompt = "a house goes on"\n'),
     ],
 )

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.rewriting.helper import Helper
+from backend.prompt_rewriting.helper import Helper
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.desk.desk import Desk

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import gradio as gr
 
 from backend.engine.engine import Engine
-from backend.rewriting.helper import Helper
+from backend.prompt_rewriting.helper import Helper
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
 from wan_ui.door.access import Access

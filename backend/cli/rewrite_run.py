@@ -1,7 +1,7 @@
 """Writes prompts with a language model on this machine's processors: the process behind `serve --rewriter-model`.
 
-Started as `python -m backend.cli.rewrite_run MODEL`; see `backend.rewriting.local_model` for what it reads and writes. Only
-safetensors are loaded, and no code that lies beside them.
+Started as `python -m backend.cli.rewrite_run MODEL`; see `backend.prompt_rewriting.local_model` for what it reads and writes.
+Only safetensors are loaded, and no code that lies beside them.
 """
 
 import base64

@@ -30,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     share_one_heap()
     import_gradio()
-    from backend.rewriting.program import Program
+    from backend.prompt_rewriting.program import Program
     from wan_ui.door.log_guard import guard_output
     from wan_ui.serve import serve
     from wan_ui.studio import build

@@ -16,7 +16,7 @@ from backend.engine.order import Room
 from backend.engine.projects import Project
 from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
 from backend.media.cage import Steps
-from backend.rewriting.helper import Helper
+from backend.prompt_rewriting.helper import Helper
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
 from wan_ui.desk.opening import visitor

@@ -13,8 +13,8 @@ import gradio as gr
 from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.cage import Opening
-from backend.rewriting.asked import Asked, has_instructions
-from backend.rewriting.helper import Helper, suggestions
+from backend.prompt_rewriting.helper import Helper, suggestions
+from backend.prompt_rewriting.request import Asked, has_instructions
 from backend.schemas.request import find_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor

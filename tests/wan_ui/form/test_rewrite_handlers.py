@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from backend.errors import Busy
-from backend.rewriting.asked import Asked, has_instructions
-from backend.rewriting.program import Program
+from backend.prompt_rewriting.program import Program
+from backend.prompt_rewriting.request import Asked, has_instructions
 from presets import list_presets, load_preset
 from wan_ui.door.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.form import rewrite_handlers

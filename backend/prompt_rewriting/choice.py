@@ -3,10 +3,10 @@
 import argparse
 
 from backend.errors import RequestError
-from backend.rewriting.endpoint import Endpoint
-from backend.rewriting.helper import Helper
-from backend.rewriting.local_model import LocalModel
-from backend.rewriting.program import Program
+from backend.prompt_rewriting.endpoint import Endpoint
+from backend.prompt_rewriting.helper import Helper
+from backend.prompt_rewriting.local_model import LocalModel
+from backend.prompt_rewriting.program import Program
 from backend.settings import rewriter_key
 
 

@@ -17,8 +17,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from backend.errors import StudioError, one_line
-from backend.rewriting.asked import Asked
-from backend.rewriting.helper import BY_HAND
+from backend.prompt_rewriting.helper import BY_HAND
+from backend.prompt_rewriting.request import Asked
 
 MOST_ERRORS = 20_000  # bytes of the end of its standard error that are kept
 

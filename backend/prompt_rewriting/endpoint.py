@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 
 from backend.errors import StudioError, one_line
-from backend.rewriting.asked import Asked
-from backend.rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
+from backend.prompt_rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
+from backend.prompt_rewriting.request import Asked
 
 CHAT = "/chat/completions"
 MOST_BYTES = 1_000_000

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from backend.errors import StudioError
-from backend.rewriting.asked import Asked
-from backend.rewriting.endpoint import MOST_BYTES, Endpoint
-from backend.rewriting.helper import suggestions
+from backend.prompt_rewriting.endpoint import MOST_BYTES, Endpoint
+from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.request import Asked
 from presets import load_preset
 
 PICTURE = "data:image/jpeg;base64,QUJD"

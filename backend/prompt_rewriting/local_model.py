@@ -17,8 +17,8 @@ from typing import Any
 
 from backend.child_process import start_module
 from backend.errors import StudioError
-from backend.rewriting.asked import Asked
-from backend.rewriting.helper import BY_HAND
+from backend.prompt_rewriting.helper import BY_HAND
+from backend.prompt_rewriting.request import Asked
 from backend.settings import PROJECT_FOLDER, module_environment
 
 MODULE = "backend.cli.rewrite_run"

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from backend.errors import StudioError
-from backend.rewriting.asked import LONGEST, Asked, spoken
+from backend.prompt_rewriting.request import LONGEST, Asked, spoken
 
 SECONDS_OF_SILENCE = 120.0  # a large model on the host's processors reads its instructions and a picture
 SECONDS = 300.0

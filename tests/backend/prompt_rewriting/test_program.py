@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from backend.errors import StudioError
-from backend.rewriting.asked import Asked
-from backend.rewriting.helper import suggestions
-from backend.rewriting.program import Program
+from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.program import Program
+from backend.prompt_rewriting.request import Asked
 from presets import load_preset
 
 

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from backend.errors import StudioError
-from backend.rewriting.asked import Asked
-from backend.rewriting.helper import suggestions
-from backend.rewriting.local_model import LocalModel
+from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.local_model import LocalModel
+from backend.prompt_rewriting.request import Asked
 from presets import load_preset
 
 CHARACTERS = [chr(code) for code in range(32, 127)]
