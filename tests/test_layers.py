@@ -275,7 +275,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("routes", "form"),
     ("queue",),
     ("desk", "header"),
-    ("door",),
+    ("gateway",),
     ("parts",),
     ("words", "theme", "scripts", "gradio_fixes"),
 )

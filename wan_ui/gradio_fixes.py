@@ -1,7 +1,7 @@
 """What the studio changes in Gradio: each function says for which version, and what it fixes.
 
 `tests/wan_ui/test_gradio_fixes.py` shows each fault without its fix, and fails when a newer Gradio no longer has it. Answers of
-Gradio's own addresses are changed by the door (`wan_ui.door`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).
+Gradio's own addresses are changed by the door (`wan_ui.gateway`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).
 This module imports no Gradio by itself, because `import_gradio` must come first.
 
 Upstream, as far as a search of Gradio's issues finds each fault:
@@ -10,7 +10,7 @@ Upstream, as far as a search of Gradio's issues finds each fault:
 - components that are kept again and again: none; #4774 and pull request #8030 describe the design
 - the queue that looks for work a thousand times a second: none
 - CORS for every origin: #10276, fixed for mounted apps by pull request #13741; this studio is launched, not mounted
-- endpoints in the login page, and the login cookie with SameSite=None (`wan_ui/door/logins.py`): none
+- endpoints in the login page, and the login cookie with SameSite=None (`wan_ui/gateway/logins.py`): none
 - the clock that asks for animation frames (`wan_ui/assets/before_gradio.js`): none
 - an upload of a recording that fails without an event (`wan_ui/form/recording.js`): none; #7490 is about recordings sent twice
 - progress that is computed although it is hidden (`SILENT` in `wan_ui/parts/events.py`): none
@@ -19,8 +19,8 @@ Private parts of Gradio that the studio uses, besides those changed here. After 
 
 - `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/parts/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
-  `wan_ui/door/uploads.py`. `route_utils.get_root_url`: `wan_ui/desk/media.py`
-- `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/door/rules.py`
+  `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/desk/media.py`
+- `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`
 - names of events in quotes in `js_on_load`, and what it gets (`GradioComponent` in `wan_ui/assets/types.d.ts`): `starts`
 - that `js` of `launch` runs when the page is drawn, after the modules of its head: `wan_ui/assets/studio.js`
 - the class `block` and the ids of fields, `.stop-button` of the microphone, `/upload`: `wan_ui/form/typed.js`, `recording.js`

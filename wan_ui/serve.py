@@ -27,13 +27,13 @@ from wan_ui.desk.projects import project_route
 from wan_ui.desk.sending import Downloads
 from wan_ui.desk.shots_made import shots_route
 from wan_ui.desk.sound import sound_route
-from wan_ui.door.access import Access
-from wan_ui.door.connections import LimitedConnection
-from wan_ui.door.door import Door
-from wan_ui.door.hosts import Hosts
-from wan_ui.door.log_guard import guard_output
-from wan_ui.door.logins import Logins
-from wan_ui.door.uploads import upload_route
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.connections import LimitedConnection
+from wan_ui.gateway.gateway import Door
+from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.log_guard import guard_output
+from wan_ui.gateway.logins import Logins
+from wan_ui.gateway.uploads import upload_route
 from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, shorten_errors, styles_route
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route

@@ -1,7 +1,7 @@
 """Puts the page together and wires it to the engine. One page, any number of visitors.
 
 The state of a page is in `gr.State`; that of a visitor is in the engine under the visitor's owner name (see
-`wan_ui.door.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
+`wan_ui.gateway.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
 the followers, of which there is one for each page that shows a job. All handlers are private: the only endpoints for
 programs are those in `wan_ui.routes`.
 """
@@ -14,12 +14,12 @@ from backend.engine.engine import Engine
 from backend.prompt_rewriting.helper import Helper
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.presets import CanRun
-from wan_ui.door.access import Access
-from wan_ui.door.uploads import begin_uploads
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.many import ManyHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.uploads import begin_uploads
 from wan_ui.header import build_header
 from wan_ui.page import PageHandlers, names_of
 from wan_ui.parts.buttons import build_act

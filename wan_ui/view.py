@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.panel import Panel
-from wan_ui.door.rules import ROUTES, Rules
 from wan_ui.form.form import Form
+from wan_ui.gateway.rules import ROUTES, Rules
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.words.english import Texts
 
@@ -40,7 +40,7 @@ class View:
 
     `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
     other views; `on_phone` lists those that are also shown on a phone, where columns are below one another. `rules` says who may
-    use the view's own routes (see `wan_ui.door.rules`): one without a rule is refused. `streams` are patterns of those routes
+    use the view's own routes (see `wan_ui.gateway.rules`): one without a rule is refused. `streams` are patterns of those routes
     that do not end by themselves.
     """
 

@@ -31,7 +31,7 @@ def main() -> None:
     share_one_heap()
     import_gradio()
     from backend.prompt_rewriting.program import Program
-    from wan_ui.door.log_guard import guard_output
+    from wan_ui.gateway.log_guard import guard_output
     from wan_ui.serve import serve
     from wan_ui.studio import build
     from wan_ui.views import VIEWS

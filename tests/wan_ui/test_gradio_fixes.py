@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 from backend.settings import PROJECT_FOLDER
-from wan_ui.door.logins import LoginForm, LoginLimit, Logins
+from wan_ui.gateway.logins import LoginForm, LoginLimit, Logins
 from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often, shorten_errors, styles_route
 
 GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"

@@ -25,9 +25,9 @@ from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.compare.route import compare_route
-from wan_ui.door.access import Access
-from wan_ui.door.limits import JSON_BYTES, STREAMS, Limit
-from wan_ui.door.streams import StreamLimit
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.limits import JSON_BYTES, STREAMS, Limit
+from wan_ui.gateway.streams import StreamLimit
 
 PATIENCE = 60.0
 

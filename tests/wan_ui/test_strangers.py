@@ -27,7 +27,7 @@ from backend.settings import PROJECT_FOLDER
 from tests.wan_ui.builders import a_request
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door.uploads import begin_uploads
+from wan_ui.gateway.uploads import begin_uploads
 from wan_ui.serve import serve
 from wan_ui.words.english import ENGLISH
 

@@ -20,8 +20,8 @@ from tests.clock import is_within
 from tests.wan_ui.builders import a_job, a_request, a_result
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door.access import OPERATOR_COOKIE, Access
-from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.gateway.access import OPERATOR_COOKIE, Access
+from wan_ui.gateway.visitors import COOKIE, owner_of
 
 JOBS = 10_000
 TOKEN = "a" * 43

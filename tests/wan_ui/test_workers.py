@@ -18,8 +18,8 @@ from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.visit import Visit
-from wan_ui.door.access import Access
-from wan_ui.door.visitors import owner_of
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.visitors import owner_of
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of

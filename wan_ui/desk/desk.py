@@ -23,10 +23,10 @@ from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import CanRun
 from wan_ui.desk.shots import own_files
 from wan_ui.desk.visit import Visit
-from wan_ui.door.access import Access
-from wan_ui.door.limits import VIDEOS_IN_LINE
-from wan_ui.door.uploads import has_room
-from wan_ui.door.visitors import address, owner_of
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.limits import VIDEOS_IN_LINE
+from wan_ui.gateway.uploads import has_room
+from wan_ui.gateway.visitors import address, owner_of
 from wan_ui.words.english import Texts
 from wan_ui.words.languages import texts_for
 
@@ -36,7 +36,7 @@ class Desk:
     """One engine, and the rules for what each visitor sees of it.
 
     `models` are the names of the presets that visitors may use; None: all that can run here. `uploads` keeps the folder of
-    uploads from other servers (see `wan_ui.door.uploads.begin_uploads`).
+    uploads from other servers (see `wan_ui.gateway.uploads.begin_uploads`).
     """
 
     engine: Engine

@@ -19,7 +19,7 @@ from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.desk.media import VIDEO, nothing, owned_job
 from wan_ui.desk.opening import asker
 from wan_ui.desk.sending import Downloads, send_made
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 from wan_ui.words.english import Texts
 
 MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail

@@ -14,7 +14,7 @@ from backend.errors import RequestError
 from wan_ui.desk.media import nothing
 from wan_ui.desk.opening import asker
 from wan_ui.desk.sending import Downloads, send_made
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 _PREFIX = "studio/project"
 

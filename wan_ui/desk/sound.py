@@ -17,7 +17,7 @@ from backend.media.sound import MODEL_SOUND, write_sound
 from backend.schemas.events import VideoResult
 from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
 from wan_ui.desk.opening import asker, unless_gone
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 _PREFIX = "studio/sound"
 

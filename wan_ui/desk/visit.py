@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from backend.engine.order import Room
-from wan_ui.door.access import within
+from wan_ui.gateway.access import within
 from wan_ui.words.english import ENGLISH, Texts
 
 

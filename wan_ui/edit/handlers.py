@@ -23,13 +23,13 @@ from wan_ui.desk.panel import Acts, Panel
 from wan_ui.desk.presets import full_preset
 from wan_ui.desk.upscaling import any_clip
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import known_as, to_cache
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.fill import proposed_size
 from wan_ui.form.left_out import left_out
 from wan_ui.form.loras import lora_lines
+from wan_ui.gateway.uploads import known_as, to_cache
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import EACH, Updates, Values
 from wan_ui.parts.message import Message

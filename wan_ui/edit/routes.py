@@ -1,6 +1,6 @@
 """The edit view's addresses: what an uploaded clip, mask or picture is, a video made of them, and how long it will take.
 
-All are given paths of uploads of this server, as `door/uploads.py` checks it; a video's files are copied into its own folder.
+All are given paths of uploads of this server, as `gateway/uploads.py` checks it; a video's files are copied into its own folder.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from wan_ui.desk.driven import described
 from wan_ui.desk.opening import unless_gone, visitor
 from wan_ui.desk.upscaling import chosen
 from wan_ui.desk.visit import Visit
-from wan_ui.door.json_body import answers_json, json_object
-from wan_ui.door.uploads import checked_upload, known_as
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
 from wan_ui.edit.ways import fields_of
 from wan_ui.form.estimate import estimate_html
+from wan_ui.gateway.json_body import answers_json, json_object
+from wan_ui.gateway.uploads import checked_upload, known_as
 
 _FAR = 1e5  # pixels, seconds, frames a second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")

@@ -16,9 +16,9 @@ from backend.schemas.control import MAX_REFERENCES, extends, is_controlled, sees
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
-from wan_ui.door.uploads import checked_upload
 from wan_ui.form.left_out import changed_settings
 from wan_ui.form.loras import read_loras
+from wan_ui.gateway.uploads import checked_upload
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
 WAYS: tuple[Way, ...] = get_args(Way)

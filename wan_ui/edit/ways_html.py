@@ -9,8 +9,8 @@ from html import escape
 
 from backend.schemas.control import OVERLAPS
 from presets import Preset
-from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
+from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.parts.buttons import quiet_button
 from wan_ui.parts.icons import icon
 from wan_ui.words.english import Texts

@@ -26,11 +26,11 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.presets import full_preset, preset_choices
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
+from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message

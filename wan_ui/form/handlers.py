@@ -18,7 +18,6 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.presets import preset_choices
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import picture_for_cache, to_cache
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
@@ -29,6 +28,7 @@ from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_exa
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots_html import editor_html
+from wan_ui.gateway.uploads import picture_for_cache, to_cache
 from wan_ui.parts.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 

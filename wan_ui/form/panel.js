@@ -3,7 +3,7 @@ import { act } from '../parts/actions.js';
 import { filesOf, find, get, on } from '../parts/dom.js';
 
 const LONGEST_TABLE = 200_000; // characters
-const LONGEST_PRESETS = 320_000; // characters; `wan_ui/door/body_limit.py` allows this
+const LONGEST_PRESETS = 320_000; // characters; `wan_ui/gateway/body_limit.py` allows this
 
 /** @param {GradioComponent} component @param {readonly string[]} events */
 export const startPictureExamples = ({ element, trigger }, [choose]) =>

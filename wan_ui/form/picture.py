@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 
 from presets import ImageExample, Preset
-from wan_ui.door.uploads import checked_upload
 from wan_ui.form.crop import data_address
+from wan_ui.gateway.uploads import checked_upload
 from wan_ui.parts.events import starts
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts

@@ -19,10 +19,10 @@ from backend.schemas.request import find_preset
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import visitor
 from wan_ui.desk.visit import Visit
-from wan_ui.door.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.form.crop import preview_address
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
+from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import QUIET, SILENT, Updates, Values
 from wan_ui.parts.notes import note_html, sentence

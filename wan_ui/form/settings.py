@@ -19,8 +19,8 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
 from wan_ui.desk.presets import PresetChoices
-from wan_ui.door.body_limit import LONGEST_TEXT
 from wan_ui.form.loras import lora_lines
+from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.parts.notes import build_note
 from wan_ui.words.english import Texts
 

@@ -18,9 +18,9 @@ from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from presets import Preset
-from wan_ui.door.body_limit import LONGEST_TEXT
-from wan_ui.door.uploads import to_cache
 from wan_ui.form.shots_html import editor_html
+from wan_ui.gateway.body_limit import LONGEST_TEXT
+from wan_ui.gateway.uploads import to_cache
 from wan_ui.parts.events import starts
 from wan_ui.words.english import Texts
 

@@ -17,7 +17,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.opening import opens_files
 from wan_ui.desk.projects import project_name, project_url
 from wan_ui.desk.visit import Visit
-from wan_ui.door.uploads import LARGEST_BODY, checked_upload, folder_for_parts
+from wan_ui.gateway.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values, starts
 from wan_ui.parts.icons import icon

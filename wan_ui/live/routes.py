@@ -26,8 +26,8 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import events_of
 from wan_ui.desk.opening import unless_gone
 from wan_ui.desk.visit import Visit
-from wan_ui.door.json_body import answers_json, json_object
-from wan_ui.door.uploads import checked_upload
+from wan_ui.gateway.json_body import answers_json, json_object
+from wan_ui.gateway.uploads import checked_upload
 from wan_ui.live.watch import Watch
 from wan_ui.parts.progress import StageView, advance, progress_words
 

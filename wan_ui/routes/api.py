@@ -26,7 +26,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.driven import described
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
-from wan_ui.door.uploads import Sent, uploaded_path
+from wan_ui.gateway.uploads import Sent, uploaded_path
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
 

@@ -28,7 +28,7 @@ from wan_ui.desk.desk import Desk
 from wan_ui.desk.followers import follow
 from wan_ui.desk.media import video_url
 from wan_ui.desk.visit import Visit
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import Wanted, facts_of, finished_video

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.schemas.worker import WorkerView
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 STATES = ("queued", "running", "finished", "failed", "cancelled")
 

@@ -21,9 +21,9 @@ from starlette.requests import ClientDisconnect, Request
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
 from backend.schemas.figures import MAX_FIGURES
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
-from wan_ui.door.json_body import parsed
-from wan_ui.door.limits import JSON_BYTES
-from wan_ui.door.uploads import LARGEST_BODY
+from wan_ui.gateway.json_body import parsed
+from wan_ui.gateway.limits import JSON_BYTES
+from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.routes.data_urls import MOST_DATA_URLS, DataUrl, TextTooLong, cut_data_urls, decode_pieces
 
 AT_ONCE = 2  # bodies that are parsed

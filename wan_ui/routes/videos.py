@@ -33,9 +33,9 @@ from wan_ui.desk.followers import listed_view
 from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
 from wan_ui.desk.opening import unless_gone
 from wan_ui.desk.visit import Visit
-from wan_ui.door.refusals import refused
-from wan_ui.door.rules import V1, VIDEOS
-from wan_ui.door.uploads import folder_for_parts
+from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.rules import V1, VIDEOS
+from wan_ui.gateway.uploads import folder_for_parts
 from wan_ui.parts.notes import sentence
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object

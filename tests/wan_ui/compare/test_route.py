@@ -18,8 +18,8 @@ from backend.media.video import write_video
 from tests.fake_pipeline import hum
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.compare.route import compare_route
-from wan_ui.door.access import Access
-from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.visitors import COOKIE, owner_of
 
 MINE, THEIRS = "A" * 43, "B" * 43
 OWNER = owner_of({COOKIE: MINE})

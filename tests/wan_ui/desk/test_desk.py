@@ -17,8 +17,8 @@ from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.desk import Desk
-from wan_ui.door import uploads
-from wan_ui.door.access import OPERATOR_COOKIE, Access
+from wan_ui.gateway import uploads
+from wan_ui.gateway.access import OPERATOR_COOKIE, Access
 from wan_ui.routes.api import Wanted
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")

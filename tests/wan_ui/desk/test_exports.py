@@ -17,9 +17,9 @@ from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.desk import exports
 from wan_ui.desk.exports import LONGEST_SECONDS, export_menu, export_route, export_url
 from wan_ui.desk.sending import Downloads
-from wan_ui.door import uploads
-from wan_ui.door.access import Access
-from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.gateway import uploads
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.words.english import ENGLISH
 
 MINE, THEIRS = "A" * 43, "B" * 43

@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import media_route
-from wan_ui.door.access import Access
-from wan_ui.door.visitors import COOKIE
 from wan_ui.edit.routes import edit_routes
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.visitors import COOKIE
 
 
 @pytest.fixture

@@ -342,7 +342,7 @@ def test_the_view_shows_only_ways_that_a_model_can_go():
 def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
     clip = tmp_path / "clip.mp4"
     clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("ltx-2.3-704p")
     fields = fields_of({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
@@ -353,7 +353,7 @@ def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
 def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (20, 20)).save(tmp_path / name)
-    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset, keys = (
         find_preset("ltx-2.3-704p"),
         [{"frame": 48, "image": str(tmp_path / "b.png")}, {"frame": 7, "image": str(tmp_path / "a.png")}],
@@ -376,7 +376,7 @@ def test_what_one_way_does_not_show_is_named():
 def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
     clip = tmp_path / "pose.mp4"
     clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("ltx-2.3-704p")
     given = {"way": "follow", "clip": str(clip), "start": 0.5, "num_frames": 49, "control_kind": "edges", "references": []}
     given |= {"control_scale": 0.8, "control_downscale": 2, "loras": "pose.safetensors = 0.9"}
@@ -398,7 +398,7 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
 def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch):
     clip = tmp_path / "clip.mp4"
     clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("wan2.1-t2v-1.3b-480p")
     style = {"source": "style.safetensors", "scale": 0.8, "expert": "both"}
     kept = {
@@ -424,7 +424,7 @@ def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch)
 def test_what_the_page_keeps_is_checked(tmp_path, monkeypatch):
     clip = tmp_path / "clip.mp4"
     clip.write_bytes(b"clip")
-    monkeypatch.setattr("wan_ui.door.uploads.get_upload_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     given = {"way": "follow", "clip": str(clip), "start": 0.0, "num_frames": 49, "loras": "pose.safetensors"}
     preset, style = find_preset("ltx-2.3-704p"), {"source": "style.safetensors", "scale": 0.8}
     both = fields_of({**given, "kept": {"loras": [style, *map(dict, preset.loras)]}}, preset)["loras"]

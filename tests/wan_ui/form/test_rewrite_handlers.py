@@ -14,10 +14,10 @@ from backend.errors import Busy
 from backend.prompt_rewriting.program import Program
 from backend.prompt_rewriting.request import Asked, has_instructions
 from presets import list_presets, load_preset
-from wan_ui.door.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.form import rewrite_handlers
 from wan_ui.form.rewrite import MOST_COMPARED_WORDS, suggestion_html
 from wan_ui.form.rewrite_handlers import RewriteHandlers, _until
+from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.words.english import ENGLISH
 
 

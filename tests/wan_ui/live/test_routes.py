@@ -14,8 +14,8 @@ from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from tests.fake_pipeline import square_in
 from wan_ui.desk.desk import Desk
-from wan_ui.door.access import Access
-from wan_ui.door.visitors import COOKIE
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.visitors import COOKIE
 from wan_ui.live.routes import live_routes
 
 PROMPT = {"preset": "wan-live-tiny", "prompt": "a red square"}

@@ -6,7 +6,7 @@ from presets import load_preset
 from tests.hub_runs import blobs_of, demo_hub
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.steps import again, generate, ready, rest, until
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 CHUNK = 10 * 2**20  # huggingface_hub writes this much at a time
 MODEL = load_preset("wan2.2-ti2v-5b-720p").model

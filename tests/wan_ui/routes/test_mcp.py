@@ -16,7 +16,7 @@ from tests.fake_pipeline import MISSING_PRESET
 from tests.wan_ui.builders import a_request
 from wan_ui.desk.desk import Desk
 from wan_ui.desk.media import video_route
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 from wan_ui.routes.mcp import mcp_route
 
 

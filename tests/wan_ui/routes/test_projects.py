@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door.limits import FILES_SENT
+from wan_ui.gateway.limits import FILES_SENT
 
 ANN = "studio_visitor=" + "a" * 43
 

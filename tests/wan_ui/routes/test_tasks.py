@@ -5,7 +5,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.media.cage import Task
-from wan_ui.door.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.routes.tasks import PATH, tasks_routes
 
 MINE, THEIRS = "A" * 43, "B" * 43

@@ -16,9 +16,9 @@ from backend.engine.keys import Keys
 from presets import load_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import READY_SECONDS, _serving
-from wan_ui.door.access import KEY_FILE
-from wan_ui.door.body_limit import MOST_BYTES
-from wan_ui.door.uploads import LARGEST_BODY
+from wan_ui.gateway.access import KEY_FILE
+from wan_ui.gateway.body_limit import MOST_BYTES
+from wan_ui.gateway.uploads import LARGEST_BODY
 
 # the client says so of OpenAI's own service
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API is scheduled to permanently shut down:DeprecationWarning")

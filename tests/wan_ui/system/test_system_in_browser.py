@@ -7,7 +7,7 @@ import pytest
 
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.steps import generate, made, press, ready, rest, until
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 pytestmark = pytest.mark.browser
 

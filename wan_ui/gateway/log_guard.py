@@ -1,8 +1,8 @@
 """What the server's process prints while it answers a request: a little, without control characters, and marked.
 
 Gradio and Python print what a handler refuses, with whatever the caller sent in it. So a request writes so many bytes, a visitor
-so many lines a minute (`wan_ui.door.limits`), and each line that comes from a request begins with "| ", so that nobody can write
-one that looks like the server's own.
+so many lines a minute (`wan_ui.gateway.limits`), and each line that comes from a request begins with "| ", so that nobody can
+write one that looks like the server's own.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from wan_ui.door.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
+from wan_ui.gateway.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _MARK, _CUT = "| ", " ...\n"

@@ -1,4 +1,4 @@
-"""Reads JSON that strangers send, and answers them in JSON. Whatever it holds, it costs little: `wan_ui.door.limits` says how
+"""Reads JSON that strangers send, and answers them in JSON. Whatever it holds, it costs little: `wan_ui.gateway.limits` says how
 much there may be of it."""
 
 import functools

@@ -21,11 +21,11 @@ from tests.clock import is_within
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _free_port, _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door import body_limit, connections
-from wan_ui.door.access import Access
-from wan_ui.door.door import Door
-from wan_ui.door.hosts import Hosts
-from wan_ui.door.rules import ROUTES, Book
+from wan_ui.gateway import body_limit, connections
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.gateway import Door
+from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.rules import ROUTES, Book
 from wan_ui.view import rules_of
 from wan_ui.views import VIEWS
 
@@ -33,7 +33,7 @@ OUTER = "studio.example"
 EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
 
 # The page's handlers, each of which somebody has thought about. All are called through an address with the rule `login`; `visitor`
-# means that the handler is given jobs, pictures or names by the page, and asks `Desk.visit` or `door/uploads.py` what its caller may
+# means that the handler is given jobs, pictures or names by the page, and asks `Desk.visit` or `gateway/uploads.py` what its caller may
 # do with them; `operator` that it asks `Desk.visit` and does nothing for anybody else.
 HANDLERS = {
     "ManyHandlers.look": "visitor",

@@ -33,12 +33,12 @@ from backend.engine.lock import EngineLock
 from backend.errors import ClipError, ImageError, SoundError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.door.access import Access
-from wan_ui.door.body_limit import first
-from wan_ui.door.limits import BODY_BYTES, UPLOADED_BYTES
-from wan_ui.door.refusals import is_v1, refused
-from wan_ui.door.rules import API, UPLOAD, VIDEOS
-from wan_ui.door.visitors import address_of, owner_of
+from wan_ui.gateway.access import Access
+from wan_ui.gateway.body_limit import first
+from wan_ui.gateway.limits import BODY_BYTES, UPLOADED_BYTES
+from wan_ui.gateway.refusals import is_v1, refused
+from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
+from wan_ui.gateway.visitors import address_of, owner_of
 from wan_ui.words.languages import texts_for
 
 MOST_BYTES = UPLOADED_BYTES.of_visitor  # far more than making videos needs

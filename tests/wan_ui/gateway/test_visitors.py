@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.door.visitors import COOKIE, VisitorCookie, owner_of
+from wan_ui.gateway.visitors import COOKIE, VisitorCookie, owner_of
 
 TOKEN = "A" * 43
 

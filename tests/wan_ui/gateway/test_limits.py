@@ -1,8 +1,8 @@
 """The numbers of what visitors may ask for: the document has the same ones."""
 
 from backend.settings import PROJECT_FOLDER
-from wan_ui.door import limits
-from wan_ui.door.limits import UNLIMITED, Limit
+from wan_ui.gateway import limits
+from wan_ui.gateway.limits import UNLIMITED, Limit
 
 LIMITS = [value for value in vars(limits).values() if isinstance(value, Limit)]  # in the order in which they stand there
 

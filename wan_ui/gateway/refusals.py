@@ -11,7 +11,7 @@ from http import HTTPStatus
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
-from wan_ui.door.rules import V1
+from wan_ui.gateway.rules import V1
 
 _CODES = {
     HTTPStatus.UNAUTHORIZED: "invalid_api_key",

@@ -12,9 +12,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.door.limits import JSON_BYTES
-from wan_ui.door.refusals import refused
-from wan_ui.door.rules import UPLOAD, VIDEOS
+from wan_ui.gateway.limits import JSON_BYTES
+from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.rules import UPLOAD, VIDEOS
 from wan_ui.words.languages import texts_for
 
 # The page's largest request is a file of own presets, which form/panel.js cuts to 320,000 characters: with Chinese at three bytes

@@ -16,17 +16,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import StudioError
-from wan_ui.door.access import Access, OperatorLink, bearer
-from wan_ui.door.body_limit import BodyLimit
-from wan_ui.door.hosts import Hosts
-from wan_ui.door.limits import OPEN_REQUESTS
-from wan_ui.door.log_guard import CURRENT, RequestLog
-from wan_ui.door.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
-from wan_ui.door.refusals import refused
-from wan_ui.door.rules import ROUTES, Book, Rule, Rules
-from wan_ui.door.streams import StreamLimit, sender
-from wan_ui.door.uploads import FileCheck, UploadLimit
-from wan_ui.door.visitors import VisitorCookie, address_of, has_cookie
+from wan_ui.gateway.access import Access, OperatorLink, bearer
+from wan_ui.gateway.body_limit import BodyLimit
+from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.limits import OPEN_REQUESTS
+from wan_ui.gateway.log_guard import CURRENT, RequestLog
+from wan_ui.gateway.logins import LoginForm, LoginLimit, has_login, needs_login, with_login
+from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.rules import ROUTES, Book, Rule, Rules
+from wan_ui.gateway.streams import StreamLimit, sender
+from wan_ui.gateway.uploads import FileCheck, UploadLimit
+from wan_ui.gateway.visitors import VisitorCookie, address_of, has_cookie
 from wan_ui.parts.notes import sentence
 from wan_ui.words.english import Texts
 from wan_ui.words.languages import texts_for

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.keys import Key, Keys, is_program_key
 from backend.files import replacing
-from wan_ui.door.visitors import is_for_page, is_secure, owner_of
+from wan_ui.gateway.visitors import is_for_page, is_secure, owner_of
 
 OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"

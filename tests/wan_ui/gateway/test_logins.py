@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.door import logins
-from wan_ui.door.limits import WRONG_PASSWORDS
-from wan_ui.door.logins import FORGET_SECONDS, FREE_TRIES, LOGIN_SECONDS, LONGEST_PAUSE, LoginLimit, Logins
+from wan_ui.gateway import logins
+from wan_ui.gateway.limits import WRONG_PASSWORDS
+from wan_ui.gateway.logins import FORGET_SECONDS, FREE_TRIES, LOGIN_SECONDS, LONGEST_PAUSE, LoginLimit, Logins
 from wan_ui.gradio_fixes import behind
 
 

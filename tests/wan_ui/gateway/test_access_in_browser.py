@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from tests.wan_ui.steps import generate, made, ready, rest
-from wan_ui.door.access import Access
+from wan_ui.gateway.access import Access
 
 pytestmark = pytest.mark.browser
 

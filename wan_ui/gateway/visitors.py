@@ -3,7 +3,7 @@
 The cookie is 256 random bits that only this browser and this server see (HttpOnly, SameSite=Lax). What the engine
 stores as a job's owner is its SHA-256, so that nobody who reads the job store can act as a visitor. The cookie is
 not signed: a browser that invents one only gets an empty place of its own, and cannot guess another's.
-Programs that call the API without cookies are known by their key (`wan_ui.door.access`), else by Gradio's session hash, with
+Programs that call the API without cookies are known by their key (`wan_ui.gateway.access`), else by Gradio's session hash, with
 names of their own.
 """
 

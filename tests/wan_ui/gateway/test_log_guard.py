@@ -10,8 +10,8 @@ import pytest
 
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.door.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
-from wan_ui.door.log_guard import CURRENT, GuardedStream, RequestLog
+from wan_ui.gateway.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
+from wan_ui.gateway.log_guard import CURRENT, GuardedStream, RequestLog
 
 
 @contextlib.contextmanager

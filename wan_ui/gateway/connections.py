@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
-from wan_ui.door.limits import OPEN_REQUESTS
+from wan_ui.gateway.limits import OPEN_REQUESTS
 
 HEAD_SECONDS = 15.0  # for a request's first line and its headers
 KEPT_SECONDS = 75.0  # for the next request; longer than clients keep theirs (httpx: 5, uvicorn's own), or one is sent as we close

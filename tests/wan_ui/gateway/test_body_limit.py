@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.door.body_limit import LONGEST_TEXT, MOST_BYTES, BodyLimit
+from wan_ui.gateway.body_limit import LONGEST_TEXT, MOST_BYTES, BodyLimit
 
 PATHS = ("/gradio_api/upload", "/gradio_api/run/upload", "/gradio_api/upload/", "/mcp", "/login")
 

@@ -22,10 +22,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wan_ui.door.limits import WRONG_PASSWORDS
-from wan_ui.door.refusals import refused
-from wan_ui.door.rules import LOGIN, LOGOUT
-from wan_ui.door.visitors import address_of, is_for_page
+from wan_ui.gateway.limits import WRONG_PASSWORDS
+from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.rules import LOGIN, LOGOUT
+from wan_ui.gateway.visitors import address_of, is_for_page
 from wan_ui.words.languages import texts_for
 
 FREE_TRIES = WRONG_PASSWORDS.of_address

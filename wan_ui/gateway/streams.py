@@ -10,11 +10,11 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from wan_ui.door.access import bearer
-from wan_ui.door.limits import STREAMS, Limit
-from wan_ui.door.refusals import refused
-from wan_ui.door.rules import API, UPLOAD, VIDEOS
-from wan_ui.door.visitors import address_of, has_cookie, owner_of
+from wan_ui.gateway.access import bearer
+from wan_ui.gateway.limits import STREAMS, Limit
+from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
+from wan_ui.gateway.visitors import address_of, has_cookie, owner_of
 from wan_ui.words.languages import texts_for
 
 _ENDLESS = ("/studio/changes", "/mcp", UPLOAD, VIDEOS, f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)")
