@@ -274,7 +274,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("stage",),
     ("routes", "form"),
     ("queue",),
-    ("desk", "header"),
+    ("services", "header"),
     ("gateway",),
     ("parts",),
     ("words", "theme", "scripts", "gradio_fixes"),

@@ -15,9 +15,9 @@ from backend.engine.job import Selection
 from backend.media.video import read_request
 from backend.schemas.events import Failed, Finished, Step
 from tests.backend.conftest import all_events
-from wan_ui.desk.media import media_url
 from wan_ui.form.fill import read_settings, settings_code
 from wan_ui.form.own_presets import checked_settings, own_presets_html
+from wan_ui.services.media import media_url
 from wan_ui.words.english import Texts
 
 STORED = Path(__file__).parent / "stored"

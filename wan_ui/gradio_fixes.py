@@ -19,7 +19,7 @@ Private parts of Gradio that the studio uses, besides those changed here. After 
 
 - `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/parts/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
-  `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/desk/media.py`
+  `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/services/media.py`
 - `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`
 - names of events in quotes in `js_on_load`, and what it gets (`GradioComponent` in `wan_ui/assets/types.d.ts`): `starts`
 - that `js` of `launch` runs when the page is drawn, after the modules of its head: `wan_ui/assets/studio.js`

@@ -19,14 +19,6 @@ from backend.engine.engine import Engine
 from backend.prompt_rewriting.helper import Helper
 from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.exports import export_route
-from wan_ui.desk.figures import figures_route
-from wan_ui.desk.media import media_route, video_route
-from wan_ui.desk.projects import project_route
-from wan_ui.desk.sending import Downloads
-from wan_ui.desk.shots_made import shots_route
-from wan_ui.desk.sound import sound_route
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.connections import LimitedConnection
 from wan_ui.gateway.gateway import Door
@@ -41,6 +33,14 @@ from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.tasks import tasks_routes
 from wan_ui.routes.videos import videos_routes
 from wan_ui.scripts import Scripts, scripts_route
+from wan_ui.services.characters import figures_route
+from wan_ui.services.exports import export_route
+from wan_ui.services.media import media_route, video_route
+from wan_ui.services.projects import project_route
+from wan_ui.services.sending import Downloads
+from wan_ui.services.shots_made import shots_route
+from wan_ui.services.sound import sound_route
+from wan_ui.services.studio_context import Desk
 from wan_ui.studio import build
 from wan_ui.theme import favicon, studio_theme, styles
 from wan_ui.view import View, rules_of

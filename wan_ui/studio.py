@@ -12,8 +12,6 @@ import gradio as gr
 
 from backend.engine.engine import Engine
 from backend.prompt_rewriting.helper import Helper
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.presets import CanRun
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.many import ManyHandlers
 from wan_ui.form.panel import build_form
@@ -28,6 +26,8 @@ from wan_ui.parts.message import build_message
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
+from wan_ui.services.presets import CanRun
+from wan_ui.services.studio_context import Desk
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.stage.panel import build_stage
 from wan_ui.view import FORM, Panel, Shell, View, column_classes

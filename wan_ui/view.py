@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import gradio as gr
 from starlette.routing import Route
 
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
 from wan_ui.form.form import Form
 from wan_ui.gateway.rules import ROUTES, Rules
+from wan_ui.services.panel import Panel
+from wan_ui.services.studio_context import Desk
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.words.english import Texts
 

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
-from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates, Values
 from wan_ui.queue.reading import queue_of
+from wan_ui.services.caller import Visit
+from wan_ui.services.panel import Panel
+from wan_ui.services.studio_context import Desk
 from wan_ui.view import FORM, Shell, View
 
 

@@ -16,14 +16,14 @@ from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE
 from tests.wan_ui.builders import a_job, a_request, a_result
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.queue.reading import queue_now
 from wan_ui.routes.changes import _look
 from wan_ui.routes.videos import Videos
+from wan_ui.services.caller import Visit
+from wan_ui.services.studio_context import Desk
 
 VIDEOS, CUES = 30, 20_000
 TOKEN = "a" * 43

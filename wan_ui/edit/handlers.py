@@ -17,12 +17,6 @@ from backend.schemas.clip import Part, trim_of
 from backend.schemas.control import extends
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import opens_files
-from wan_ui.desk.panel import Acts, Panel
-from wan_ui.desk.presets import full_preset
-from wan_ui.desk.upscaling import any_clip
-from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import kept_settings, shown_settings, way_of, ways_of
@@ -33,6 +27,12 @@ from wan_ui.gateway.uploads import known_as, to_cache
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import EACH, Updates, Values
 from wan_ui.parts.message import Message
+from wan_ui.services.caller import Visit
+from wan_ui.services.panel import Acts, Panel
+from wan_ui.services.presets import full_preset
+from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.studio_context import Desk
+from wan_ui.services.upscaling import any_clip
 from wan_ui.stage.handlers import StageHandlers
 
 _CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed"})

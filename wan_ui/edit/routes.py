@@ -18,16 +18,16 @@ from backend.media.finished import larger_values
 from backend.schemas.finished import larger_clip
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.driven import described
-from wan_ui.desk.opening import unless_gone, visitor
-from wan_ui.desk.upscaling import chosen
-from wan_ui.desk.visit import Visit
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
 from wan_ui.edit.ways import fields_of
 from wan_ui.form.estimate import estimate_html
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload, known_as
+from wan_ui.services.animate_request import described
+from wan_ui.services.caller import Visit
+from wan_ui.services.sandbox_calls import unless_gone, visitor
+from wan_ui.services.studio_context import Desk
+from wan_ui.services.upscaling import chosen
 
 _FAR = 1e5  # pixels, seconds, frames a second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")

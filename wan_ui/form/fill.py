@@ -22,10 +22,6 @@ from backend.media.video import stored_request
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
 from presets import Preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import opens_files
-from wan_ui.desk.presets import full_preset, preset_choices
-from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
@@ -34,6 +30,10 @@ from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
+from wan_ui.services.caller import Visit
+from wan_ui.services.presets import full_preset, preset_choices
+from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.studio_context import Desk
 from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {

@@ -15,13 +15,13 @@ from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.schemas.shots import FILES, read_shots
 from presets import list_presets
-from wan_ui.desk.presets import CanRun, preset_choices
 from wan_ui.form.loras import read_loras
 from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
 from wan_ui.form.shots import at_rate, read_film
+from wan_ui.services.presets import CanRun, preset_choices
 from wan_ui.words.english import Texts
 
 

@@ -14,10 +14,6 @@ from backend.schemas.guided_steps import first_steps, share_of
 from backend.schemas.shots import is_made
 from presets import load_preset
 from presets.loader import Task
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import visitor
-from wan_ui.desk.presets import preset_choices
-from wan_ui.desk.visit import Visit
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
@@ -31,6 +27,10 @@ from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.uploads import picture_for_cache, to_cache
 from wan_ui.parts.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.parts.notes import PLACES, Place, note_html, sentence
+from wan_ui.services.caller import Visit
+from wan_ui.services.presets import preset_choices
+from wan_ui.services.sandbox_calls import visitor
+from wan_ui.services.studio_context import Desk
 
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")

@@ -14,8 +14,6 @@ from backend.errors import StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.table import LONGEST_TABLE, read_table, requests_of
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import opens_files
 from wan_ui.form.form import Form, Many
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import RAW, Updates, Values
@@ -23,6 +21,8 @@ from wan_ui.parts.message import Message
 from wan_ui.parts.notes import note_html, sentence
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import value_words
+from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.studio_context import Desk
 from wan_ui.words.english import Texts
 
 MOST_SHOWN = 20  # rows of the plan

@@ -6,8 +6,6 @@ Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`, and t
 import gradio as gr
 
 from presets import Preset, list_presets
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.presets import PresetChoices, preset_choices
 from wan_ui.form.form import Actions, Form
 from wan_ui.form.many import build_many
 from wan_ui.form.own_presets import build_own_presets
@@ -15,6 +13,8 @@ from wan_ui.form.own_sound import build_sound_panel
 from wan_ui.form.picture import ImagePanel, build_image_panel
 from wan_ui.form.prompt import build_prompt_panel
 from wan_ui.form.settings import build_settings_panel
+from wan_ui.services.presets import PresetChoices, preset_choices
+from wan_ui.services.studio_context import Desk
 from wan_ui.words.english import Texts
 
 

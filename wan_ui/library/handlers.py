@@ -6,10 +6,6 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend.engine.job import Job, Selection
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Acts, Panel
-from wan_ui.desk.upscaling import offers
-from wan_ui.desk.visit import Visit
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, pairs, preset_filter
@@ -17,6 +13,10 @@ from wan_ui.library.projects import ProjectHandlers
 from wan_ui.parts.buttons import Act
 from wan_ui.parts.events import LAST, QUIET, Updates, Values
 from wan_ui.parts.message import Message
+from wan_ui.services.caller import Visit
+from wan_ui.services.panel import Acts, Panel
+from wan_ui.services.studio_context import Desk
+from wan_ui.services.upscaling import offers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
 from backend.schemas.events import VideoResult
 from backend.schemas.upscaling import FOREIGN
-from wan_ui.desk.exports import export_menu
-from wan_ui.desk.media import media_url
-from wan_ui.desk.upscaling import Offer, upscale_menu
 from wan_ui.library.projects import place_html
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, rate_words, value_words
+from wan_ui.services.exports import export_menu
+from wan_ui.services.media import media_url
+from wan_ui.services.upscaling import Offer, upscale_menu
 from wan_ui.stage.html import film_button, go_on_button, sound_download
 from wan_ui.words.english import Texts
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import gradio as gr
 
 from presets import list_presets
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.panel import Panel
-from wan_ui.desk.visit import Visit
 from wan_ui.live.html import live_html
 from wan_ui.parts.events import Updates, Values
+from wan_ui.services.caller import Visit
+from wan_ui.services.panel import Panel
+from wan_ui.services.studio_context import Desk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,14 +22,14 @@ from backend.engine.job import Job
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest, find_preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.followers import events_of
-from wan_ui.desk.opening import unless_gone
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload
 from wan_ui.live.watch import Watch
 from wan_ui.parts.progress import StageView, advance, progress_words
+from wan_ui.services.caller import Visit
+from wan_ui.services.job_followers import events_of
+from wan_ui.services.sandbox_calls import unless_gone
+from wan_ui.services.studio_context import Desk
 
 STATE = 0xFFFFFFFF
 STATE_SECONDS = 1.0  # between two packets that say how things stand

@@ -10,14 +10,14 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import opens_files
-from wan_ui.desk.upscaling import chosen, larger_job
-from wan_ui.desk.visit import Visit
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
 from wan_ui.queue.reading import queue_now
+from wan_ui.services.caller import Visit
+from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.studio_context import Desk
+from wan_ui.services.upscaling import chosen, larger_job
 from wan_ui.words.english import Texts
 
 QUEUE_ACTS = ("queue", "again", "show")

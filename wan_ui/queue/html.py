@@ -8,10 +8,10 @@ from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.schemas.shape import Shape
-from wan_ui.desk.media import media_url
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds
+from wan_ui.services.media import media_url
 from wan_ui.words.details import detail_words
 from wan_ui.words.english import Texts
 

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.followers import listed_view
-from wan_ui.desk.visit import Visit
 from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
+from wan_ui.services.caller import Visit
+from wan_ui.services.job_followers import listed_view
+from wan_ui.services.studio_context import Desk
 
 MOST_RECENT = 5
 REST = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core

@@ -22,13 +22,13 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.driven import described
-from wan_ui.desk.followers import follow
-from wan_ui.desk.media import video_url
 from wan_ui.gateway.uploads import Sent, uploaded_path
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView
+from wan_ui.services.animate_request import described
+from wan_ui.services.job_followers import follow
+from wan_ui.services.media import video_url
+from wan_ui.services.studio_context import Desk
 
 FILES = {
     **dict.fromkeys(("video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),

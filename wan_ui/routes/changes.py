@@ -19,14 +19,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.schemas.worker import WorkerView
-from wan_ui.desk.changes import changes
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.shared_work import SharedWork
-from wan_ui.desk.visit import Visit
 from wan_ui.header import status_html
 from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
+from wan_ui.services.caller import Visit
+from wan_ui.services.change_notifier import changes
+from wan_ui.services.shared_work import SharedWork
+from wan_ui.services.studio_context import Desk
 
 PATH = "/studio/changes"
 SHORTEST_SECONDS = 0.2  # between two events

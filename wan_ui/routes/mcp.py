@@ -24,14 +24,14 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
 from backend.startup import project_name, project_version
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.followers import follow
-from wan_ui.desk.media import video_url
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.access import Access
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import Wanted, facts_of, finished_video
+from wan_ui.services.caller import Visit
+from wan_ui.services.job_followers import follow
+from wan_ui.services.media import video_url
+from wan_ui.services.studio_context import Desk
 from wan_ui.words.english import ENGLISH
 
 VERSIONS = ("2025-06-18", "2025-03-26")

@@ -8,9 +8,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backend.media.cage import Task
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import PRIVATE, nothing
-from wan_ui.desk.opening import asker
+from wan_ui.services.media import PRIVATE, nothing
+from wan_ui.services.sandbox_calls import asker
+from wan_ui.services.studio_context import Desk
 from wan_ui.words.english import Texts
 from wan_ui.words.languages import texts_for
 

@@ -27,18 +27,18 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.driven import described
-from wan_ui.desk.followers import listed_view
-from wan_ui.desk.media import MEDIA_TYPES, VIDEO, file_below, poster
-from wan_ui.desk.opening import unless_gone
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.refusals import refused
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import folder_for_parts
 from wan_ui.parts.notes import sentence
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
+from wan_ui.services.animate_request import described
+from wan_ui.services.caller import Visit
+from wan_ui.services.job_followers import listed_view
+from wan_ui.services.media import MEDIA_TYPES, VIDEO, file_below, poster
+from wan_ui.services.sandbox_calls import unless_gone
+from wan_ui.services.studio_context import Desk
 
 USUAL_PAGE, MOST_ON_PAGE = 20, 100
 STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at the end of a step

@@ -15,13 +15,6 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import GenerationRequest, find_preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.followers import follow, placed
-from wan_ui.desk.opening import opens_files
-from wan_ui.desk.panel import Panel
-from wan_ui.desk.presets import full_preset
-from wan_ui.desk.upscaling import offers
-from wan_ui.desk.visit import Visit
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_html
@@ -31,6 +24,13 @@ from wan_ui.parts.message import Message
 from wan_ui.parts.notes import place_of, sentence
 from wan_ui.parts.progress import StageView
 from wan_ui.queue.reading import queue_now
+from wan_ui.services.caller import Visit
+from wan_ui.services.job_followers import follow, placed
+from wan_ui.services.panel import Panel
+from wan_ui.services.presets import full_preset
+from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.studio_context import Desk
+from wan_ui.services.upscaling import offers
 from wan_ui.stage.html import Model, stage_html
 from wan_ui.stage.panel import Stage
 from wan_ui.words.english import Texts

@@ -16,7 +16,7 @@ from backend.media.export import ExportLimits, write_export
 from backend.media.sound import put_sound
 from backend.media.video import read_frames, write_video
 from tests.backend.conftest import request
-from tests.wan_ui.desk.test_sound import a_tone
+from tests.wan_ui.services.test_sound import a_tone
 
 SIZE, COUNT, FPS = (96, 64), 17, 16
 

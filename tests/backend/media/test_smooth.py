@@ -14,7 +14,7 @@ from backend.media.smooth import write_smooth
 from backend.media.sound import put_sound
 from backend.media.video import read_frames, read_request, write_video
 from tests.backend.conftest import request
-from tests.wan_ui.desk.test_sound import a_tone
+from tests.wan_ui.services.test_sound import a_tone
 
 SIZE, COUNT, FPS = (128, 96), 16, 16
 

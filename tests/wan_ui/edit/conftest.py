@@ -7,11 +7,11 @@ from gradio.utils import get_upload_folder
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import media_route
 from wan_ui.edit.routes import edit_routes
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE
+from wan_ui.services.media import media_route
+from wan_ui.services.studio_context import Desk
 
 
 @pytest.fixture

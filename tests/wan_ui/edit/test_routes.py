@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 from backend.engine.engine import Engine
 from backend.schemas.request import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
-from wan_ui.desk.media import BEFORE, before
 from wan_ui.edit.handlers import settings_of
 from wan_ui.edit.html import clip_presets, edit_html
+from wan_ui.services.media import BEFORE, before
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 

@@ -19,11 +19,11 @@ from backend.media.video import read_frames
 from backend.schemas.request import GenerationRequest, find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
-from wan_ui.desk.media import BEFORE
 from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.left_out import left_out, setting_words
+from wan_ui.services.media import BEFORE
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 

@@ -13,10 +13,10 @@ from backend.engine.engine import Engine
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from tests.fake_pipeline import square_in
-from wan_ui.desk.desk import Desk
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE
 from wan_ui.live.routes import live_routes
+from wan_ui.services.studio_context import Desk
 
 PROMPT = {"preset": "wan-live-tiny", "prompt": "a red square"}
 

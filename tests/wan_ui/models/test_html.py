@@ -7,8 +7,8 @@ from backend.catalog.compatibility import compatibility
 from backend.catalog.downloads import Download
 from backend.catalog.models import ModelRow
 from presets import list_presets
-from wan_ui.desk.visit import Visit
 from wan_ui.models.html import models_html, name_of
+from wan_ui.services.caller import Visit
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH
 

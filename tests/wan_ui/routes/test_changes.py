@@ -11,11 +11,11 @@ import pytest
 from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, wait_for
 from tests.backend.conftest import request as a_request
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.shared_work import SharedWork
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.routes import changes
+from wan_ui.services.shared_work import SharedWork
+from wan_ui.services.studio_context import Desk
 
 ANNA, BEN = "a" * 43, "b" * 43
 Until = Callable[[dict], object]

@@ -14,10 +14,10 @@ from backend.errors import QueueFull
 from backend.startup import project_version
 from tests.fake_pipeline import MISSING_PRESET
 from tests.wan_ui.builders import a_request
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.media import video_route
 from wan_ui.gateway.access import Access
 from wan_ui.routes.mcp import mcp_route
+from wan_ui.services.media import video_route
+from wan_ui.services.studio_context import Desk
 
 
 @pytest.fixture(scope="module")

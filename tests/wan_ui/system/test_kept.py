@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
-from wan_ui.desk.visit import Visit
+from wan_ui.services.caller import Visit
 from wan_ui.system import html
 from wan_ui.words.chinese import CHINESE
 from wan_ui.words.english import ENGLISH

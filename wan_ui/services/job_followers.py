@@ -11,9 +11,9 @@ from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.feed import Feed
 from wan_ui.parts.progress import StageView, advance
+from wan_ui.services.broadcast import Feed
+from wan_ui.services.studio_context import Desk
 
 SHORTEST_SECONDS = 0.08  # between two pictures: nobody sees a faster change, and the page would lag behind
 REPLAY_SECONDS = 0.03  # by then the past events have arrived: the page shows only the last of them

@@ -15,9 +15,9 @@ from backend.errors import Busy, StudioError
 from backend.media.cage import LONG_SECONDS, Cage, For, Opening
 from backend.media.sound import MODEL_SOUND, write_sound
 from backend.schemas.events import VideoResult
-from wan_ui.desk.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
-from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.gateway.access import Access
+from wan_ui.services.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
+from wan_ui.services.sandbox_calls import asker, unless_gone
 
 _PREFIX = "studio/sound"
 

@@ -9,9 +9,9 @@ import gradio as gr
 from starlette.requests import ClientDisconnect, Request
 
 from backend.media.cage import For, Steps
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import address_of, owner_of
+from wan_ui.services.caller import Visit
 
 Result = TypeVar("Result")
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from backend.engine.engine import Engine
-from wan_ui.desk.feed import Feed
+from wan_ui.services.broadcast import Feed
 
 LOOK_SECONDS = 1.0  # between two looks at the workers, whose states change without a change of the queue
 

@@ -12,8 +12,8 @@ from backend.errors import ClipError, ImageError, JobNotFound, RequestError, Sou
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB, carried_frames, goes_on, shot_length
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.uploads import Sent, checked_upload
+from wan_ui.services.caller import Visit
 
 VIDEO = "video.mp4"
 _NAMED = re.compile(r"([\w\-]{1,120})(?:/([1-9]\d?))?")  # a job's id; after it the number of a video that it was given

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from wan_ui.desk.shared_work import SharedWork
+from wan_ui.services.shared_work import SharedWork
 
 
 def test_many_callers_share_two_calls_and_get_no_old_answer():

@@ -19,14 +19,14 @@ from backend.media.cage import Steps
 from backend.prompt_rewriting.helper import Helper
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
-from wan_ui.desk.opening import visitor
-from wan_ui.desk.presets import CanRun
-from wan_ui.desk.shots import own_files
-from wan_ui.desk.visit import Visit
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.limits import VIDEOS_IN_LINE
 from wan_ui.gateway.uploads import has_room
 from wan_ui.gateway.visitors import address, owner_of
+from wan_ui.services.caller import Visit
+from wan_ui.services.presets import CanRun
+from wan_ui.services.sandbox_calls import visitor
+from wan_ui.services.shots import own_files
 from wan_ui.words.english import Texts
 from wan_ui.words.languages import texts_for
 

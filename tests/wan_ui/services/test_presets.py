@@ -1,6 +1,6 @@
 from presets import load_preset
-from wan_ui.desk.presets import preset_choices
 from wan_ui.form.settings import elsewhere_html, length_words, settings_of
+from wan_ui.services.presets import preset_choices
 from wan_ui.words.english import ENGLISH
 
 

@@ -12,9 +12,9 @@ from backend.engine.job import Job
 from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
 from backend.schemas.shots import goes_on, shot_length
-from wan_ui.desk.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
-from wan_ui.desk.shots import first_frame
 from wan_ui.gateway.access import Access
+from wan_ui.services.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
+from wan_ui.services.shots import first_frame
 
 _PREFIX = "studio/shots"
 _HEADERS = {"Cache-Control": "private, no-store"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import gradio as gr
 
-from wan_ui.desk.visit import Visit
 from wan_ui.parts.events import Updates, Values
+from wan_ui.services.caller import Visit
 
 Acts = Mapping[str, Callable[..., Updates | Coroutine[Any, Any, Updates]]]
 

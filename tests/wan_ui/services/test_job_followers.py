@@ -6,9 +6,9 @@ import pytest
 from backend.errors import StudioError
 from backend.schemas import events
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
-from wan_ui.desk import followers
-from wan_ui.desk.followers import follow, placed
 from wan_ui.parts.progress import StageView
+from wan_ui.services import job_followers
+from wan_ui.services.job_followers import follow, placed
 
 
 def views(engine) -> list[StageView]:
@@ -39,7 +39,7 @@ def test_an_error_of_the_engine_is_shown_not_swallowed():
 
 @pytest.mark.bench
 def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch):
-    monkeypatch.setattr(followers, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(job_followers, "HEARTBEAT_SECONDS", 0.05)
 
     class Slow(FakeEngine):
         def events(self, job_id, after=0):

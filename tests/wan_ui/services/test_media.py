@@ -6,9 +6,9 @@ from starlette.testclient import TestClient
 
 from backend.errors import Busy
 from tests.wan_ui.builders import FakeEngine, a_job
-from wan_ui.desk.media import file_below, media_route, media_url, video_route
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.services.media import file_below, media_route, media_url, video_route
 
 MINE, THEIRS = "A" * 43, "B" * 43
 

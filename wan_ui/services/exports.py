@@ -16,10 +16,10 @@ from backend.media.cage import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
 from backend.media.export import ExportLimits, write_export
 from backend.media.smooth import write_smooth
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
-from wan_ui.desk.media import VIDEO, nothing, owned_job
-from wan_ui.desk.opening import asker
-from wan_ui.desk.sending import Downloads, send_made
 from wan_ui.gateway.access import Access
+from wan_ui.services.media import VIDEO, nothing, owned_job
+from wan_ui.services.sandbox_calls import asker
+from wan_ui.services.sending import Downloads, send_made
 from wan_ui.words.english import Texts
 
 MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail

@@ -16,10 +16,10 @@ from backend.errors import DataFolderError, QueueFull, RequestError
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_request
-from wan_ui.desk.desk import Desk
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import OPERATOR_COOKIE, Access
 from wan_ui.routes.api import Wanted
+from wan_ui.services.studio_context import Desk
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
 VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={})

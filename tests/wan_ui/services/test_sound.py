@@ -14,9 +14,9 @@ from backend.media.cage import Cage
 from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
-from wan_ui.desk.sound import sound_route, sound_url
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.services.sound import sound_route, sound_url
 
 MINE, THEIRS = "A" * 43, "B" * 43
 RATE = 24_000

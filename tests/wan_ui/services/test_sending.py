@@ -6,8 +6,8 @@ import pytest
 
 from backend.errors import Busy
 from backend.media.cage import For
-from wan_ui.desk.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyOwn, _Sent
 from wan_ui.gateway.limits import FILES_SENT
+from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyOwn, _Sent
 
 
 class Clock:

@@ -13,8 +13,8 @@ from backend.schemas.events import Finished, ShotMade, VideoResult
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip
-from wan_ui.desk.shots import own_files
-from wan_ui.desk.visit import Visit
+from wan_ui.services.caller import Visit
+from wan_ui.services.shots import own_files
 from wan_ui.words.english import ENGLISH
 
 

@@ -5,7 +5,7 @@ import queue
 import threading
 
 from tests.backend.conftest import wait_for
-from wan_ui.desk.feed import Feed, Follower
+from wan_ui.services.broadcast import Feed, Follower
 
 
 def feed_of(*, is_kept: bool) -> tuple[Feed[int], queue.Queue]:

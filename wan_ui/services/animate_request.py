@@ -8,9 +8,9 @@ from backend.media.cage import LONG_SECONDS, Opening
 from backend.media.driving import from_files
 from backend.schemas.request import GenerationRequest
 from presets import Preset
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.opening import visitor
-from wan_ui.desk.visit import Visit
+from wan_ui.services.caller import Visit
+from wan_ui.services.sandbox_calls import visitor
+from wan_ui.services.studio_context import Desk
 
 _OPENED = ("drive", "image", "num_frames", "trim", "width", "height", "fps")
 

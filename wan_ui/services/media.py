@@ -28,8 +28,8 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
 from backend.media.stills import write_original, write_poster
-from wan_ui.desk.opening import asker, unless_gone
 from wan_ui.gateway.access import Access
+from wan_ui.services.sandbox_calls import asker, unless_gone
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",

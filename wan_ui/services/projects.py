@@ -11,10 +11,10 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.projects import Project
 from backend.errors import RequestError
-from wan_ui.desk.media import nothing
-from wan_ui.desk.opening import asker
-from wan_ui.desk.sending import Downloads, send_made
 from wan_ui.gateway.access import Access
+from wan_ui.services.media import nothing
+from wan_ui.services.sandbox_calls import asker
+from wan_ui.services.sending import Downloads, send_made
 
 _PREFIX = "studio/project"
 

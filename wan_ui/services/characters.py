@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wan_ui.desk.desk import Desk
-from wan_ui.desk.shared_work import SharedWork
-from wan_ui.desk.shots import address_of_picture
-from wan_ui.desk.visit import Visit
+from wan_ui.services.caller import Visit
+from wan_ui.services.shared_work import SharedWork
+from wan_ui.services.shots import address_of_picture
+from wan_ui.services.studio_context import Desk
 
 MOST_OFFERED = 12
 PATH = "/studio/figures"

@@ -14,12 +14,12 @@ from backend.media.cage import Cage, ProcessorBudget
 from backend.media.video import write_video
 from backend.schemas.formats import FORMATS, MEDIA_TYPES
 from tests.wan_ui.builders import FakeEngine, a_job
-from wan_ui.desk import exports
-from wan_ui.desk.exports import LONGEST_SECONDS, export_menu, export_route, export_url
-from wan_ui.desk.sending import Downloads
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.services import exports
+from wan_ui.services.exports import LONGEST_SECONDS, export_menu, export_route, export_url
+from wan_ui.services.sending import Downloads
 from wan_ui.words.english import ENGLISH
 
 MINE, THEIRS = "A" * 43, "B" * 43

@@ -19,10 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.cage import For
-from wan_ui.desk.media import PRIVATE, nothing, too_busy
-from wan_ui.desk.opening import unless_gone
 from wan_ui.gateway.limits import FILES_SENT, Limit
 from wan_ui.gateway.uploads import LEAST_FREE, folder_for_parts, has_room
+from wan_ui.services.media import PRIVATE, nothing, too_busy
+from wan_ui.services.sandbox_calls import unless_gone
 
 GRACE_SECONDS = 10.0  # a new reader is not cut off
 SLOW_BYTES = 500_000  # a second: slower readers lose their place to others
