@@ -17,8 +17,8 @@ from backend.schemas.events import Failed, Finished, Step
 from tests.backend.conftest import all_events
 from wan_ui.form.fill import read_settings, settings_code
 from wan_ui.form.own_presets import checked_settings, own_presets_html
+from wan_ui.i18n.english import Texts
 from wan_ui.services.media import media_url
-from wan_ui.words.english import Texts
 
 STORED = Path(__file__).parent / "stored"
 FIELDS_OF_THEN = {

@@ -10,13 +10,13 @@ import gradio as gr
 
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import Header, Names, title_html, tools_html
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import Updates, Values
 from wan_ui.parts.message import Message
 from wan_ui.queue.handlers import QueueHandlers
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk
 from wan_ui.view import Panel, View
-from wan_ui.words.english import Texts
 
 log = logging.getLogger(__name__)
 

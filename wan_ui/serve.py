@@ -27,6 +27,9 @@ from wan_ui.gateway.log_guard import guard_output
 from wan_ui.gateway.logins import Logins
 from wan_ui.gateway.uploads import upload_route
 from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, shorten_errors, styles_route
+from wan_ui.i18n.english import ENGLISH
+from wan_ui.i18n.labels import translations
+from wan_ui.i18n.languages import texts_for
 from wan_ui.routes.changes import changes_route
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.routes.metrics import health_route, metrics_route
@@ -45,9 +48,6 @@ from wan_ui.studio import build
 from wan_ui.theme import favicon, studio_theme, styles
 from wan_ui.view import View, rules_of
 from wan_ui.views import VIEWS
-from wan_ui.words.english import ENGLISH
-from wan_ui.words.labels import translations
-from wan_ui.words.languages import texts_for
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
 MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or as much as its largest requests

@@ -19,6 +19,8 @@ from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.uploads import begin_uploads
 from wan_ui.header import build_header
+from wan_ui.i18n.english import ENGLISH, Texts
+from wan_ui.i18n.labels import labels as make_labels
 from wan_ui.page import PageHandlers, names_of
 from wan_ui.parts.buttons import build_act
 from wan_ui.parts.events import EACH, LAST, RAW, Listener
@@ -32,8 +34,6 @@ from wan_ui.stage.handlers import StageHandlers
 from wan_ui.stage.panel import build_stage
 from wan_ui.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.views import VIEWS
-from wan_ui.words.english import ENGLISH, Texts
-from wan_ui.words.labels import labels as make_labels
 
 CACHE_SECONDS = (3600, 24 * 3600)  # uploads are checked every hour and deleted after a day
 

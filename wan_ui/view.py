@@ -10,10 +10,10 @@ from starlette.routing import Route
 
 from wan_ui.form.form import Form
 from wan_ui.gateway.rules import ROUTES, Rules
+from wan_ui.i18n.english import Texts
 from wan_ui.services.panel import Panel
 from wan_ui.services.studio_context import Desk
 from wan_ui.stage.handlers import StageHandlers
-from wan_ui.words.english import Texts
 
 FORM = "form"  # the column of the form, for `View.beside`
 

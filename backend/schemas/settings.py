@@ -91,7 +91,7 @@ class Setting:
 
     The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
     the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
-    `label`, the name of its words in `wan_ui.words`, and only for presets whose field `needs` is true, if one is named; of a
+    `label`, the name of its words in `wan_ui.i18n`, and only for presets whose field `needs` is true, if one is named; of a
     number less may be `offered`, from, to and in steps of, than its limits allow. What is `personal` is in no preset of a
     visitor's own.
     """

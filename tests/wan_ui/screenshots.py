@@ -14,7 +14,7 @@ from backend.settings import PROJECT_FOLDER
 from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS, DESKTOP, PATIENCE_MS, _serving
 from tests.wan_ui.steps import ready, until
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 FOLDER = PROJECT_FOLDER / "docs" / "screenshots"
 PICTURES = ("studio", "running", "picture", "edit", "live", "compare", "wipe", "film", "library", "system")

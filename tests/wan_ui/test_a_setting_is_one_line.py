@@ -31,8 +31,8 @@ LINES = {  # each before the line of its file that begins with the second one
         '    grain: float = _row(0.0, limits=(0, 1), label="grain", help="how much film grain is added")',
         "    action: str | None = _row",
     ),
-    "wan_ui/words/english.py": ('    grain: str = "Film grain"', "    storyboard: str"),
-    "wan_ui/words/chinese.py": ('    grain="胶片颗粒",', "    storyboard="),
+    "wan_ui/i18n/english.py": ('    grain: str = "Film grain"', "    storyboard: str"),
+    "wan_ui/i18n/chinese.py": ('    grain="胶片颗粒",', "    storyboard="),
 }
 MAKE = (
     "import sys; from functools import partial; from backend.cli.command_line import parse; "

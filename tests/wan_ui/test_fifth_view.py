@@ -6,9 +6,9 @@ from backend.settings import PROJECT_FOLDER
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.steps import generate, made, rest, until
+from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.view import column_classes
 from wan_ui.views import VIEWS
-from wan_ui.words.languages import LANGUAGES
 
 
 @pytest.fixture(scope="module")

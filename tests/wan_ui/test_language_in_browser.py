@@ -3,8 +3,8 @@
 import pytest
 
 from tests.wan_ui.steps import ready, until
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 

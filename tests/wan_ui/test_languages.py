@@ -7,8 +7,8 @@ import urllib.request
 from typing import Any
 
 from presets import load_preset
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 
 DEMO = load_preset("wan-tiny")
 HERE = [

@@ -28,8 +28,8 @@ from tests.wan_ui.builders import a_request
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.gateway.uploads import begin_uploads
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.serve import serve
-from wan_ui.words.english import ENGLISH
 
 FILE_REFUSED = ENGLISH.file_refused
 META = {"meta": {"_type": "gradio.FileData"}}

@@ -19,13 +19,13 @@ from tests.wan_ui.builders import a_job, a_request
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import owner_of
 from wan_ui.header import status_html
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 from wan_ui.routes.metrics import health_route, metrics_text
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk
 from wan_ui.system.html import report_of
-from wan_ui.words.english import ENGLISH
 
 
 def visit(is_operator: bool = False) -> Visit:

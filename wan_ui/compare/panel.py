@@ -10,8 +10,8 @@ import gradio as gr
 
 from wan_ui.compare.html import MOST, Side, compare_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
+from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

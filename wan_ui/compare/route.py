@@ -18,9 +18,9 @@ from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.gateway.access import Access
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import VIDEO, before, sent, too_busy
 from wan_ui.services.sandbox_calls import asker, unless_gone
-from wan_ui.words.english import ENGLISH
 
 
 def compare_route(engine: Engine, access: Access) -> Route:

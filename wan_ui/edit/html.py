@@ -14,8 +14,8 @@ from wan_ui.edit.ways_html import below_clip, below_timeline, besides, canvas, d
 from wan_ui.form.left_out import setting_words
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
+from wan_ui.i18n.english import Texts
 from wan_ui.services.upscaling import Offer
-from wan_ui.words.english import Texts
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
 _LIMITS = (

@@ -27,6 +27,7 @@ from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
@@ -34,7 +35,6 @@ from wan_ui.services.caller import Visit
 from wan_ui.services.presets import full_preset, preset_choices
 from wan_ui.services.sandbox_calls import opens_files
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import Texts
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
     one.name: one.default for one in FIELDS if one.part == "story"

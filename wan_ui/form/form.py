@@ -21,8 +21,8 @@ from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
 from wan_ui.form.shots import at_rate, read_film
+from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

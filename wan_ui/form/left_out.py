@@ -8,7 +8,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, SETTINGS, Setting
 from presets import LoraChoice
 from wan_ui.form.settings import PLAIN
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 LONGEST = 60  # characters of a value
 FILES_OF_SHOTS = frozenset({"shot_images", "shot_videos", "shot_drives", "figure_images", "track"})

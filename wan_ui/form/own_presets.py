@@ -18,12 +18,12 @@ from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values, starts
 from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import Texts
 
 _PERSONAL = FROM_INPUTS.union(one.name for one in FIELDS if one.personal)
 _FORMAT = "wan-studio-presets"

@@ -13,9 +13,9 @@ from wan_ui.form.own_sound import build_sound_panel
 from wan_ui.form.picture import ImagePanel, build_image_panel
 from wan_ui.form.prompt import build_prompt_panel
 from wan_ui.form.settings import build_settings_panel
+from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import PresetChoices, preset_choices
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import Texts
 
 
 def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:

@@ -20,9 +20,9 @@ from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
 from wan_ui.form.loras import lora_lines
 from wan_ui.gateway.body_limit import LONGEST_TEXT
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.notes import build_note
 from wan_ui.services.presets import PresetChoices
-from wan_ui.words.english import Texts
 
 GUIDANCE_RANGE = (1.0, 12.0)
 PLAIN = tuple(one for one in FIELDS if one.label)

@@ -21,8 +21,8 @@ from presets import Preset
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import to_cache
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import starts
-from wan_ui.words.english import Texts
 
 _TRACK = ("track_start", "track_fade", "track_volume")
 _ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim", "fps")

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wan_ui.gateway.limits import JSON_BYTES
 from wan_ui.gateway.refusals import refused
 from wan_ui.gateway.rules import UPLOAD, VIDEOS
-from wan_ui.words.languages import texts_for
+from wan_ui.i18n.languages import texts_for
 
 # The page's largest request is a file of own presets, which form/panel.js cuts to 320,000 characters: with Chinese at three bytes
 # a character, and the form sent with it, 954 KB (measured in Chromium); 199 ordinary presets are 279 KB, and the form with

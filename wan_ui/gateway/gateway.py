@@ -27,9 +27,9 @@ from wan_ui.gateway.rules import ROUTES, Book, Rule, Rules
 from wan_ui.gateway.streams import StreamLimit, sender
 from wan_ui.gateway.uploads import FileCheck, UploadLimit
 from wan_ui.gateway.visitors import VisitorCookie, address_of, has_cookie
+from wan_ui.i18n.english import Texts
+from wan_ui.i18n.languages import texts_for
 from wan_ui.parts.notes import sentence
-from wan_ui.words.english import Texts
-from wan_ui.words.languages import texts_for
 
 _HEADERS = {
     "x-frame-options": "SAMEORIGIN",

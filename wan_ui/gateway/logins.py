@@ -26,7 +26,7 @@ from wan_ui.gateway.limits import WRONG_PASSWORDS
 from wan_ui.gateway.refusals import refused
 from wan_ui.gateway.rules import LOGIN, LOGOUT
 from wan_ui.gateway.visitors import address_of, is_for_page
-from wan_ui.words.languages import texts_for
+from wan_ui.i18n.languages import texts_for
 
 FREE_TRIES = WRONG_PASSWORDS.of_address
 SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds; each is twice the one before

@@ -15,7 +15,7 @@ from wan_ui.gateway.limits import STREAMS, Limit
 from wan_ui.gateway.refusals import refused
 from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
 from wan_ui.gateway.visitors import address_of, has_cookie, owner_of
-from wan_ui.words.languages import texts_for
+from wan_ui.i18n.languages import texts_for
 
 _ENDLESS = ("/studio/changes", "/mcp", UPLOAD, VIDEOS, f"{API}/(queue/data|upload_progress|heartbeat/[^/]+|call/[^/]+/[^/]+)")
 

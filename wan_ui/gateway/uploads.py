@@ -39,7 +39,7 @@ from wan_ui.gateway.limits import BODY_BYTES, UPLOADED_BYTES
 from wan_ui.gateway.refusals import is_v1, refused
 from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
 from wan_ui.gateway.visitors import address_of, owner_of
-from wan_ui.words.languages import texts_for
+from wan_ui.i18n.languages import texts_for
 
 MOST_BYTES = UPLOADED_BYTES.of_visitor  # far more than making videos needs
 LARGEST_BODY = BODY_BYTES.of_visitor

@@ -10,6 +10,7 @@ from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
 from backend.schemas.events import VideoResult
 from backend.schemas.upscaling import FOREIGN
+from wan_ui.i18n.english import Texts
 from wan_ui.library.projects import place_html
 from wan_ui.parts.buttons import icon_button, text_button
 from wan_ui.parts.icons import icon
@@ -20,7 +21,6 @@ from wan_ui.services.exports import export_menu
 from wan_ui.services.media import media_url
 from wan_ui.services.upscaling import Offer, upscale_menu
 from wan_ui.stage.html import film_button, go_on_button, sound_download
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ import gradio as gr
 from backend.engine.job import Selection
 from presets import list_presets
 from wan_ui.gateway.body_limit import LONGEST_TEXT
+from wan_ui.i18n.english import Texts
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.projects import EVERYWHERE, build_projects_menu, project_filter, selected_project
 from wan_ui.services.caller import Visit
-from wan_ui.words.english import Texts
 
 CARDS_AT_ONCE = 48
 

@@ -14,6 +14,7 @@ from backend.engine.projects import Project
 from backend.errors import StudioError
 from backend.media.cage import Steps
 from wan_ui.gateway.uploads import LARGEST_BODY, checked_upload, folder_for_parts
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import Act, icon_button, text_button
 from wan_ui.parts.events import Updates, Values, starts
 from wan_ui.parts.icons import icon
@@ -22,7 +23,6 @@ from wan_ui.services.caller import Visit
 from wan_ui.services.projects import project_name, project_url
 from wan_ui.services.sandbox_calls import opens_files
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import Texts
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
 

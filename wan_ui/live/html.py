@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from presets import Preset
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 KEYS = {  # of the actions that have any, the first of them shown; others are buttons only
     "left": ("ArrowLeft", "a"),

@@ -5,12 +5,12 @@ from html import escape
 
 from backend.catalog.models import ModelRow
 from presets import Preset
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import text_button
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import spoken_seconds
 from wan_ui.parts.values import pairs_html, size_words
 from wan_ui.services.caller import Visit
-from wan_ui.words.english import Texts
 
 VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one
 

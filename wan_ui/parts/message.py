@@ -9,9 +9,9 @@ from typing import Self
 import gradio as gr
 
 from backend.errors import StudioError
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import starts
 from wan_ui.parts.notes import sentence
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from backend.engine.summary import RequestSummary
 from backend.schemas.settings import VideoSettings
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 
 def name_of(request: VideoSettings | RequestSummary, texts: Texts) -> str:

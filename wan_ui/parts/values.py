@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 
 from backend.schemas.events import Rate
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel
 

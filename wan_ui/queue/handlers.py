@@ -10,6 +10,7 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import Act, text_button
 from wan_ui.parts.events import Updates
 from wan_ui.parts.message import Message
@@ -18,7 +19,6 @@ from wan_ui.services.caller import Visit
 from wan_ui.services.sandbox_calls import opens_files
 from wan_ui.services.studio_context import Desk
 from wan_ui.services.upscaling import chosen, larger_job
-from wan_ui.words.english import Texts
 
 QUEUE_ACTS = ("queue", "again", "show")
 

@@ -8,12 +8,12 @@ from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.schemas.shape import Shape
+from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import icon_button
 from wan_ui.parts.naming import name_of
 from wan_ui.parts.progress import StageView, place_words, spoken_seconds
 from wan_ui.services.media import media_url
-from wan_ui.words.details import detail_words
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 import gradio as gr
 
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import starts
 from wan_ui.queue.html import Queue, queue_html
-from wan_ui.words.english import Texts
 
 
 def build_queue(texts: Texts) -> gr.HTML:

@@ -25,6 +25,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
 from backend.startup import project_name, project_version
 from wan_ui.gateway.access import Access
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.parts.notes import without_paths
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import Wanted, facts_of, finished_video
@@ -32,7 +33,6 @@ from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import follow
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import ENGLISH
 
 VERSIONS = ("2025-06-18", "2025-03-26")
 NAME = "mcp"  # of the owners

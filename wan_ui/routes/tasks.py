@@ -8,11 +8,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backend.media.cage import Task
+from wan_ui.i18n.english import Texts
+from wan_ui.i18n.languages import texts_for
 from wan_ui.services.media import PRIVATE, nothing
 from wan_ui.services.sandbox_calls import asker
 from wan_ui.services.studio_context import Desk
-from wan_ui.words.english import Texts
-from wan_ui.words.languages import texts_for
 
 PATH = "/studio/tasks"
 

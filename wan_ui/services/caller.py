@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from backend.engine.order import Room
 from wan_ui.gateway.access import within
-from wan_ui.words.english import ENGLISH, Texts
+from wan_ui.i18n.english import ENGLISH, Texts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ from backend.media.export import ExportLimits, write_export
 from backend.media.smooth import write_smooth
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.gateway.access import Access
+from wan_ui.i18n.english import Texts
 from wan_ui.services.media import VIDEO, nothing, owned_job
 from wan_ui.services.sandbox_calls import asker
 from wan_ui.services.sending import Downloads, send_made
-from wan_ui.words.english import Texts
 
 MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail
 LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # of a gif or a webp: seconds, pixels, frames a second

@@ -23,12 +23,12 @@ from wan_ui.gateway.access import Access
 from wan_ui.gateway.limits import VIDEOS_IN_LINE
 from wan_ui.gateway.uploads import has_room
 from wan_ui.gateway.visitors import address, owner_of
+from wan_ui.i18n.english import Texts
+from wan_ui.i18n.languages import texts_for
 from wan_ui.services.caller import Visit
 from wan_ui.services.presets import CanRun
 from wan_ui.services.sandbox_calls import visitor
 from wan_ui.services.shots import own_files
-from wan_ui.words.english import Texts
-from wan_ui.words.languages import texts_for
 
 
 @dataclass(frozen=True, kw_only=True)

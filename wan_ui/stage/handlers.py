@@ -19,6 +19,7 @@ from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
 from wan_ui.parts.message import Message
 from wan_ui.parts.notes import place_of, sentence
@@ -33,7 +34,6 @@ from wan_ui.services.studio_context import Desk
 from wan_ui.services.upscaling import offers
 from wan_ui.stage.html import Model, stage_html
 from wan_ui.stage.panel import Stage
-from wan_ui.words.english import Texts
 
 log = logging.getLogger(__name__)
 

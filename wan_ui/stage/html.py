@@ -17,6 +17,8 @@ from backend.schemas.guided_steps import count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import is_made
 from backend.schemas.upscaling import FOREIGN, upscaler_of
+from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.buttons import icon_button, play_button, quiet_button, sound_button, text_button
 from wan_ui.parts.icons import icon
 from wan_ui.parts.naming import name_of
@@ -28,8 +30,6 @@ from wan_ui.services.media import POSTER, media_url
 from wan_ui.services.presets import goes_on_with_sound
 from wan_ui.services.sound import sound_url
 from wan_ui.services.upscaling import Offer, upscale_menu
-from wan_ui.words.details import detail_words
-from wan_ui.words.english import Texts
 
 _GLYPH = (
     '<svg class="glyph" viewBox="0 0 64 64" aria-hidden="true"><rect x="6" y="12" width="52" height="40" rx="8"/>'

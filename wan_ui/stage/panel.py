@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from wan_ui.i18n.english import Texts
 from wan_ui.parts.events import starts
 from wan_ui.parts.progress import StageView
 from wan_ui.stage.html import stage_html
-from wan_ui.words.english import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

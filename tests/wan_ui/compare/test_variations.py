@@ -6,7 +6,7 @@ from backend.errors import RequestError
 from tests.wan_ui.builders import a_request
 from wan_ui.compare.html import labels_of
 from wan_ui.compare.variations import Axis, grid, variations, varied
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from backend.schemas.request import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
 from wan_ui.edit.handlers import settings_of
 from wan_ui.edit.html import clip_presets, edit_html
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE, before
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # take clips too, but make nothing anew by strength
 WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}

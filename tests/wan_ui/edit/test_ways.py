@@ -23,9 +23,9 @@ from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.left_out import left_out, setting_words
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 VACE = "wan2.1-vace-1.3b-480p"
 SIZE = (128, 96)  # of the clip

@@ -11,7 +11,7 @@ from tests.clip_files import run_ffmpeg
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.edit.test_edit_in_browser import make, open_edit, slide, taken
 from tests.wan_ui.steps import rest, until
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 VACE, LTX = "wan2.1-vace-1.3b-480p", "ltx-2.3-704p"

@@ -15,10 +15,10 @@ from wan_ui.form.fill import FillHandlers, read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
 from wan_ui.form.own_presets import checked_settings, settings_of_form
 from wan_ui.form.settings import settings_of
+from wan_ui.i18n.english import ENGLISH
+from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.parts.message import Message
 from wan_ui.services.presets import full_preset
-from wan_ui.words.english import ENGLISH
-from wan_ui.words.languages import LANGUAGES
 
 
 def test_a_draft_leads_to_its_full_preset_and_nothing_else_does():

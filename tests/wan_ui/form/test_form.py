@@ -6,7 +6,7 @@ from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.settings import settings_of
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 FAST = "wan2.2-t2v-a14b-480p-fast"
 

@@ -18,9 +18,9 @@ from wan_ui.edit.ways import kept_settings, shown_settings
 from wan_ui.form.fill import FillHandlers
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, left_out, setting_label
 from wan_ui.form.own_presets import OwnPresetHandlers
+from wan_ui.i18n.english import ENGLISH
+from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.parts.message import Message
-from wan_ui.words.english import ENGLISH
-from wan_ui.words.languages import LANGUAGES
 
 FIXED = {"preset", "task", "mag_ratios", "is_open", "finished_video"}  # no choice of the visitor, or shown in another way
 OTHER = {

@@ -10,7 +10,7 @@ from presets import load_preset
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_fill_in_browser import drop
 from tests.wan_ui.steps import made, ready
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from backend.media.pictures import MAX_PIXELS
 from presets import load_preset
 from wan_ui.form.crop import focus_at, padded, preview_address
 from wan_ui.form.picture import crop_preview, empty_preview, picture_examples_html, uploaded_picture
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 
 @pytest.fixture

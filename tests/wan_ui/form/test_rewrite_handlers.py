@@ -18,7 +18,7 @@ from wan_ui.form import rewrite_handlers
 from wan_ui.form.rewrite import MOST_COMPARED_WORDS, suggestion_html
 from wan_ui.form.rewrite_handlers import RewriteHandlers, _until
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 
 def visit(owner: str, address: str | None) -> SimpleNamespace:

@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from tests.wan_ui.builders import a_job, a_result
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.library.html import Shelf, detail_html, library_html
-from wan_ui.words.english import ENGLISH
 
 
 def test_a_card_is_marked_if_its_video_has_sound():

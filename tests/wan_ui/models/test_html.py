@@ -7,10 +7,10 @@ from backend.catalog.compatibility import compatibility
 from backend.catalog.downloads import Download
 from backend.catalog.models import ModelRow
 from presets import list_presets
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.models.html import models_html, name_of
 from wan_ui.services.caller import Visit
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 BIG = "Wan-AI/Wan2.1-T2V-14B-Diffusers"
 LORA = "lightx2v/Wan2.1-Distill-Loras:wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"

@@ -6,11 +6,11 @@ from backend.engine.disk import Shortage
 from backend.schemas.events import Interrupted, Queued, Step
 from backend.schemas.shape import Shape
 from tests.wan_ui.builders import a_job
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.parts.progress import StageView, advance, progress_words
 from wan_ui.queue.html import Entry, Queue, queue_html
 from wan_ui.stage.html import stage_html
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 STOP = Interrupted(cause="The worker was killed by SIGKILL, from outside", fix="Make it again", by="signal", place="step 4 of 20")
 

@@ -17,10 +17,10 @@ from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services import exports
 from wan_ui.services.exports import LONGEST_SECONDS, export_menu, export_route, export_url
 from wan_ui.services.sending import Downloads
-from wan_ui.words.english import ENGLISH
 
 MINE, THEIRS = "A" * 43, "B" * 43
 BEGINNINGS = {"webm": b"\x1aE\xdf\xa3", "gif": b"GIF89a", "webp": b"RIFF", "png": b"PK\x03\x04"}

@@ -1,7 +1,7 @@
 from presets import load_preset
 from wan_ui.form.settings import elsewhere_html, length_words, settings_of
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.presets import preset_choices
-from wan_ui.words.english import ENGLISH
 
 
 def test_only_what_can_run_is_offered_and_the_rest_is_explained():

@@ -13,9 +13,9 @@ from backend.schemas.events import Finished, ShotMade, VideoResult
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.caller import Visit
 from wan_ui.services.shots import own_files
-from wan_ui.words.english import ENGLISH
 
 
 def visit(owner: str, is_operator: bool = False) -> Visit:

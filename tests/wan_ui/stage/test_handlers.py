@@ -6,8 +6,8 @@ import pytest
 
 from backend.engine.engine import Engine
 from tests.wan_ui.builders import a_request
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.stage.handlers import StageHandlers
-from wan_ui.words.english import ENGLISH
 
 VISIT = SimpleNamespace(owner="visitor", texts=ENGLISH, reads_the_first_page=True)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.wan_ui.steps import made, until
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 

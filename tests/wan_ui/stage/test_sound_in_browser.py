@@ -7,7 +7,7 @@ import pytest
 
 from backend.media.sound import Sound, read_sound
 from tests.wan_ui.steps import made, rest, until
-from wan_ui.words.english import ENGLISH
+from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser
 

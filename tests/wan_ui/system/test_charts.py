@@ -3,8 +3,8 @@
 import re
 
 from backend.engine.history import Sample
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.system.charts import HEIGHT, WIDTH, charts_html
-from wan_ui.words.english import ENGLISH
 
 
 def sample(age: float, **values) -> Sample:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.caller import Visit
 from wan_ui.system import html
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 KEPT = (
     KeptModel(model="/models/wan-tiny", chip_bytes=2 * 10**9, host_bytes=0, is_pinned=True),

@@ -6,9 +6,9 @@ import pytest
 
 from backend.engine.cleaning import PARTS, Limits
 from backend.settings import from_environment
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH
 from wan_ui.system.html import _storage, cleaned_words
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH
 
 
 @pytest.mark.parametrize("texts", [ENGLISH, CHINESE])

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH, Texts
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH, Texts
 
 LANGUAGES = {texts.language: texts for texts in (ENGLISH, CHINESE)}
 _CHOSEN = re.compile(r"(?:^|;\s*)studio_language=(\w+)")  # the cookie that wan_ui/assets/language.js sets

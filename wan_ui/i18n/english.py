@@ -1,5 +1,5 @@
-"""The page's words in English. Other languages are further values of `Texts`, one file each (`wan_ui.words.chinese`);
-`wan_ui.words.languages` lists them. Errors come in the engine's words; `wan_ui.routes` has its own for programs."""
+"""The page's words in English. Other languages are further values of `Texts`, one file each (`wan_ui.i18n.chinese`);
+`wan_ui.i18n.languages` lists them. Errors come in the engine's words; `wan_ui.routes` has its own for programs."""
 
 from dataclasses import dataclass, fields
 

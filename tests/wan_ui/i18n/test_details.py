@@ -11,12 +11,12 @@ import backend
 from backend.schemas.events import DOWNLOAD
 from presets import list_presets
 from tests.wan_ui.builders import a_job
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.english import DETAILS, ENGLISH
+from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.stage.html import stage_html
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.details import detail_words
-from wan_ui.words.english import DETAILS, ENGLISH
-from wan_ui.words.languages import LANGUAGES
 
 EXPERTS = {"transformer 2"}  # the second network of models with two experts has no configuration of its own
 CALLED = {"status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
@@ -97,7 +97,7 @@ def test_every_reported_text_is_listed():
     texts, others = reported()
     assert len(texts) >= 12 and len(program_names()) >= 30
     unknown = sorted(text for text in texts | program_names() | parts() | {DOWNLOAD} if not is_known(text))
-    assert not unknown, f"add these to DETAILS in wan_ui/words/english.py, and to the other languages: {unknown}"
+    assert not unknown, f"add these to DETAILS in wan_ui/i18n/english.py, and to the other languages: {unknown}"
     assert others == ELSEWHERE, f"say which texts these are: {others ^ ELSEWHERE}"
 
 

@@ -1,6 +1,6 @@
-"""The studio's words in Chinese: the same fields as in `wan_ui.words.english`."""
+"""The studio's words in Chinese: the same fields as in `wan_ui.i18n.english`."""
 
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 CHINESE = Texts(
     language="zh",

@@ -11,10 +11,10 @@ from backend.schemas.worker import WorkerState
 from presets import list_presets
 from wan_ui.edit.ways import WAYS
 from wan_ui.form.settings import settings_of
+from wan_ui.i18n.chinese import CHINESE
+from wan_ui.i18n.english import ENGLISH, Texts
+from wan_ui.i18n.languages import LANGUAGES, texts_for
 from wan_ui.views import VIEWS
-from wan_ui.words.chinese import CHINESE
-from wan_ui.words.english import ENGLISH, Texts
-from wan_ui.words.languages import LANGUAGES, texts_for
 
 SAID = re.compile(r"words\(\)\.(\w+)")
 SPELLED_AS_IN_ENGLISH: dict[str, set[str]] = {}

@@ -1,13 +1,13 @@
 """The words of components as keys that Gradio translates in the browser. HTML panels are drawn in the visitor's language
-by the server instead (`wan_ui.words.languages`). Both use the words of `wan_ui.words.languages`."""
+by the server instead (`wan_ui.i18n.languages`). Both use the words of `wan_ui.i18n.languages`."""
 
 from dataclasses import fields
 from typing import Any
 
 import gradio as gr
 
-from wan_ui.words.english import Texts
-from wan_ui.words.languages import LANGUAGES
+from wan_ui.i18n.english import Texts
+from wan_ui.i18n.languages import LANGUAGES
 
 _PREFIX = "studio_"
 _BROWSERS_NAMES = {"zh": ("zh", "zh-CN", "zh-TW")}  # browsers' names for a language that we have once

@@ -8,7 +8,7 @@ import functools
 import re
 
 from presets import list_presets
-from wan_ui.words.english import Texts
+from wan_ui.i18n.english import Texts
 
 
 def detail_words(text: str, texts: Texts) -> str:
