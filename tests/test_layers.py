@@ -276,7 +276,7 @@ WAN_UI_ROOMS = (  # the floors of the studio from the top; an import points to a
     ("queue",),
     ("services", "header"),
     ("gateway",),
-    ("parts",),
+    ("components",),
     ("i18n", "theme", "scripts", "gradio_fixes"),
 )
 WAN_UI_FLOORS = {room: floor for floor, rooms in enumerate(WAN_UI_ROOMS) for room in rooms}

@@ -34,9 +34,9 @@ from presets import list_presets, load_preset, loader
 from tests.many_devices import without_quick
 from tests.second_family.checkpoint import NAME, write_checkpoint
 from tests.second_family.registered import register
+from wan_ui.components.progress import StageView, advance
 from wan_ui.form.settings import preset_updates
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.parts.progress import StageView, advance
 from wan_ui.services.presets import preset_choices
 from wan_ui.stage.html import stage_html
 

@@ -47,8 +47,8 @@ def test_the_default_tier_has_the_quick_one_and_every_promise():
         ("tests/wan_ui/conftest.py", "tests/wan_ui/live/test_live_in_browser.py", 1),
         ("wan_ui/live/live.js", "tests/wan_ui/live/test_live_in_browser.py", 1),
         ("wan_ui/live/live.js", "tests/wan_ui/test_scripts.py", 1),
-        ("wan_ui/parts/clipboard.js", "tests/wan_ui/parts/test_clipboard_in_browser.py", 1),
-        ("wan_ui/parts/dom.js", "tests/wan_ui/edit/test_edit_in_browser.py", 2),  # through wan_ui/edit/edit.js
+        ("wan_ui/components/clipboard.js", "tests/wan_ui/components/test_clipboard_in_browser.py", 1),
+        ("wan_ui/components/dom.js", "tests/wan_ui/edit/test_edit_in_browser.py", 2),  # through wan_ui/edit/edit.js
         ("wan_ui/form/form.css", "tests/wan_ui/test_styles.py", 1),
         ("wan_ui/form/form.css", "tests/wan_ui/form/test_panel_in_browser.py", 1),
         ("wan_ui/assets/styles/tokens.css", "tests/wan_ui/test_accessibility_in_browser.py", 1),

@@ -13,11 +13,11 @@ Upstream, as far as a search of Gradio's issues finds each fault:
 - endpoints in the login page, and the login cookie with SameSite=None (`wan_ui/gateway/logins.py`): none
 - the clock that asks for animation frames (`wan_ui/assets/before_gradio.js`): none
 - an upload of a recording that fails without an event (`wan_ui/form/recording.js`): none; #7490 is about recordings sent twice
-- progress that is computed although it is hidden (`SILENT` in `wan_ui/parts/events.py`): none
+- progress that is computed although it is hidden (`SILENT` in `wan_ui/components/events.py`): none
 
 Private parts of Gradio that the studio uses, besides those changed here. After an update of Gradio, read them first:
 
-- `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/parts/buttons.py`
+- `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/components/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
   `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/services/media.py`
 - `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`

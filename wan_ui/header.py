@@ -12,13 +12,13 @@ from html import escape
 import gradio as gr
 
 from backend.schemas.worker import WorkerView, summary
+from wan_ui.components.events import starts
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.icons import icon
+from wan_ui.components.values import pairs_html
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import LANGUAGES
-from wan_ui.parts.events import starts
-from wan_ui.parts.icons import icon
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.values import pairs_html
 
 Names = Sequence[tuple[str, str]]  # the key and the name of each view, in order
 _LOGO = (

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from wan_ui.components.events import Updates, Values
+from wan_ui.components.toast import Message
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import Header, Names, title_html, tools_html
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import Updates, Values
-from wan_ui.parts.message import Message
 from wan_ui.queue.handlers import QueueHandlers
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk

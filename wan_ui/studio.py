@@ -12,6 +12,9 @@ import gradio as gr
 
 from backend.engine.engine import Engine
 from backend.prompt_rewriting.helper import Helper
+from wan_ui.components.buttons import build_act
+from wan_ui.components.events import EACH, LAST, RAW, Listener
+from wan_ui.components.toast import build_message
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.many import ManyHandlers
 from wan_ui.form.panel import build_form
@@ -22,9 +25,6 @@ from wan_ui.header import build_header
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.labels import labels as make_labels
 from wan_ui.page import PageHandlers, names_of
-from wan_ui.parts.buttons import build_act
-from wan_ui.parts.events import EACH, LAST, RAW, Listener
-from wan_ui.parts.message import build_message
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api

@@ -1,8 +1,8 @@
 // The buttons of all panels. Listens on the document, because panels are drawn again.
-import { act, importProject } from '../parts/actions.js';
-import { fieldValue, filesOf, find, findAll, on } from '../parts/dom.js';
-import { copyFrom, say } from '../parts/message.js';
-import { openView, showHelp, toggleQueue } from '../parts/views.js';
+import { act, importProject } from '../components/actions.js';
+import { fieldValue, filesOf, find, findAll, on } from '../components/dom.js';
+import { copyFrom, say } from '../components/toast.js';
+import { openView, showHelp, toggleQueue } from '../components/views.js';
 
 /** Buttons that make a video: each press counts, also while the one before is being answered. */
 export const MAKES = '#generate, [data-shot=alone]';

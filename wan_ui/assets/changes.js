@@ -1,7 +1,7 @@
 // The server reports what has changed: parts of the page as they look now, and a count by which a view that may show something old
 // is drawn again. One tab of a browser keeps the stream and passes everything to the others.
-import { act, canAct } from '../parts/actions.js';
-import { openedView } from '../parts/views.js';
+import { act, canAct } from '../components/actions.js';
+import { openedView } from '../components/views.js';
 import { readQueueNews } from '../queue/notice.js';
 
 const VIEW_MILLISECONDS = 1500; // at least, between two drawings of a view
@@ -27,7 +27,7 @@ let lastNews = 0;
 /** @type {string | null} */
 let warm = null;
 
-/** The moment at which a part was drawn: see `at_moment` in `wan_ui/parts/events.py`. @param {string} html */
+/** The moment at which a part was drawn: see `at_moment` in `wan_ui/components/events.py`. @param {string} html */
 const momentOf = html => Number(/^<!--(\d+)-->/.exec(html)?.[1] ?? 0);
 
 /** A part of the page that several answers draw. A drawing that is older than the shown one is not shown. @param {string} name */

@@ -1,6 +1,6 @@
 // Files that are dropped anywhere or pasted. Fields for files keep what falls on them; in a view that takes clips, a file is its clip.
-import { dropFile } from '../parts/actions.js';
-import { find, findAll, isShown, on } from '../parts/dom.js';
+import { dropFile } from '../components/actions.js';
+import { find, findAll, isShown, on } from '../components/dom.js';
 
 const OWN_FIELDS = '#input-image, #last-image, .takes-files';
 /** @type {{view: string, take: (file: File) => void} | null} */

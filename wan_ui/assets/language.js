@@ -1,5 +1,5 @@
 // The choice of the page's language. A cookie keeps it, so that the server knows it before it draws the page.
-import { fieldValue, on } from '../parts/dom.js';
+import { fieldValue, on } from '../components/dom.js';
 
 const YEAR_SECONDS = 365 * 24 * 3600;
 

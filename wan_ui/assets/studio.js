@@ -9,9 +9,9 @@ import { recordingChanged, startRecording } from '../form/recording.js';
 import { form, startTyped } from '../form/typed.js';
 import { startLibrary, startProjects } from '../library/library.js';
 import { startLive } from '../live/live.js';
-import { act, startActions } from '../parts/actions.js';
-import { startMessage, startNote } from '../parts/message.js';
-import { showPlace, startViews } from '../parts/views.js';
+import { act, startActions } from '../components/actions.js';
+import { startMessage, startNote } from '../components/toast.js';
+import { showPlace, startViews } from '../components/views.js';
 import { startNotice } from '../queue/notice.js';
 import { showCount, startQueue } from '../queue/queue.js';
 import { showStageTime, startPlayer } from '../stage/player.js';
@@ -27,7 +27,7 @@ import { startTheme } from './theme.js';
 
 /** @typedef {(component: GradioComponent, events: readonly string[]) => void} Start */
 
-/** What each HTML component with a script starts, by the name in `wan_ui.parts.events.starts`. @type {Record<string, Start>} */
+/** What each HTML component with a script starts, by the name in `wan_ui.components.events.starts`. @type {Record<string, Start>} */
 const STARTS = {
   act: startActions,
   edit: startEdit,

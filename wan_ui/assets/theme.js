@@ -1,5 +1,5 @@
 // Light or dark: the browser keeps what the visitor chooses; at first its own setting counts.
-import { on } from '../parts/dom.js';
+import { on } from '../components/dom.js';
 
 const KEY = 'studio-theme';
 

@@ -1,5 +1,5 @@
 // Compare: all videos follow the longest one, or the one that is heard; one may be wiped over another.
-import { find, findAll, get, input, isShown, on, play, showText } from '../parts/dom.js';
+import { find, findAll, get, input, isShown, on, play, showText } from '../components/dom.js';
 import { frameAt, timeOf } from '../stage/frames.js';
 import { showPlaying } from '../stage/player.js';
 import { heardVolume } from '../stage/sound.js';

@@ -8,11 +8,11 @@ from backend.engine.job import Job
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import SETTINGS
+from wan_ui.components.buttons import icon_button, play_button, sound_button
+from wan_ui.components.icons import icon
+from wan_ui.components.progress import StageView, spoken_seconds
+from wan_ui.components.values import NO_PICTURE, value_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import icon_button, play_button, sound_button
-from wan_ui.parts.icons import icon
-from wan_ui.parts.progress import StageView, spoken_seconds
-from wan_ui.parts.values import NO_PICTURE, value_words
 from wan_ui.services.media import BEFORE, media_url
 
 MOST = 4

@@ -1,7 +1,7 @@
 // The brush: what is painted over the shown frame, on a canvas as large as the clip's frames. Painted areas are regenerated. Strokes
 // are kept, so that each can be undone; an uploaded picture of a mask is one of them.
-import { capture, filesOf, find, on, onRelease, play } from '../parts/dom.js';
-import { fill } from '../parts/text.js';
+import { capture, filesOf, find, on, onRelease, play } from '../components/dom.js';
+import { fill } from '../components/text.js';
 import { isPainted, paintLight, penWidth, pointOnFrame, scaleOf, seenStrokes } from './strokes.js';
 
 const COLOR = [229, 72, 77];
@@ -12,7 +12,7 @@ const COLOR_TEXT = `rgb(${COLOR.join()})`;
 /** @typedef {{path: string, name: string, is_picture?: boolean}} Mask */
 
 /**
- * @param {import('../parts/server.js').Talk} talk
+ * @param {import('../components/http.js').Talk} talk
  * @param {{clip: () => {path: string, width: number, height: number} | null, isPainting: () => boolean, changed: () => void}} view
  */
 export const createBrush = (talk, view) => {

@@ -1,7 +1,7 @@
 // The clip that the visitor brought, and the part of it that is used. It plays from the visitor's own file; the server gets the file
 // once, and then says what it is and shows pictures of it.
-import { capture, fieldValue, find, findVideo, on, onRelease } from '../parts/dom.js';
-import { fill } from '../parts/text.js';
+import { capture, fieldValue, find, findVideo, on, onRelease } from '../components/dom.js';
+import { fill } from '../components/text.js';
 import { ANY_LENGTH, filmPlaces, fittingPart, latestStart } from './clip_math.js';
 
 const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
@@ -21,7 +21,7 @@ const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
  */
 
 /**
- * @param {import('../parts/server.js').Talk} talk
+ * @param {import('../components/http.js').Talk} talk
  * @param {{
  *   limits: () => Limits,
  *   isExtending: () => boolean,

@@ -1,9 +1,9 @@
 // The edit view: the settings of the chosen model, what is asked for, and how long that takes. Its parts do not know each other: each
 // calls back when something changed.
 import { takeFiles } from '../assets/files.js';
-import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../parts/dom.js';
-import { addressOf, createTalk } from '../parts/server.js';
-import { fill } from '../parts/text.js';
+import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../components/dom.js';
+import { addressOf, createTalk } from '../components/http.js';
+import { fill } from '../components/text.js';
 import { createBrush } from './brush.js';
 import { createClip } from './clip.js';
 import { usualLength as lengthOf, nearestSize, stepsOf } from './clip_math.js';

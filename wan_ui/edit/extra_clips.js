@@ -1,12 +1,12 @@
 // Clips beside the one that drives: a face, and the clip into which a character is put, with its mask. Each is sent when it is
 // chosen, and the server says whether it can be used.
-import { filesOf, find, on } from '../parts/dom.js';
+import { filesOf, find, on } from '../components/dom.js';
 
 /** @typedef {{path: string, name: string}} ExtraClip */
 /** @typedef {'face' | 'video' | 'mask'} Name */
 
 /**
- * @param {import('../parts/server.js').Talk} talk
+ * @param {import('../components/http.js').Talk} talk
  * @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view
  */
 export const createExtraClips = (talk, view) => {

@@ -17,6 +17,9 @@ from backend.schemas.clip import Part, trim_of
 from backend.schemas.control import extends
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
+from wan_ui.components.buttons import Act
+from wan_ui.components.events import EACH, Updates, Values
+from wan_ui.components.toast import Message
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.ways import kept_settings, shown_settings, way_of, ways_of
@@ -24,9 +27,6 @@ from wan_ui.form.fill import proposed_size
 from wan_ui.form.left_out import left_out
 from wan_ui.form.loras import lora_lines
 from wan_ui.gateway.uploads import known_as, to_cache
-from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import EACH, Updates, Values
-from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import full_preset

@@ -1,14 +1,14 @@
 // Pictures beside the clip: keyframes, each at a frame of the video, reference pictures, and the character that moves. Each picture
 // is sent when it is added, and the server says whether it can be used.
-import { capture, filesOf, find, findAll, on, onRelease } from '../parts/dom.js';
-import { fill } from '../parts/text.js';
+import { capture, filesOf, find, findAll, on, onRelease } from '../components/dom.js';
+import { fill } from '../components/text.js';
 import { frameBeyond, freeFrame, nearestFrame, nextFrame } from './keyframes.js';
 
 /** @typedef {{path: string, name: string, address: string}} Picture */
 /** @typedef {Picture & {frame: number, button?: HTMLButtonElement}} Key */
 
 /**
- * @param {import('../parts/server.js').Talk} talk
+ * @param {import('../components/http.js').Talk} talk
  * @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view
  */
 export const createPictures = (talk, view) => {

@@ -12,11 +12,11 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 
 import gradio as gr
 
+from wan_ui.components.events import starts
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
 from wan_ui.gateway.rules import Rules
-from wan_ui.parts.events import starts
 from wan_ui.services.upscaling import any_clip
 from wan_ui.view import Shell, View
 

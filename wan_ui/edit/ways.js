@@ -1,7 +1,7 @@
 // The modes: what is done with the clip, what each mode asks for beside it, and what the server is sent of that.
-import { fieldValue, find, findAll, on } from '../parts/dom.js';
-import { addressOf } from '../parts/server.js';
-import { fill } from '../parts/text.js';
+import { fieldValue, find, findAll, on } from '../components/dom.js';
+import { addressOf } from '../components/http.js';
+import { fill } from '../components/text.js';
 import { isOverlap, mostOverlap, proposedMargins } from './clip_math.js';
 
 const SIDES = ['left', 'top', 'right', 'bottom'];
@@ -19,7 +19,7 @@ const RESTORED = {
 /** @typedef {{path: string, name: string}} KnownFile */
 
 /**
- * @param {import('../parts/server.js').Talk} talk
+ * @param {import('../components/http.js').Talk} talk
  * @param {{
  *   limits: () => Limits,
  *   usualLength: () => number,

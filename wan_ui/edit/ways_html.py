@@ -9,11 +9,11 @@ from html import escape
 
 from backend.schemas.control import OVERLAPS
 from presets import Preset
+from wan_ui.components.buttons import quiet_button
+from wan_ui.components.icons import icon
 from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import quiet_button
-from wan_ui.parts.icons import icon
 
 _PICTURES = "image/png,image/jpeg,image/webp,.png,.jpg,.jpeg,.webp"
 _MASKS = f"{_PICTURES},video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"

@@ -4,8 +4,8 @@ compiled first."""
 from html import escape
 
 from backend.engine.estimate import Estimate
+from wan_ui.components.progress import spoken_seconds
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.progress import spoken_seconds
 
 
 def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:

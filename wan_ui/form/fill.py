@@ -22,15 +22,15 @@ from backend.media.video import stored_request
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
 from presets import Preset
+from wan_ui.components.buttons import Act, text_button
+from wan_ui.components.events import Updates
+from wan_ui.components.toast import Message
 from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act, text_button
-from wan_ui.parts.events import Updates
-from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.presets import full_preset, preset_choices
 from wan_ui.services.sandbox_calls import opens_files

@@ -1,8 +1,8 @@
 // The storyboard: its shots in their order and the sound below, as a timeline. Each change is written as JSON into the field that the
 // form sends; an empty field is no storyboard.
-import { find, on } from '../parts/dom.js';
-import { addressOf, createTalk } from '../parts/server.js';
-import { fill } from '../parts/text.js';
+import { find, on } from '../components/dom.js';
+import { addressOf, createTalk } from '../components/http.js';
+import { fill } from '../components/text.js';
 import { createDetail } from './film_detail.js';
 import { createFigures } from './film_figures.js';
 import { createMade } from './film_made.js';

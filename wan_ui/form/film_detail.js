@@ -1,7 +1,7 @@
 // The chosen shot: its prompt, its length, how it starts; and what is done to shots, by pointer, keys and buttons.
-import { fieldValue, filesOf, on } from '../parts/dom.js';
-import { addressOf } from '../parts/server.js';
-import { clamp, fill } from '../parts/text.js';
+import { fieldValue, filesOf, on } from '../components/dom.js';
+import { addressOf } from '../components/http.js';
+import { clamp, fill } from '../components/text.js';
 import { continues, endSeconds, isFirst, isKept, keptRecipe, placeOf, startSeconds, USUAL_SECONDS } from './film_shots.js';
 
 const MOST_FADE = 2; // seconds
@@ -26,7 +26,7 @@ const rounded = value => Math.round(1000 * value) / 1000;
 const copyOf = ({ prompt, seconds, seed, image }) => ({ prompt, seconds, seed, image });
 
 /**
- * @param {import('../parts/server.js').Talk} talk @param {Editing} editing
+ * @param {import('../components/http.js').Talk} talk @param {Editing} editing
  * @param {{names: (prompt: string) => string}} figures
  */
 export const createDetail = (talk, editing, figures) => {

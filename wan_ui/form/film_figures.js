@@ -1,7 +1,7 @@
 // The figures: names with a picture each, which are shown to the shots whose prompts name them.
-import { fieldValue, filesOf, get, input as getInput, on } from '../parts/dom.js';
-import { addressOf } from '../parts/server.js';
-import { fill } from '../parts/text.js';
+import { fieldValue, filesOf, get, input as getInput, on } from '../components/dom.js';
+import { addressOf } from '../components/http.js';
+import { fill } from '../components/text.js';
 import { namedFigures, plainName } from './figure_names.js';
 
 const MOST = 8;
@@ -11,7 +11,7 @@ const PROJECT_MILLISECONDS = 1000; // until another project's figures are asked 
 /** @typedef {import('./figure_names.js').Figure} Figure */
 /** @typedef {{name: string, path: string}} Offer */
 
-/** @param {import('../parts/server.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+/** @param {import('../components/http.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
 export const createFigures = (talk, { film, change, mostFigures }) => {
   const { element, words, one, upload } = talk;
   /** Figures of the project's earlier storyboards. @type {Offer[]} */

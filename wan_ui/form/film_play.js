@@ -1,12 +1,12 @@
 // Plays the whole film: the made shots one after another with their fades and the sound, and a card for each that is not made yet. Two
 // players take turns, so that the next shot is loaded when it starts.
-import { fieldValue, findAll, get, on, play as playMedia } from '../parts/dom.js';
-import { clamp } from '../parts/text.js';
+import { fieldValue, findAll, get, on, play as playMedia } from '../components/dom.js';
+import { clamp } from '../components/text.js';
 import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from './film_shots.js';
 
 /** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
 
-/** @param {import('../parts/server.js').Talk} talk @param {import('./film_shots.js').Film} film */
+/** @param {import('../components/http.js').Talk} talk @param {import('./film_shots.js').Film} film */
 export const startFilmPlayer = ({ element, words, one }, film) => {
   /** @type {Part[]} */
   let parts = [];

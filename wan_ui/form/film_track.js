@@ -1,8 +1,8 @@
 // The sound below the film: its waveform at its place, moved by dragging, with its fade and its volume.
-import { capture, fieldValue, filesOf, get, on, onRelease } from '../parts/dom.js';
-import { addressOf } from '../parts/server.js';
-import { clamp, fill } from '../parts/text.js';
-import { channelsOf, decodeSound, peaksOf } from '../parts/waveform.js';
+import { capture, fieldValue, filesOf, get, on, onRelease } from '../components/dom.js';
+import { addressOf } from '../components/http.js';
+import { clamp, fill } from '../components/text.js';
+import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
 import { secondsOf, startTimes, totalSeconds, trackVolume } from './film_shots.js';
 import { leftOf, timeAt } from './timeline.js';
 
@@ -10,7 +10,7 @@ const PEAKS = 1200;
 const MOST_BYTES = 60_000_000;
 const HEIGHT = 44; // pixels
 
-/** @param {import('../parts/server.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+/** @param {import('../components/http.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
 export const createTrack = (talk, { film, change, draw }) => {
   const { element, words, note, upload, one } = talk;
   /** @type {Float32Array | null} */

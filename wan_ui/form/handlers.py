@@ -14,6 +14,8 @@ from backend.schemas.guided_steps import first_steps, share_of
 from backend.schemas.shots import is_made
 from presets import load_preset
 from presets.loader import Task
+from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
+from wan_ui.components.field_errors import PLACES, Place, note_html, sentence
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.fill import FillHandlers
@@ -25,8 +27,6 @@ from wan_ui.form.prompt import example_captions, example_samples, history_html, 
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.uploads import picture_for_cache, to_cache
-from wan_ui.parts.events import LAST, QUIET, RAW, Listener, Updates, Values
-from wan_ui.parts.notes import PLACES, Place, note_html, sentence
 from wan_ui.services.caller import Visit
 from wan_ui.services.presets import preset_choices
 from wan_ui.services.sandbox_calls import visitor

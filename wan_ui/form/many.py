@@ -14,14 +14,14 @@ from backend.errors import StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.table import LONGEST_TABLE, read_table, requests_of
+from wan_ui.components.buttons import Act, text_button
+from wan_ui.components.events import RAW, Updates, Values
+from wan_ui.components.field_errors import note_html, sentence
+from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.toast import Message
+from wan_ui.components.values import value_words
 from wan_ui.form.form import Form, Many
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act, text_button
-from wan_ui.parts.events import RAW, Updates, Values
-from wan_ui.parts.message import Message
-from wan_ui.parts.notes import note_html, sentence
-from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import value_words
 from wan_ui.services.sandbox_calls import opens_files
 from wan_ui.services.studio_context import Desk
 

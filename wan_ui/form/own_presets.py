@@ -15,13 +15,13 @@ import gradio as gr
 from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
+from wan_ui.components.buttons import Act, icon_button, text_button
+from wan_ui.components.events import Updates, Values, starts
+from wan_ui.components.toast import Message
 from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act, icon_button, text_button
-from wan_ui.parts.events import Updates, Values, starts
-from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk
 

@@ -10,10 +10,10 @@ import gradio as gr
 
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
+from wan_ui.components.events import QUIET
+from wan_ui.components.field_errors import build_note
 from wan_ui.gateway.uploads import checked_upload
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import QUIET
-from wan_ui.parts.notes import build_note
 
 
 @dataclass(frozen=True, kw_only=True)

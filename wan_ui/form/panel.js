@@ -1,6 +1,6 @@
 // The form's own parts in HTML: example pictures, the menu of own presets, the table of many videos.
-import { act } from '../parts/actions.js';
-import { filesOf, find, get, on } from '../parts/dom.js';
+import { act } from '../components/actions.js';
+import { filesOf, find, get, on } from '../components/dom.js';
 
 const LONGEST_TABLE = 200_000; // characters
 const LONGEST_PRESETS = 320_000; // characters; `wan_ui/gateway/body_limit.py` allows this

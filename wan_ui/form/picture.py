@@ -11,11 +11,11 @@ from typing import Any
 import gradio as gr
 
 from presets import ImageExample, Preset
+from wan_ui.components.events import starts
+from wan_ui.components.field_errors import build_note
 from wan_ui.form.crop import data_address
 from wan_ui.gateway.uploads import checked_upload
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
-from wan_ui.parts.notes import build_note
 
 CENTRE = (0.5, 0.5)
 PICTURES = ("image", "last_image")  # the roles (see `backend.schemas.settings.INPUTS`) that the panel asks for

@@ -10,12 +10,12 @@ import gradio as gr
 
 from presets import Preset
 from presets.loader import Task
+from wan_ui.components.events import QUIET
+from wan_ui.components.field_errors import build_note
 from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
 from wan_ui.form.shots import ShotsPanel, build_shots_panel
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import QUIET
-from wan_ui.parts.notes import build_note
 
 
 @dataclass(frozen=True, kw_only=True)

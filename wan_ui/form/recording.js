@@ -1,7 +1,7 @@
 // A recording is the visitor's sound only when it has been uploaded. Generate ends a recording that runs, and waits for its upload. An
 // upload that fails waits until Generate is pressed again: Gradio reports nothing of it, and would not send the recording again.
-import { find, findAll, get, isShown, on } from '../parts/dom.js';
-import { say } from '../parts/message.js';
+import { find, findAll, get, isShown, on } from '../components/dom.js';
+import { say } from '../components/toast.js';
 
 /** @type {'' | 'running' | 'awaited' | 'unsent'} */
 let recording = '';

@@ -12,8 +12,8 @@ from html import escape
 
 import gradio as gr
 
+from wan_ui.components.buttons import text_button
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import text_button
 
 MOST_COMPARED_WORDS = 300  # of each text, after the words that both begin with
 

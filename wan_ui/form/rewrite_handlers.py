@@ -16,14 +16,14 @@ from backend.media.cage import Opening
 from backend.prompt_rewriting.helper import Helper, suggestions
 from backend.prompt_rewriting.request import Asked, has_instructions
 from backend.schemas.request import find_preset
+from wan_ui.components.buttons import Act
+from wan_ui.components.events import QUIET, SILENT, Updates, Values
+from wan_ui.components.field_errors import note_html, sentence
 from wan_ui.form.crop import preview_address
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import QUIET, SILENT, Updates, Values
-from wan_ui.parts.notes import note_html, sentence
 from wan_ui.services.caller import Visit
 from wan_ui.services.sandbox_calls import visitor
 from wan_ui.services.studio_context import Desk

@@ -18,10 +18,10 @@ from backend.schemas.guided_steps import OFFERED, count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
+from wan_ui.components.field_errors import build_note
 from wan_ui.form.loras import lora_lines
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.notes import build_note
 from wan_ui.services.presets import PresetChoices
 
 GUIDANCE_RANGE = (1.0, 12.0)

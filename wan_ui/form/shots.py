@@ -18,11 +18,11 @@ from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from presets import Preset
+from wan_ui.components.events import starts
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import to_cache
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
 
 _TRACK = ("track_start", "track_fade", "track_volume")
 _ROW = ("prompt", "seconds", "num_frames", "seed", "cut", "image", "fade", "job", "trim", "fps")

@@ -4,8 +4,8 @@ import json
 from html import escape
 
 from backend.schemas.figures import MAX_NAME
+from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.icons import icon
 
 _SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
 

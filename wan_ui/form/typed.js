@@ -1,7 +1,7 @@
 // What was typed in the form since a preset was chosen. The answer to that choice may come later, and must not bring the preset's
 // own value back. Gradio reports an input a moment later than the field, so the field itself is read first. See `handlers.py`.
-import { act } from '../parts/actions.js';
-import { on } from '../parts/dom.js';
+import { act } from '../components/actions.js';
+import { on } from '../components/dom.js';
 
 /** Values by the control's name. @type {Map<string, unknown>} */
 const typed = new Map();

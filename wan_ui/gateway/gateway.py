@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import StudioError
+from wan_ui.components.field_errors import sentence
 from wan_ui.gateway.access import Access, OperatorLink, bearer
 from wan_ui.gateway.body_limit import BodyLimit
 from wan_ui.gateway.hosts import Hosts
@@ -29,7 +30,6 @@ from wan_ui.gateway.uploads import FileCheck, UploadLimit
 from wan_ui.gateway.visitors import VisitorCookie, address_of, has_cookie
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
-from wan_ui.parts.notes import sentence
 
 _HEADERS = {
     "x-frame-options": "SAMEORIGIN",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from backend.errors import StudioError
-from wan_ui.parts.notes import sentence
+from wan_ui.components.field_errors import sentence
 
 
 def parsed(body: bytes) -> Any:

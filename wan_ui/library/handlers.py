@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend.engine.job import Job, Selection
+from wan_ui.components.buttons import Act
+from wan_ui.components.events import LAST, QUIET, Updates, Values
+from wan_ui.components.toast import Message
 from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, pairs, preset_filter
 from wan_ui.library.projects import ProjectHandlers
-from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import LAST, QUIET, Updates, Values
-from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.studio_context import Desk

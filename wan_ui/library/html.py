@@ -10,13 +10,13 @@ from backend.engine.job import Job, ListedJob
 from backend.engine.projects import Project
 from backend.schemas.events import VideoResult
 from backend.schemas.upscaling import FOREIGN
+from wan_ui.components.buttons import icon_button, text_button
+from wan_ui.components.icons import icon
+from wan_ui.components.naming import name_of
+from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.values import pairs_html, rate_words, value_words
 from wan_ui.i18n.english import Texts
 from wan_ui.library.projects import place_html
-from wan_ui.parts.buttons import icon_button, text_button
-from wan_ui.parts.icons import icon
-from wan_ui.parts.naming import name_of
-from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import pairs_html, rate_words, value_words
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import media_url
 from wan_ui.services.upscaling import Offer, upscale_menu

@@ -1,5 +1,5 @@
 // The library: a video plays below the pointer and below the keyboard's focus; the arrow keys move between the cards.
-import { find, findAll, findVideo, on, play } from '../parts/dom.js';
+import { find, findAll, findVideo, on, play } from '../components/dom.js';
 
 const CARD = '#library-grid li';
 

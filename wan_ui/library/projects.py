@@ -13,12 +13,12 @@ from backend.engine.job import Job
 from backend.engine.projects import Project
 from backend.errors import StudioError
 from backend.media.cage import Steps
+from wan_ui.components.buttons import Act, icon_button, text_button
+from wan_ui.components.events import Updates, Values, starts
+from wan_ui.components.icons import icon
+from wan_ui.components.toast import Message
 from wan_ui.gateway.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act, icon_button, text_button
-from wan_ui.parts.events import Updates, Values, starts
-from wan_ui.parts.icons import icon
-from wan_ui.parts.message import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.projects import project_name, project_url
 from wan_ui.services.sandbox_calls import opens_files

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import gradio as gr
 
 from presets import list_presets
+from wan_ui.components.events import Updates, Values
 from wan_ui.live.html import live_html
-from wan_ui.parts.events import Updates, Values
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Panel
 from wan_ui.services.studio_context import Desk

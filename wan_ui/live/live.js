@@ -1,7 +1,7 @@
 // The live view. Frames are drawn at the video's own speed; what is pressed and typed goes to the server at once.
-import { capture, find, findAll, get, on, onRelease } from '../parts/dom.js';
-import { createTalk } from '../parts/server.js';
-import { fill } from '../parts/text.js';
+import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
+import { createTalk } from '../components/http.js';
+import { fill } from '../components/text.js';
 import { joined, lookAction, readPackets } from './packets.js';
 
 const AGAIN_MILLISECONDS = 1000; // until a stream that broke is opened again

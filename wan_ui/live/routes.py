@@ -22,10 +22,10 @@ from backend.engine.job import Job
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest, find_preset
+from wan_ui.components.progress import StageView, advance, progress_words
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload
 from wan_ui.live.watch import Watch
-from wan_ui.parts.progress import StageView, advance, progress_words
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import events_of
 from wan_ui.services.sandbox_calls import unless_gone

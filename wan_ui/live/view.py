@@ -7,11 +7,11 @@ Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live
 import gradio as gr
 
 from presets import list_presets
+from wan_ui.components.events import starts
 from wan_ui.gateway.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
 from wan_ui.live.html import live_html
 from wan_ui.live.routes import live_routes
-from wan_ui.parts.events import starts
 from wan_ui.view import Shell, View
 
 

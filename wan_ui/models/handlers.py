@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import gradio as gr
 
 from backend.errors import StudioError
+from wan_ui.components.buttons import Act, text_button
+from wan_ui.components.events import Updates, Values
+from wan_ui.components.toast import Message
+from wan_ui.components.values import size_words
 from wan_ui.form.form import Form
 from wan_ui.form.settings import elsewhere_html
 from wan_ui.models.html import models_html, name_of
-from wan_ui.parts.buttons import Act, text_button
-from wan_ui.parts.events import Updates, Values
-from wan_ui.parts.message import Message
-from wan_ui.parts.values import size_words
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices

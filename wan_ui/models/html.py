@@ -5,11 +5,11 @@ from html import escape
 
 from backend.catalog.models import ModelRow
 from presets import Preset
+from wan_ui.components.buttons import text_button
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.values import pairs_html, size_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import text_button
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import pairs_html, size_words
 from wan_ui.services.caller import Visit
 
 VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one

@@ -10,10 +10,10 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
+from wan_ui.components.buttons import Act, text_button
+from wan_ui.components.events import Updates
+from wan_ui.components.toast import Message
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import Act, text_button
-from wan_ui.parts.events import Updates
-from wan_ui.parts.message import Message
 from wan_ui.queue.reading import queue_now
 from wan_ui.services.caller import Visit
 from wan_ui.services.sandbox_calls import opens_files

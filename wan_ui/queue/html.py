@@ -8,11 +8,11 @@ from backend.engine.disk import Shortage
 from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.schemas.shape import Shape
+from wan_ui.components.buttons import icon_button
+from wan_ui.components.naming import name_of
+from wan_ui.components.progress import StageView, place_words, spoken_seconds
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import icon_button
-from wan_ui.parts.naming import name_of
-from wan_ui.parts.progress import StageView, place_words, spoken_seconds
 from wan_ui.services.media import media_url
 
 

@@ -1,7 +1,7 @@
 // Reports that a video is done: in the window's title, and by a notification of the browser, for which the page asks once, after
 // the first video that took long. Reads the queue as the server sends it, so it knows of videos from other tabs.
-import { act } from '../parts/actions.js';
-import { find, findAll, on } from '../parts/dom.js';
+import { act } from '../components/actions.js';
+import { find, findAll, on } from '../components/dom.js';
 
 const LONG_MILLISECONDS = 30000;
 const ASKED = 'studio-notice-asked';

@@ -2,8 +2,8 @@
 
 import gradio as gr
 
+from wan_ui.components.events import starts
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
 from wan_ui.queue.html import Queue, queue_html
 
 

@@ -1,6 +1,6 @@
 // The queue: an item that is dragged onto another one takes its place.
-import { act } from '../parts/actions.js';
-import { find, on } from '../parts/dom.js';
+import { act } from '../components/actions.js';
+import { find, on } from '../components/dom.js';
 
 const ITEM = '#queue li[draggable]';
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
-from wan_ui.parts.events import at_moment, moment
+from wan_ui.components.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import listed_view

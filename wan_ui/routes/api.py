@@ -22,9 +22,9 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import Sent, uploaded_path
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.progress import StageView
 from wan_ui.services.animate_request import described
 from wan_ui.services.job_followers import follow
 from wan_ui.services.media import video_url

@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.schemas.worker import WorkerView
+from wan_ui.components.events import at_moment, moment
 from wan_ui.header import status_html
-from wan_ui.parts.events import at_moment, moment
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.reading import queue_of
 from wan_ui.services.caller import Visit

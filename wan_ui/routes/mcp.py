@@ -24,10 +24,10 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
 from backend.startup import project_name, project_version
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.progress import StageView, progress_words
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.routes.api import Wanted, facts_of, finished_video
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import follow

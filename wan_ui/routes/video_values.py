@@ -17,8 +17,8 @@ from backend.schemas.numbers import check_size
 from backend.schemas.request import find_preset
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.progress import StageView
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.progress import StageView
 from wan_ui.routes.video_body import FIGURES, FILES, Sent
 
 FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)

@@ -27,10 +27,10 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
+from wan_ui.components.field_errors import sentence
 from wan_ui.gateway.refusals import refused
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import folder_for_parts
-from wan_ui.parts.notes import sentence
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
 from wan_ui.services.animate_request import described

@@ -11,7 +11,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed
-from wan_ui.parts.progress import StageView, advance
+from wan_ui.components.progress import StageView, advance
 from wan_ui.services.broadcast import Feed
 from wan_ui.services.studio_context import Desk
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from wan_ui.parts.events import Updates, Values
+from wan_ui.components.events import Updates, Values
 from wan_ui.services.caller import Visit
 
 Acts = Mapping[str, Callable[..., Updates | Coroutine[Any, Any, Updates]]]
@@ -27,8 +27,8 @@ class Panel:
 
     @property
     def acts(self) -> Acts:
-        """The handler of each group of buttons (see `wan_ui.parts.buttons`). The page's script triggers `look_KEY`, if there is
-        one, when the view with that key comes into view, and every few seconds while it stays there."""
+        """The handler of each group of buttons (see `wan_ui.components.buttons`). The page's script triggers `look_KEY`, if there
+        is one, when the view with that key comes into view, and every few seconds while it stays there."""
         return {}
 
     def wire(self) -> None:

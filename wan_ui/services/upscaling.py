@@ -12,9 +12,9 @@ from backend.schemas.events import VideoResult
 from backend.schemas.finished import larger_result
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import SCALES
+from wan_ui.components.buttons import text_button
+from wan_ui.components.progress import spoken_seconds
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import text_button
-from wan_ui.parts.progress import spoken_seconds
 from wan_ui.services.media import VIDEO
 
 

@@ -15,15 +15,15 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import GenerationRequest, find_preset
+from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
+from wan_ui.components.field_errors import place_of, sentence
+from wan_ui.components.progress import StageView
+from wan_ui.components.toast import Message
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
-from wan_ui.parts.message import Message
-from wan_ui.parts.notes import place_of, sentence
-from wan_ui.parts.progress import StageView
 from wan_ui.queue.reading import queue_now
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import follow, placed

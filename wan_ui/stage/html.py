@@ -17,14 +17,14 @@ from backend.schemas.guided_steps import count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import is_made
 from backend.schemas.upscaling import FOREIGN, upscaler_of
+from wan_ui.components.buttons import icon_button, play_button, quiet_button, sound_button, text_button
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.icons import icon
+from wan_ui.components.naming import name_of
+from wan_ui.components.progress import StageView, progress_words, queue_place, spoken_seconds
+from wan_ui.components.values import NO_PICTURE, pairs_html
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import icon_button, play_button, quiet_button, sound_button, text_button
-from wan_ui.parts.icons import icon
-from wan_ui.parts.naming import name_of
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.progress import StageView, progress_words, queue_place, spoken_seconds
-from wan_ui.parts.values import NO_PICTURE, pairs_html
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import POSTER, media_url
 from wan_ui.services.presets import goes_on_with_sound

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from wan_ui.components.events import starts
+from wan_ui.components.progress import StageView
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
-from wan_ui.parts.progress import StageView
 from wan_ui.stage.html import stage_html
 
 

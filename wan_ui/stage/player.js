@@ -10,7 +10,7 @@ import {
   on,
   showText,
   togglePlaying,
-} from '../parts/dom.js';
+} from '../components/dom.js';
 import { frameAt, frameBeside, timeOf } from './frames.js';
 
 /** The stage's player with its video, if it is shown. */

@@ -1,6 +1,6 @@
 // How loud the stage is, and its waveform. All is muted at first; the browser keeps what the visitor chooses.
-import { fieldValue, find, get, video as getVideo, input, isShown, on, play } from '../parts/dom.js';
-import { channelsOf, decodeSound, peaksOf } from '../parts/waveform.js';
+import { fieldValue, find, get, video as getVideo, input, isShown, on, play } from '../components/dom.js';
+import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
 
 const PEAKS = 800;
 const USUAL_VOLUME = 0.8;

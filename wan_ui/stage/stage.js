@@ -1,5 +1,5 @@
 // The stage: shows each new video from its start. See `wan_ui/stage/panel.py`.
-import { find, findVideo, on, play } from '../parts/dom.js';
+import { find, findVideo, on, play } from '../components/dom.js';
 
 /** @param {GradioComponent} component @param {readonly string[]} actions */
 export const startStage = ({ element, trigger, watch }, actions) => {

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from backend.engine.history import BETWEEN_SECONDS, Sample
+from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.values import size_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.progress import spoken_seconds
-from wan_ui.parts.values import size_words
 
 WIDTH, HEIGHT = 300, 64  # of a chart, in its own units
 ROOM = 22  # above the highest value, for the words

@@ -7,9 +7,9 @@ import gradio as gr
 
 from backend.errors import StudioError
 from backend.schemas.worker import Keeping
-from wan_ui.parts.buttons import Act
-from wan_ui.parts.events import Updates, Values
-from wan_ui.parts.message import Message
+from wan_ui.components.buttons import Act
+from wan_ui.components.events import Updates, Values
+from wan_ui.components.toast import Message
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.studio_context import Desk

@@ -18,11 +18,11 @@ from backend.engine.engine import Engine
 from backend.engine.job import JobState
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, Keeping, KeptModel, WorkerView
+from wan_ui.components.buttons import text_button
+from wan_ui.components.field_errors import without_paths
+from wan_ui.components.values import pairs_html, rate_words, size_words
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.buttons import text_button
-from wan_ui.parts.notes import without_paths
-from wan_ui.parts.values import pairs_html, rate_words, size_words
 from wan_ui.services.caller import Visit
 from wan_ui.system.charts import DAY, charts_html
 

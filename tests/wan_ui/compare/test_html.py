@@ -5,8 +5,8 @@ import re
 from presets import load_preset
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.compare.html import Cell, Side, compare_html, differences, labels_of
+from wan_ui.components.progress import StageView
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.parts.progress import StageView
 
 
 def test_the_table_has_what_differs_and_nothing_else():

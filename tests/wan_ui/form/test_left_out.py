@@ -13,6 +13,7 @@ from presets import LoraChoice, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.compare.handlers import CompareHandlers
 from wan_ui.compare.variations import SAME_FOR_MODELS
+from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.ways import kept_settings, shown_settings
 from wan_ui.form.fill import FillHandlers
@@ -20,7 +21,6 @@ from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
-from wan_ui.parts.message import Message
 
 FIXED = {"preset", "task", "mag_ratios", "is_open", "finished_video"}  # no choice of the visitor, or shown in another way
 OTHER = {

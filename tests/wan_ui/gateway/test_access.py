@@ -17,10 +17,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from backend.engine.keys import Keys
+from wan_ui.components.field_errors import without_paths
 from wan_ui.gateway.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.gateway.uploads import UploadLimit
 from wan_ui.gateway.visitors import COOKIE, owner_of
-from wan_ui.parts.notes import without_paths
 from wan_ui.serve import Doors, open_as_operator
 
 

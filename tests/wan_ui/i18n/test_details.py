@@ -11,11 +11,11 @@ import backend
 from backend.schemas.events import DOWNLOAD
 from presets import list_presets
 from tests.wan_ui.builders import a_job
+from wan_ui.components.progress import StageView, progress_words
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import DETAILS, ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
-from wan_ui.parts.progress import StageView, progress_words
 from wan_ui.stage.html import stage_html
 
 EXPERTS = {"transformer 2"}  # the second network of models with two experts has no configuration of its own

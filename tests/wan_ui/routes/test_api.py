@@ -13,8 +13,8 @@ from backend.schemas.events import Proposal
 from backend.settings import PROJECT_FOLDER
 from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
+from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import uploaded_path
-from wan_ui.parts.progress import StageView
 from wan_ui.routes.api import Wanted, _without_again, finished_video, without_files
 
 META = {"meta": {"_type": "gradio.FileData"}}

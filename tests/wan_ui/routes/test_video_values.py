@@ -11,7 +11,7 @@ from backend.schemas.events import Proposal
 from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job
-from wan_ui.parts.progress import StageView
+from wan_ui.components.progress import StageView
 from wan_ui.routes.video_body import Sent
 from wan_ui.routes.video_values import UnknownField, UnknownModel, spoken, values_of, video_object
 

@@ -6,7 +6,7 @@ import pytest
 from backend.errors import StudioError
 from backend.schemas import events
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
-from wan_ui.parts.progress import StageView
+from wan_ui.components.progress import StageView
 from wan_ui.services import job_followers
 from wan_ui.services.job_followers import follow, placed
 

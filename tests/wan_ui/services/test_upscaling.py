@@ -11,10 +11,10 @@ from backend.errors import RequestError
 from backend.schemas.finished import as_clip, larger
 from backend.schemas.upscaling import FOREIGN
 from tests.wan_ui.builders import a_job, a_request, a_result
+from wan_ui.components.progress import StageView
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.library.html import detail_html
-from wan_ui.parts.progress import StageView
 from wan_ui.services.upscaling import Offer, chosen, larger_job, offers, upscale_menu
 from wan_ui.stage.html import Model, stage_html
 

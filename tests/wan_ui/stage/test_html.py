@@ -2,8 +2,8 @@ from html.parser import HTMLParser
 
 from backend.schemas import events
 from tests.wan_ui.builders import a_job, a_result
+from wan_ui.components.progress import StageView, advance, queue_place
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.parts.progress import StageView, advance, queue_place
 from wan_ui.stage.html import Model, stage_html
 
 

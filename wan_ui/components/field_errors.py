@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import gradio as gr
 
 from backend.errors import ClipError, ImageError, SoundError, StudioError
-from wan_ui.parts.events import starts
+from wan_ui.components.events import starts
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
 

@@ -1,4 +1,4 @@
-// Sends presses of buttons to the component of `wan_ui/parts/buttons.py`, which has one Gradio event for each group.
+// Sends presses of buttons to the component of `wan_ui/components/buttons.py`, which has one Gradio event for each group.
 
 /** @type {GradioComponent | null} */
 let receiver = null;

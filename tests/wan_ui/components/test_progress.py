@@ -2,7 +2,7 @@ import pytest
 
 from backend.schemas import events
 from tests.wan_ui.builders import a_job, a_result
-from wan_ui.parts.progress import StageView, advance, spoken_seconds
+from wan_ui.components.progress import StageView, advance, spoken_seconds
 
 
 def after(*happened) -> StageView:

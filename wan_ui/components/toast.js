@@ -1,4 +1,4 @@
-// The line at the bottom of the page that says what has just happened. See `wan_ui/parts/message.py`.
+// The line at the bottom of the page that says what has just happened. See `wan_ui/components/toast.py`.
 import { copyText } from './clipboard.js';
 import { find, get, input, on } from './dom.js';
 import { openView } from './views.js';

@@ -6,9 +6,9 @@ from typing import Literal
 
 from backend.schemas import events
 from backend.schemas.events import DOWNLOAD, Event, Proposal, VideoResult
+from wan_ui.components.field_errors import without_paths
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.notes import without_paths
 
 Phase = Literal[
     "idle",

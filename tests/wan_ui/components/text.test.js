@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clamp, fill } from '../../../wan_ui/parts/text.js';
+import { clamp, fill } from '../../../wan_ui/components/text.js';
 
 test('the places of a text are filled, whatever format they name', () => {
   assert.equal(fill('{count} of {all} steps', { count: 3, all: 20 }), '3 of 20 steps');

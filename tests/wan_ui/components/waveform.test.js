@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { peaksOf } from '../../../wan_ui/parts/waveform.js';
+import { peaksOf } from '../../../wan_ui/components/waveform.js';
 
 test('a peak is the loudest sample of all channels, as a share of the loudest of all', () => {
   const left = Float32Array.of(0.1, -0.5, 0, 0);

@@ -9,14 +9,14 @@ from typing import Self
 import gradio as gr
 
 from backend.errors import StudioError
+from wan_ui.components.events import starts
+from wan_ui.components.field_errors import sentence
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
-from wan_ui.parts.notes import sentence
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """The message. `button` is HTML from `wan_ui.parts.buttons`; `view` is opened ("stage": one
+    """The message. `button` is HTML from `wan_ui.components.buttons`; `view` is opened ("stage": one
     that shows the stage, if none does); `copy` goes into the clipboard."""
 
     text: str = ""

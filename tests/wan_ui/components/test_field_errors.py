@@ -1,7 +1,7 @@
 import pytest
 
 from backend.errors import ImageError, RequestError
-from wan_ui.parts.notes import note_html, place_of, sentence
+from wan_ui.components.field_errors import note_html, place_of, sentence
 
 
 @pytest.mark.parametrize(

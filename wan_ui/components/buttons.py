@@ -16,9 +16,9 @@ from typing import Any
 
 import gradio as gr
 
+from wan_ui.components.events import starts
+from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
-from wan_ui.parts.events import starts
-from wan_ui.parts.icons import icon
 
 _LONGEST = 500_000  # characters; a file of presets is the longest that a page sends
 
