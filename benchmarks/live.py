@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from backend.models.model import VIDEO
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.live import live
 from backend.pipeline.load import load
@@ -78,7 +78,7 @@ def compare(loaded: LoadedModel) -> dict:
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=1 + 4 * COMPARED.stop)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        conditions = do(cue_conditions.encode(loaded.model, loaded.weights, request, {}))
+        conditions = do(prompt_schedule.encode(loaded.model, loaded.weights, request, {}))
         cached, fresh, differences = [], [], []
         loop, steps = Denoising(run, conditions), preset.steps
         for block in range(COMPARED.stop):

@@ -25,7 +25,7 @@ from backend.engine.engine import Engine
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.residents import ROOM, Bounds, Residents
+from backend.pipeline.model_cache import ROOM, Bounds, Residents
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
 from backend.weights import kept

@@ -19,7 +19,7 @@ import numpy as np
 
 from backend.media.grading import grade_frames
 from backend.media.video import read_frames
-from backend.pipeline import story, storyboard
+from backend.pipeline import storyboard, storyboard_loop
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.schemas.events import Finished
@@ -42,7 +42,7 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
     """The largest drift of any channel, and of brightness, over one storyboard."""
     shots = [{"prompt": prompt} for prompt in prompts]
     request = GenerationRequest.from_preset(PRESET, shots=shots, seed=seed)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(story, "grade_frames", grade):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(storyboard_loop, "grade_frames", grade):
         *_, final = storyboard.make(request, loaded, Path(folder), lambda: False)
         assert isinstance(final, Finished), final
         medians = np.stack([np.median(frame.reshape(-1, 3), axis=0) for frame in read_frames(Path(final.result.path))])

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from backend.models.model import VIDEO
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_frames
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.load import load
@@ -46,7 +46,7 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
     """The video, uint8 [F, H, W, 3]."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        conditions = do(cue_conditions.encode(loaded.model, loaded.weights, request, {}))
+        conditions = do(prompt_schedule.encode(loaded.model, loaded.weights, request, {}))
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             loop.step()

@@ -14,9 +14,9 @@ from backend.cli.progress import Progress
 from backend.cli.words import run_words
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
+from backend.pipeline.cache_calibration import NEVER, as_measured, measure
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.load import load
-from backend.pipeline.magnitudes import NEVER, as_measured, measure
 from backend.pipeline.run import Run
 from backend.schemas.events import Event
 from backend.schemas.mag_cache import reused_steps

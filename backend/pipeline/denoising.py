@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from backend.models.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe
@@ -65,13 +65,13 @@ class Denoising:
         run: Run | Described,
         conditions: Conditions,
         begun: Denoised | None = None,
-        script: cue_conditions.Script | None = None,
+        script: prompt_schedule.Script | None = None,
     ) -> None:
         """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
         request = run.request
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
-        self._script, self._text = script or cue_conditions.Script(request), 0
-        self._conditions = cue_conditions.conditions_of(conditions, 0)
+        self._script, self._text = script or prompt_schedule.Script(request), 0
+        self._conditions = prompt_schedule.conditions_of(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(chunks_of(run.model, first_size(request)))
@@ -249,7 +249,7 @@ class Denoising:
         """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
         text = self._script.number_at(block)
         if text != self._text:
-            own = cue_conditions.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
+            own = prompt_schedule.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
             self._text, self._conditions, self._lane = text, own, None
 
     def _started(self, chunk: Chunk) -> Work:

@@ -16,7 +16,7 @@ import numpy as np
 from backend.errors import Stopped
 from backend.files import remove_half_written
 from backend.models.model import STAGES, VIDEO, Conditions, Latents, Stage
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode, decode_frames, decode_preview, with_kept, write_result
 from backend.pipeline.denoising import Denoising, conditions_at_size, warms_up
 from backend.pipeline.inputs import open_inputs
@@ -161,7 +161,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
         inputs = open_inputs(run.request, run.kept_pixels)
-        work = cue_conditions.encode(run.model, run.loaded.weights, run.request, inputs)
+        work = prompt_schedule.encode(run.model, run.loaded.weights, run.request, inputs)
         conditions = do(work, run.is_cancelled) if HERE.is_alone else do(work)
         write_conditions(run, conditions)
     return conditions

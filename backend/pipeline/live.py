@@ -22,7 +22,7 @@ from backend.errors import Stopped, VideoFileError
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.models.model import VIDEO, Carry
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.denoising import Denoising, warms_up
 from backend.pipeline.generate import encode_conditions, prepare
@@ -85,7 +85,7 @@ def _make_blocks(
 ) -> Generator[Event, None, tuple[Cue, ...]]:
     """Returns what was said in the blocks that were made."""
     conditions = dict((yield from encode_conditions(run)))
-    said, script, preset = _Written(run.folder), cue_conditions.Script(run.request), find_preset(run.request.preset)
+    said, script, preset = _Written(run.folder), prompt_schedule.Script(run.request), find_preset(run.request.preset)
     loop = Denoising(run, conditions, script=script)
     if warms_up(run.model, run.request):
         loop.warm_up()
@@ -99,8 +99,8 @@ def _make_blocks(
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
-                conditions |= do(cue_conditions.encode_later(run.model, run.loaded.weights, text, number, inputs))
-            cue_conditions.without(conditions, script.forget(MOST_TEXTS), run.model.kind.from_inputs)
+                conditions |= do(prompt_schedule.encode_later(run.model, run.loaded.weights, text, number, inputs))
+            prompt_schedule.without(conditions, script.forget(MOST_TEXTS), run.model.kind.from_inputs)
         if not is_again:
             said.write(block, cue)
         began = time.monotonic()

@@ -22,8 +22,8 @@ from backend.models.model import STAGES, Model, ModelPlan, Network, Stage
 from backend.models.spec import Family
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
+from backend.pipeline.model_cache import Residents
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
-from backend.pipeline.residents import Residents
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
 from backend.schemas.events import Event, Loading

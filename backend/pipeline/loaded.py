@@ -14,7 +14,7 @@ from presets import Preset
 
 
 class Residents(Protocol):
-    """What a run asks of the kept models; see `backend.pipeline.residents`."""
+    """What a run asks of the kept models; see `backend.pipeline.model_cache`."""
 
     @property
     def knows_devices(self) -> bool:

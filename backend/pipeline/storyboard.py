@@ -15,7 +15,7 @@ from backend.files import remove_half_written
 from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
-from backend.pipeline.story import Story
+from backend.pipeline.storyboard_loop import Story
 from backend.pipeline.upscaling import make_larger
 from backend.schemas.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
 from backend.schemas.request import GenerationRequest

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from backend.host_memory import free_memory
 from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_all, decode_preview
 from backend.pipeline.denoising import Denoising, conditions_at_size
 from backend.pipeline.inputs import blank_inputs
@@ -103,7 +103,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
     """Work: what `generate` does, stage by stage."""
     run = Described(request=request, model=model)
-    encoding = cue_conditions.encode(model, run.weights, request, blank_inputs(request))
+    encoding = prompt_schedule.encode(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         loop = Denoising(run, conditions)
@@ -114,7 +114,7 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
     for sized in sizes if "denoise" in stages else ():
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:  # else the decoder's own
             yield from decode_preview(run, _described(model, sized)[VIDEO])
-    own = conditions_at_size(cue_conditions.conditions_of(conditions, 0), is_full=True)
+    own = conditions_at_size(prompt_schedule.conditions_of(conditions, 0), is_full=True)
     latents = describe(model.finish(own, _described(model, request)))
     if "decode" in stages:
         yield from decode_all(run, latents)

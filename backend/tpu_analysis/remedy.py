@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 from backend.chips import SLICES
-from backend.pipeline.candidates import fewer_frames, first_fitting, share_of_tokens, smaller_sizes
+from backend.pipeline.memory_candidates import fewer_frames, first_fitting, share_of_tokens, smaller_sizes
 from backend.schemas.request import GenerationRequest
 
 

@@ -19,7 +19,7 @@ Key = tuple[str, str]  # a checkpoint and the dtype that its model is kept in
 
 
 class Residents(Protocol):
-    """Kept models, by their checkpoint and dtype; see `backend.pipeline.residents`."""
+    """Kept models, by their checkpoint and dtype; see `backend.pipeline.model_cache`."""
 
     def take(self, key: Key) -> Any | None:
         """The kept model, in use from now on; None if there is none, or its files have changed."""
@@ -92,7 +92,7 @@ def import_ahead(module: str | None) -> None:
     if module is not None:
         importlib.import_module(module)
         return
-    for name in ("pipeline.load", "pipeline.residents", "pipeline.storyboard", "pipeline.would_fit"):
+    for name in ("pipeline.load", "pipeline.model_cache", "pipeline.storyboard", "pipeline.memory_suggestions"):
         importlib.import_module(f"backend.{name}")
     from backend.models import FAMILIES
 
@@ -120,12 +120,12 @@ def import_pipeline(
         hosts.join(place.index, place.count, place.coordinator, place.bind)
     from backend.pipeline.live import live
     from backend.pipeline.load import load
+    from backend.pipeline.memory_suggestions import would_fit
+    from backend.pipeline.model_cache import Bounds, Residents
     from backend.pipeline.model_files import check_model
     from backend.pipeline.profiling import Profile
-    from backend.pipeline.residents import Bounds, Residents
     from backend.pipeline.storyboard import make
     from backend.pipeline.warm_up import warm_up
-    from backend.pipeline.would_fit import would_fit
     from backend.runtime.devices import device_facts
     from backend.runtime.first_runs import FIRST_RUNS
     from backend.runtime.refusals import REFUSALS

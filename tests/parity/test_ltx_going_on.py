@@ -22,8 +22,8 @@ from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
+from backend.pipeline.storyboard_loop import Story
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest

@@ -7,8 +7,8 @@ import pytest
 from diffusers.hooks import MagCacheConfig, apply_mag_cache
 from diffusers.hooks.mag_cache import MagCacheBlockHook
 
+from backend.pipeline.cache_calibration import as_measured, measure
 from backend.pipeline.generate import encode_conditions, prepare
-from backend.pipeline.magnitudes import as_measured, measure
 from backend.pipeline.run import Run
 from backend.schemas.mag_cache import reused_steps
 from presets import loader

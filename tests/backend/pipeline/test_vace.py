@@ -12,8 +12,8 @@ from backend.pipeline import generate as pipeline
 from backend.pipeline import inputs
 from backend.pipeline.load import load
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
-from backend.pipeline.story import Story
 from backend.pipeline.storyboard import make
+from backend.pipeline.storyboard_loop import Story
 from backend.pipeline.warm_up import calls, warm_up
 from backend.schemas.clip import Part
 from backend.schemas.events import Compiling, Encoding, Finished, ShotMade, Step

@@ -28,7 +28,7 @@ ELSEWHERE = {
     ("link.py", "detail"),  # `_waiting_for`, below
     ("read.py", "what.replace('_', ' ')"),  # parts of checkpoints, below
     ("warm_up.py", "name"),  # programs, below
-    ("would_fit.py", "what"),
+    ("memory_suggestions.py", "what"),
     ("model_files.py", "DOWNLOAD"),
     ("reports.py", "detail"),  # passes on what it is given
 }

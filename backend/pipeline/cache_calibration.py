@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.models.model import Conditions
-from backend.pipeline import cue_conditions
+from backend.pipeline import prompt_schedule
 from backend.pipeline.denoising import initial_noise
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
@@ -28,7 +28,7 @@ def as_measured(request: GenerationRequest) -> GenerationRequest:
 
 def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
     """The ratios of all steps of a request that is `as_measured`. Denoises the whole video, and makes no pixels."""
-    model, request, own = run.model, run.request, cue_conditions.conditions_of(conditions, 0)
+    model, request, own = run.model, run.request, prompt_schedule.conditions_of(conditions, 0)
     plan, noise = plan_of(request, model.kind.boundary), initial_noise(request, model)
     states, key, before = model.start(request, own, noise), None, None
     lane = None

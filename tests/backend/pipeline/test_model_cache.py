@@ -13,11 +13,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.stamps import stamps_of
-from backend.pipeline import residents as module
+from backend.pipeline import model_cache as module
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.residents import Bounds, Residents
+from backend.pipeline.model_cache import Bounds, Residents
 from backend.pipeline.stage_files import read_latents
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request

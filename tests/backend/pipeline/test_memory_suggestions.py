@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from backend.errors import Stopped
-from backend.pipeline import would_fit as module
-from backend.pipeline.would_fit import would_fit
+from backend.pipeline import memory_suggestions as module
+from backend.pipeline.memory_suggestions import would_fit
 from backend.schemas.events import Compiling, Proposal
 from backend.schemas.request import GenerationRequest
 from presets import load_preset, loader

@@ -13,9 +13,9 @@ import jax
 from backend.chips import memory_bytes
 from backend.errors import bytes_needed, is_memory_short
 from backend.models.model import Model
-from backend.pipeline.candidates import CAUTION, fewer_frames, first_fitting, share_of_tokens, smaller_sizes
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, weight_bytes
+from backend.pipeline.memory_candidates import CAUTION, fewer_frames, first_fitting, share_of_tokens, smaller_sizes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_with
 from backend.schemas.events import Compiling, Event, Proposal
