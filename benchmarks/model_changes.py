@@ -28,7 +28,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_cache import ROOM, Bounds, Residents
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
-from backend.weights import kept
+from backend.weights import cached_network
 from backend.workers.fetching import Fetch
 from presets import load_preset
 
@@ -87,7 +87,7 @@ def back(folder: Path) -> bool:
     loads, moves = zip(*(_there_and_back(folder) for _ in range(3)), strict=True)
     share = statistics.median(moves) / statistics.median(loads)
     print(f"coming back takes {share:.3f} of reading from the page cache, bound {LARGEST_SHARE}")
-    with mock.patch.object(kept, "is_host", lambda leaf: False):
+    with mock.patch.object(cached_network, "is_host", lambda leaf: False):
         _, copied = _there_and_back(folder)
     print(f"copied from one part of the memory to another, as to a chip: {copied:.2f} s")
     return share <= LARGEST_SHARE

@@ -35,7 +35,7 @@ class Needs(BaseModel):
 
     @property
     def device_bytes(self) -> int:
-        """Of the parts that must lie on the devices: text encoders may wait on the host (`backend/weights/parking.py`)."""
+        """Of the parts that must lie on the devices: text encoders may wait on the host (`backend/weights/host_offload.py`)."""
         return sum(size for part, size in self.weights.items() if not part.startswith("text_encoder"))
 
     @property

@@ -6,7 +6,7 @@ Runs for every request and every page, so it reads only a few small files and ne
 from pathlib import Path
 
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
-from backend.checkpoints.own_file import file_source
+from backend.checkpoints.single_file import file_source
 from backend.errors import ModelError, RequestError
 from backend.models import completed, recognise
 from backend.models.spec import check_preset

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.json_files import read_json
-from backend.checkpoints.own_file import OwnFile, own_tensors
+from backend.checkpoints.single_file import OwnFile, own_tensors
 from backend.checkpoints.tensors import TensorPlace, part_tensors
 from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError

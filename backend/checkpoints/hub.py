@@ -37,7 +37,7 @@ from backend.checkpoints.checkpoint import (
     split_source,
 )
 from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
-from backend.checkpoints.own_file import FileSource, OwnFile, file_source, is_on_hub, parts_of
+from backend.checkpoints.single_file import FileSource, OwnFile, file_source, is_on_hub, parts_of
 from backend.checkpoints.tensors import weight_files
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from backend.checkpoints.loras import source_of
-from backend.checkpoints.own_file import SUFFIXES, file_source, is_on_hub, source_with
+from backend.checkpoints.single_file import SUFFIXES, file_source, is_on_hub, source_with
 from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
 from backend.media.driving import from_files

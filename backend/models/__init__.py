@@ -1,7 +1,7 @@
 """The model families: each has a folder here and an entry in `FAMILIES`."""
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.own_file import path_of
+from backend.checkpoints.single_file import path_of
 from backend.errors import ModelError
 from backend.models.causal_wan.action_spec import ACTION_WAN
 from backend.models.causal_wan.spec import CAUSAL_WAN

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from backend.checkpoints.checkpoint import Checkpoint
+from backend.checkpoints.fingerprints import stamps_of
 from backend.checkpoints.speed import Speed
-from backend.checkpoints.stamps import stamps_of
 from backend.errors import ModelError, Stopped
 from backend.models import of_preset
 from backend.models.model import STAGES, Model, ModelPlan, Network, Stage
@@ -29,10 +29,10 @@ from backend.runtime.program import Compiler
 from backend.schemas.events import Event, Loading
 from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
+from backend.weights.cached_network import Content, KeptNetwork
 from backend.weights.expert import Expert
-from backend.weights.kept import Content, KeptNetwork
+from backend.weights.host_offload import device_bytes
 from backend.weights.lora import ScaledLora, read_lora
-from backend.weights.parking import device_bytes
 from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, checkpoint_shapes, load_flat
 from backend.weights.stacked import StackedWeights
 from presets import LoraChoice, Preset

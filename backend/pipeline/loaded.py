@@ -8,8 +8,8 @@ from typing import Protocol
 
 from backend.models.model import Model, Weights
 from backend.models.spec import Family, check_preset
+from backend.weights.cached_network import KeptNetwork
 from backend.weights.expert import Expert
-from backend.weights.kept import KeptNetwork
 from presets import Preset
 
 

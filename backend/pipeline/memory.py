@@ -9,7 +9,7 @@ import jax
 
 from backend.models.model import Model
 from backend.runtime.work import Call
-from backend.weights.parking import device_bytes
+from backend.weights.host_offload import device_bytes
 
 
 def program_bytes(compiled: jax.stages.Compiled) -> int | None:

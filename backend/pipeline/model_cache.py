@@ -18,13 +18,13 @@ from typing import ClassVar
 
 import jax
 
-from backend.checkpoints.stamps import Stamp, is_unchanged
+from backend.checkpoints.fingerprints import Stamp, is_unchanged
 from backend.chips import memory_bytes
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
 from backend.runtime.hosts import HERE
 from backend.schemas.worker import KeptModel
-from backend.weights.kept import Content, KeptNetwork
+from backend.weights.cached_network import Content, KeptNetwork
 
 ROOM = 0.97  # of a device's memory that models and programs may fill together: the runtime keeps some for itself
 OF_MEMORY = 0.5  # of the host's memory that is free without the kept models: what they may take of it

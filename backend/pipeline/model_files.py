@@ -10,7 +10,7 @@ from pathlib import Path
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, folder_of
 from backend.checkpoints.hub import OnBytes, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
-from backend.checkpoints.own_file import path_of
+from backend.checkpoints.single_file import path_of
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
 from backend.models import completed, recognise

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.catalog.weights_here import fits
-from backend.checkpoints.own_file import source_with
+from backend.checkpoints.single_file import source_with
 from backend.errors import ModelError
 from backend.models.wan.original import makers_name
 from backend.pipeline import load as load_module

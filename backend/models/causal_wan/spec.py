@@ -16,7 +16,7 @@ from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.own_file import path_of
+from backend.checkpoints.single_file import path_of
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
 from backend.errors import ModelError

@@ -14,7 +14,7 @@ from backend.models.common.modules import Encoder
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.models.model import ModelPlan, Network, Stage
 from backend.runtime.mesh import Layout
-from backend.weights.parking import device_bytes, parked, should_park
+from backend.weights.host_offload import device_bytes, parked, should_park
 
 ENCODE: frozenset[Stage] = frozenset({"encode"})
 DENOISE: frozenset[Stage] = frozenset({"denoise"})

@@ -33,7 +33,7 @@ from backend.schemas.cfg_zero import still_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.two_sizes import first_size
 from backend.schemas.windows import step_geometry
-from backend.weights.parking import device_bytes
+from backend.weights.host_offload import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks
 
 CLIP = "clip"

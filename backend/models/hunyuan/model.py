@@ -35,7 +35,7 @@ from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.schemas.request import GenerationRequest
 from backend.schemas.two_sizes import HALF
-from backend.weights.parking import on_devices
+from backend.weights.host_offload import on_devices
 
 SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon
 MOST_BESIDE = QUOTED_TOKENS + TEXT_TOKENS

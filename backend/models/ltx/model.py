@@ -43,7 +43,7 @@ from backend.schemas.appended import Appended
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart, hears_clip
 from backend.schemas.two_sizes import HALF, first_size, small_steps
-from backend.weights.parking import device_bytes, on_devices
+from backend.weights.host_offload import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
 STREAMS = (VIDEO, SOUND)

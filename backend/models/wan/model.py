@@ -43,7 +43,7 @@ from backend.sampling.plan import PlannedStep
 from backend.schemas.geometry import latent_frames
 from backend.schemas.request import GenerationRequest
 from backend.schemas.two_sizes import HALF, first_size
-from backend.weights.parking import on_devices
+from backend.weights.host_offload import on_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
-from backend.checkpoints.own_file import path_of
+from backend.checkpoints.single_file import path_of
 from backend.errors import ModelError
 from backend.models.common.parts import renamed, width_of
 

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from backend.checkpoints.stamps import stamps_of
+from backend.checkpoints.fingerprints import stamps_of
 from backend.pipeline import model_cache as module
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
@@ -21,8 +21,8 @@ from backend.pipeline.model_cache import Bounds, Residents
 from backend.pipeline.stage_files import read_latents
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
-from backend.weights import kept
-from backend.weights.kept import Content, KeptNetwork
+from backend.weights import cached_network
+from backend.weights.cached_network import Content, KeptNetwork
 from presets import Preset, load_preset
 
 SIZE = 1000  # bytes of a network
@@ -42,7 +42,7 @@ def garbage_of_others_is_gone() -> None:
 @pytest.fixture(autouse=True)
 def as_on_a_chip(monkeypatch):
     """Arrays go into the host's memory and come back, which those of CPU devices need not."""
-    monkeypatch.setattr(kept, "is_host", lambda leaf: False)
+    monkeypatch.setattr(cached_network, "is_host", lambda leaf: False)
 
 
 def network(path: Path) -> KeptNetwork:

@@ -8,7 +8,7 @@ from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation
 from backend.schemas.request import GenerationRequest
-from backend.weights.parking import device_bytes
+from backend.weights.host_offload import device_bytes
 from presets import load_preset
 
 COPIES = 3

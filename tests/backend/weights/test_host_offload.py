@@ -11,7 +11,7 @@ from backend.models.common.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
 from backend.schemas.request import GenerationRequest
-from backend.weights.parking import HOST, device_bytes, on_devices, parked, should_park
+from backend.weights.host_offload import HOST, device_bytes, on_devices, parked, should_park
 from presets import load_preset
 
 

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from backend.weights import kept
-from backend.weights.kept import Content, KeptNetwork
+from backend.weights import cached_network
+from backend.weights.cached_network import Content, KeptNetwork
 
 
 def on_one_device() -> NamedSharding:
@@ -22,7 +22,7 @@ def no_content() -> Content:
 @pytest.fixture(autouse=True)
 def as_on_a_chip(monkeypatch):
     """The arrays of CPU devices rest in the host's memory, and would stay where they are."""
-    monkeypatch.setattr(kept, "is_host", lambda leaf: False)
+    monkeypatch.setattr(cached_network, "is_host", lambda leaf: False)
 
 
 def array(count: int, place: NamedSharding | None = None) -> jax.Array:
@@ -35,7 +35,7 @@ def places(network: KeptNetwork) -> set[str]:
 
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 30])
 def test_it_goes_and_comes_back(monkeypatch, at_once):
-    monkeypatch.setattr(kept, "COPIED_AT_ONCE", at_once)
+    monkeypatch.setattr(cached_network, "COPIED_AT_ONCE", at_once)
     weights = {"a": array(100), "b": {"c": array(50), "d": array(7)}}
     before, gone = jax.tree.map(np.asarray, weights), weights["a"]
     network = KeptNetwork(no_content(), weights)

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from backend.checkpoints.stamps import Stamp, hold_the_same, stamps_of
+from backend.checkpoints.fingerprints import Stamp, hold_the_same, stamps_of
 from backend.weights.expert import Expert
-from backend.weights.parking import HOST
+from backend.weights.host_offload import HOST
 from backend.weights.place import is_host
 from backend.weights.read import Part
 

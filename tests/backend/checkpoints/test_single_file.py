@@ -9,7 +9,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import save_file
 
-from backend.checkpoints.own_file import FileSource, file_source, own_tensors, parts_of, source_with
+from backend.checkpoints.single_file import FileSource, file_source, own_tensors, parts_of, source_with
 from backend.checkpoints.torch_file import TorchFile
 from backend.cli.arguments import model_of
 from backend.cli.command_line import parse

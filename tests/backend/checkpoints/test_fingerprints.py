@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from backend.checkpoints import stamps
-from backend.checkpoints.stamps import hold_the_same, is_unchanged, stamps_of
+from backend.checkpoints import fingerprints
+from backend.checkpoints.fingerprints import hold_the_same, is_unchanged, stamps_of
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatc
     for place in places:
         place.parent.mkdir()
         shutil.copyfile(weights, place)
-    monkeypatch.setattr(stamps.filecmp, "cmp", lambda *_, **__: pytest.fail("a file was read"))
+    monkeypatch.setattr(fingerprints.filecmp, "cmp", lambda *_, **__: pytest.fail("a file was read"))
     one, two, three = (stamps_of([place]) for place in places)
     assert hold_the_same(one, two) and not hold_the_same(one, three)
 
