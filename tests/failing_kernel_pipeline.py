@@ -16,10 +16,10 @@ from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.model_files import check_model as check
 from backend.pipeline.warm_up import warm_up
-from backend.runtime import first_runs, program
+from backend.runtime import kernel_crash_guard, program
 from backend.runtime.devices import device_facts
-from backend.runtime.first_runs import FIRST_RUNS
-from backend.runtime.refusals import REFUSALS
+from backend.runtime.kernel_crash_guard import FIRST_RUNS
+from backend.runtime.kernel_fallbacks import REFUSALS
 from backend.settings import from_environment
 from tests import fake_pipeline
 
@@ -27,7 +27,7 @@ __all__ = ["check", "device_facts", "generate", "load", "warm_up"]
 __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from the stand-in pipeline
 
 program.PLATFORMS = ("cpu",)
-first_runs.HANGS_SECONDS = 3.0
+kernel_crash_guard.HANGS_SECONDS = 3.0
 refusals, excuse = REFUSALS.sentences, FIRST_RUNS.excuse
 recall = functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir)
 

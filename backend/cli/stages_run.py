@@ -39,7 +39,7 @@ from backend.pipeline.stage_files import (
     write_latents,
     write_state,
 )
-from backend.runtime.first_runs import FIRST_RUNS
+from backend.runtime.kernel_crash_guard import FIRST_RUNS
 from backend.sampling.plan import plan_of
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guided_steps import first_steps

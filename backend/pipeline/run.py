@@ -15,7 +15,7 @@ from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
-from backend.runtime.refusals import REFUSALS
+from backend.runtime.kernel_fallbacks import REFUSALS
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 

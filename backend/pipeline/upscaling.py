@@ -31,7 +31,7 @@ from backend.pipeline.load import use_compilation_cache
 from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
 from backend.runtime.hosts import HERE
-from backend.runtime.refusals import REFUSALS
+from backend.runtime.kernel_fallbacks import REFUSALS
 from backend.schemas.clip import Part
 from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.request import GenerationRequest

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from backend.errors import RequestError
-from backend.runtime.refusals import REFUSALS
+from backend.runtime.kernel_fallbacks import REFUSALS
 from backend.schemas.worker import AXES
 
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step

@@ -10,10 +10,10 @@ import jax
 from jax.sharding import NamedSharding
 
 from backend.errors import KernelRefused
-from backend.runtime.first_runs import FIRST_RUNS
 from backend.runtime.hosts import put
+from backend.runtime.kernel_crash_guard import FIRST_RUNS
+from backend.runtime.kernel_fallbacks import PLATFORMS, REFUSALS, uses_in
 from backend.runtime.mesh import Layout, placed
-from backend.runtime.refusals import PLATFORMS, REFUSALS, uses_in
 
 
 @dataclasses.dataclass(frozen=True)

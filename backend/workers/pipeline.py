@@ -127,8 +127,8 @@ def import_pipeline(
     from backend.pipeline.storyboard import make
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
-    from backend.runtime.first_runs import FIRST_RUNS
-    from backend.runtime.refusals import REFUSALS
+    from backend.runtime.kernel_crash_guard import FIRST_RUNS
+    from backend.runtime.kernel_fallbacks import REFUSALS
 
     if profile is not None:
         first, last = map(int, profile[1].split("-"))

@@ -15,8 +15,8 @@ import torch
 
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.strips import Strips
+from backend.runtime.kernel_fallbacks import REFUSALS
 from backend.runtime.mesh import Layout
-from backend.runtime.refusals import REFUSALS
 from backend.runtime.torch_modules import call_module
 from backend.schemas.geometry import Geometry
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from backend.runtime import program as programs
+from backend.runtime.kernel_fallbacks import Refusals
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
-from backend.runtime.refusals import Refusals
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
 from tests.many_devices import without_quick
 
@@ -71,7 +71,7 @@ def test_other_errors_of_the_compiler_are_raised(refusals, monkeypatch, text):
 def test_what_the_tpu_compiler_refuses_is_done_without(what, left, words):
     pytest.importorskip("libtpu")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.backend.runtime.refusal_run", what],
+        [sys.executable, "-m", "tests.backend.runtime.kernel_fallback_run", what],
         cwd=PROJECT_FOLDER,
         env=tpu_compiler_environment(without_quick()),
         capture_output=True,

@@ -21,7 +21,7 @@ from typing import IO
 import jax
 
 from backend.errors import KernelRefused, one_line
-from backend.runtime.refusals import REFUSALS, Refusals
+from backend.runtime.kernel_fallbacks import REFUSALS, Refusals
 
 KEPT_SECONDS = 24 * 3600.0  # after that the kernels are tried again: it may have been something else
 HANGS_SECONDS = 600.0  # a program has run by then; on several hosts the others may still be compiling it

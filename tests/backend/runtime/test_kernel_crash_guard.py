@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from backend.errors import KernelRefused
-from backend.runtime import refusals as refusals_module
-from backend.runtime.first_runs import KEPT_SECONDS, FirstRuns
-from backend.runtime.refusals import Refusals
+from backend.runtime import kernel_fallbacks as refusals_module
+from backend.runtime.kernel_crash_guard import KEPT_SECONDS, FirstRuns
+from backend.runtime.kernel_fallbacks import Refusals
 from backend.schemas.events import Finished, Interrupted
 from tests.backend.conftest import all_events, request
 

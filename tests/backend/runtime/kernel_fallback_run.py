@@ -1,6 +1,6 @@
 """Compiles an attention for a described TPU whose compiler refuses an option, or a kernel; prints what was done without.
 
-`python -m tests.backend.runtime.refusal_run option|attention|passes`, in a process of its own, because what was refused stays so.
+`python -m tests.backend.runtime.kernel_fallback_run option|attention|passes`, in a process of its own, because what was refused stays so.
 """
 
 import functools
@@ -15,9 +15,9 @@ import kernels.qkv
 from backend.errors import KernelRefused
 from backend.models.common.flat_attention import attend_flat
 from backend.runtime.devices import described_devices
+from backend.runtime.kernel_fallbacks import KERNELS, REFUSALS
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
-from backend.runtime.refusals import KERNELS, REFUSALS
 from backend.runtime.ulysses import self_attention
 
 TOKENS, HEADS, HEAD = 1024, 2, 128
