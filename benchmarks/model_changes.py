@@ -29,7 +29,7 @@ from backend.pipeline.model_cache import ROOM, Bounds, Residents
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
 from backend.weights import cached_network
-from backend.workers.fetching import Fetch
+from backend.workers.prefetch import Fetch
 from presets import load_preset
 
 PAIR = ("wan-tiny", "hunyuan-tiny")

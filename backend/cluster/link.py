@@ -19,7 +19,7 @@ from backend.cluster.node import Ended, Item, LogText
 from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
 from backend.files import is_disk_full
 from backend.schemas.events import Interrupted
-from backend.workers.death import HOST_LOST, LOST
+from backend.workers.exit_reasons import HOST_LOST, LOST
 from backend.workers.messages import Alive, Cancel, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 

@@ -20,8 +20,8 @@ from backend.schemas.worker import Hosts
 from backend.settings import Settings, from_environment
 from backend.shares import Share
 from backend.workers.messages import JobEvent, Message, Run
-from backend.workers.orphans import end_orphans
 from backend.workers.process import WorkerPlan, WorkerProcess
+from backend.workers.stale_processes import end_orphans
 
 FOLDER = "cluster"
 _WAIT_SECONDS = 1.0  # for something to hand on

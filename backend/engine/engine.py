@@ -45,7 +45,7 @@ from backend.schemas.shots import is_made
 from backend.schemas.upscaling import upscaler_of
 from backend.schemas.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
 from backend.settings import from_environment
-from backend.workers.orphans import end_orphans
+from backend.workers.stale_processes import end_orphans
 from presets import Preset
 
 _LOOKED_BACK, _MADE_READY = 40, 3  # jobs, and shapes of them that are made ready after a start

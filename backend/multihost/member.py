@@ -21,8 +21,8 @@ from backend.multihost.wire import Gone, Wire, WrongSecret
 from backend.schemas.worker import HostPlace, WorkerOptions
 from backend.settings import Settings
 from backend.workers.messages import Decide, Exit, Gather, Gathered, Hello, Leave, Message, Refused, Run, RunWithFiles, Start
-from backend.workers.patience import SILENCE_SECONDS
 from backend.workers.process import WorkerPlan, WorkerProcess
+from backend.workers.watchdog import SILENCE_SECONDS
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0

@@ -21,8 +21,7 @@ from backend.schemas.live import FOLDER
 from backend.schemas.shots import FOLDER as SHOTS
 from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
 from backend.schemas.worker import HostPlace, Hosts, WorkerStatus
-from backend.workers.consensus import FAILED
-from backend.workers.death import HOST_LOST, describe_code
+from backend.workers.exit_reasons import HOST_LOST, describe_code
 from backend.workers.messages import (
     Decide,
     Dying,
@@ -38,6 +37,7 @@ from backend.workers.messages import (
     Start,
     Status,
 )
+from backend.workers.multihost_sync import FAILED
 from backend.workers.process import WorkerPlan, WorkerProcess
 
 DISAGREEMENT_SECONDS = 30.0  # after one host has failed, until all must have failed alike

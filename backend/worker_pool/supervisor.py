@@ -14,11 +14,11 @@ from backend.schemas.events import Event, Interrupted
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.worker_pool.transports import LINKS, Link
-from backend.workers.death import LOST, describe_code, explain_death, out_of_memory_kills
+from backend.workers.exit_reasons import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
-from backend.workers.patience import Patience
 from backend.workers.process import Standby, WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
+from backend.workers.watchdog import Patience
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10

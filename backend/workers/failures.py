@@ -2,7 +2,7 @@
 
 from backend.errors import StudioError, is_memory_short, one_line
 from backend.schemas.events import Failed
-from backend.workers.consensus import FAILED
+from backend.workers.multihost_sync import FAILED
 
 
 def explain(error: Exception) -> Failed:

@@ -17,15 +17,15 @@ from backend.schemas.cues import Cue
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
 from backend.schemas.request import example_request, find_preset
 from backend.workers.channel import Channel
-from backend.workers.consensus import Consensus, SingleProcess
-from backend.workers.death import DEVICE_LOST
+from backend.workers.exit_reasons import DEVICE_LOST
 from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Foresee, Keep, Leave, Message, Run, Say, Stop, decode, encode
 from backend.workers.model import WorkerModel, is_from_file
-from backend.workers.patience import HEARTBEAT_SECONDS
+from backend.workers.multihost_sync import Consensus, SingleProcess
 from backend.workers.pipeline import Pipeline
 from backend.workers.reports import Reports
 from backend.workers.tasks import Task, Tasks
+from backend.workers.watchdog import HEARTBEAT_SECONDS
 from presets import Preset
 
 logger = logging.getLogger(__name__)

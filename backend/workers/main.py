@@ -19,9 +19,9 @@ from backend.schemas.request import find_preset
 from backend.schemas.worker import AXES, HostPlace
 from backend.settings import leave_out_idle_libtpu, own_cores
 from backend.workers.channel import Channel
-from backend.workers.consensus import SeveralHosts
 from backend.workers.loop import Worker
 from backend.workers.messages import Begin
+from backend.workers.multihost_sync import SeveralHosts
 from backend.workers.pipeline import import_ahead, import_pipeline
 
 POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds

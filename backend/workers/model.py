@@ -12,10 +12,10 @@ from backend.schemas.events import Compiling, Event, Loading, Rate
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Keeping, UnusedAccelerator, WorkerFacts
-from backend.workers.consensus import Consensus
 from backend.workers.failures import outcome_of
-from backend.workers.fetching import Fetch
+from backend.workers.multihost_sync import Consensus
 from backend.workers.pipeline import Key, Pipeline
+from backend.workers.prefetch import Fetch
 from backend.workers.reports import Reports
 from backend.workers.tasks import Tasks
 from presets import Preset

@@ -18,7 +18,7 @@ from backend.settings import PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.channel import Channel
 from backend.workers.messages import Begin, Message, Stop
-from backend.workers.orphans import SERVER_VARIABLE
+from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
 _STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.loop.KEEP_SECONDS` to keep its work

@@ -3,8 +3,8 @@
 from backend.schemas.events import Event
 from backend.schemas.worker import WorkerFacts, WorkerState, WorkerStatus
 from backend.workers.channel import Channel
-from backend.workers.consensus import Consensus
 from backend.workers.messages import Facts, JobEvent, Status
+from backend.workers.multihost_sync import Consensus
 
 
 class Reports:

@@ -10,7 +10,7 @@ from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts
 from backend.shares import Share
 from backend.worker_pool.transports import LINKS
-from backend.workers.death import LOST
+from backend.workers.exit_reasons import LOST
 from backend.workers.messages import Facts, Run
 from tests.backend.conftest import all_events, request, wait_for
 from tests.thread_link import ThreadLink

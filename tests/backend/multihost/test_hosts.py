@@ -23,8 +23,8 @@ from backend.multihost.member import _job_here
 from backend.multihost.transport import _job_for_members
 from backend.multihost.versions import difference, versions_here
 from backend.schemas.events import Cancelled, Failed, Finished, Interrupted, Step
-from backend.workers.consensus import SeveralHosts
 from backend.workers.messages import Decide, Run, RunWithFiles
+from backend.workers.multihost_sync import SeveralHosts
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
 from tests.many_hosts import SECRET, end_member, hosts, members, processes_of, start_member

@@ -11,7 +11,7 @@ from backend.settings import from_environment
 from backend.worker_pool.pool import Fleet
 from backend.worker_pool.supervisor import WorkerLost
 from backend.worker_pool.transports import LINKS
-from backend.workers.death import LOST
+from backend.workers.exit_reasons import LOST
 from backend.workers.messages import Facts, JobEvent, Status
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import request

@@ -13,7 +13,7 @@ from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Int
 from backend.settings import PROJECT_FOLDER, from_environment
 from backend.worker_pool import supervisor as supervisor_module
 from backend.worker_pool.supervisor import Supervisor
-from backend.workers import patience
+from backend.workers import watchdog
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import all_events, request, wait_for
 from tests.clock import is_within
@@ -96,8 +96,8 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
 ):
     engine, gate = make_engine(), close_gate("a held square", "step 3")
     wait_for(lambda: engine.worker_status().state == "ready")
-    monkeypatch.setattr(patience, "SILENCE_SECONDS", silence)
-    monkeypatch.setattr(patience.Patience, "least", least)
+    monkeypatch.setattr(watchdog, "SILENCE_SECONDS", silence)
+    monkeypatch.setattr(watchdog.Patience, "least", least)
     job = engine.submit(request("a held square", steps=4))
     gate.wait()
     if is_frozen:
@@ -114,7 +114,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
 def test_stop_frees_a_worker_that_hangs_while_it_encodes(make_engine, monkeypatch):
     engine = make_engine()
     wait_for(lambda: engine.worker_status().state == "ready")
-    monkeypatch.setattr(patience, "STOP_SECONDS", 2.0)
+    monkeypatch.setattr(watchdog, "STOP_SECONDS", 2.0)
     job, following = engine.submit(request("stuck")), engine.submit(request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Encoding))
     engine.cancel(job.id)
@@ -138,7 +138,7 @@ def test_a_worker_that_is_stopped_in_any_stage_is_noticed(make_engine, close_gat
     next(event for _, event in engine.events(job.id) if isinstance(event, moment))
     os.kill(engine.workers()[0].pid, signal.SIGSTOP)
     gate.open()
-    monkeypatch.setattr(patience, "SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr(watchdog, "SILENCE_SECONDS", 5.0)
     assert isinstance(all_events(engine, job.id)[-1], Finished)
     assert [stop.place for stop in interruptions_of(engine, job.id)] == [place]
 

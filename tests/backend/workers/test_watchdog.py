@@ -3,7 +3,7 @@
 import pytest
 
 from backend.schemas.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
-from backend.workers.patience import SILENCE_SECONDS, STOP_SECONDS, Patience
+from backend.workers.watchdog import SILENCE_SECONDS, STOP_SECONDS, Patience
 
 
 def patience(state="busy", *events, every=1.0) -> tuple[Patience, float]:

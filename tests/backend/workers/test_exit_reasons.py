@@ -3,8 +3,8 @@
 import signal
 from pathlib import Path
 
-from backend.workers import death
-from backend.workers.death import explain_death, out_of_memory_kills
+from backend.workers import exit_reasons
+from backend.workers.exit_reasons import explain_death, out_of_memory_kills
 
 LOG = Path("/logs/worker.log")
 
@@ -26,20 +26,20 @@ def test_a_reason_that_is_known_comes_first():
 
 
 def test_a_machine_that_has_gone_is_no_fault_of_the_worker():
-    stop = explain_death(death.LOST, LOG, was_out_of_memory=True, reason="It hung")
+    stop = explain_death(exit_reasons.LOST, LOG, was_out_of_memory=True, reason="It hung")
     assert (stop.by, stop.cause) == ("loss", "The machine that made it has gone")
 
 
 def test_a_host_that_is_silent_is_no_fault_of_the_worker_either():
     stop = explain_death(
-        death.HOST_LOST, LOG, was_out_of_memory=False, reason="Process 1 of the 2 hosts does not answer any more"
+        exit_reasons.HOST_LOST, LOG, was_out_of_memory=False, reason="Process 1 of the 2 hosts does not answer any more"
     )
     assert (stop.by, stop.cause) == ("signal", "Process 1 of the 2 hosts does not answer any more")
-    assert "one of its hosts" in explain_death(death.HOST_LOST, LOG, was_out_of_memory=False).cause
+    assert "one of its hosts" in explain_death(exit_reasons.HOST_LOST, LOG, was_out_of_memory=False).cause
 
 
 def test_the_systems_count_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(death, "_VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(exit_reasons, "_VMSTAT", tmp_path / "vmstat")
     assert out_of_memory_kills() == 0
     (tmp_path / "vmstat").write_text("nr_free_pages 12\noom_kill 7\npgfault 1\n")
     assert out_of_memory_kills() == 7

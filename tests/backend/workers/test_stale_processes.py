@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backend.settings import DATA_VARIABLE
-from backend.workers.orphans import SERVER_VARIABLE, end_orphans
+from backend.workers.stale_processes import SERVER_VARIABLE, end_orphans
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 

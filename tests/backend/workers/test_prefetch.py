@@ -8,7 +8,7 @@ import pytest
 from backend.errors import ModelError
 from backend.schemas.events import Compiling, Loading
 from backend.schemas.shape import Shape
-from backend.workers.fetching import Fetch
+from backend.workers.prefetch import Fetch
 from tests.backend.conftest import request
 
 KEY = ("model", "float32")
