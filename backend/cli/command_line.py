@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from backend.cli.options import add_setting, add_settings, figure
 from backend.engine.keys import USUAL_LIMIT
-from backend.engine.notices import is_address
+from backend.engine.notifications import is_address
 from backend.errors import RequestError
 from backend.schemas.formats import FORMATS
 from backend.schemas.request import find_preset

@@ -20,9 +20,9 @@ from typing import Literal
 from backend.engine.disk import gigabytes
 from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
-from backend.engine.shelf import Shelf
 from backend.engine.sizes import PREVIEWS, Size, files_below, is_intermediate, size_of
 from backend.engine.store import Store
+from backend.engine.user_presets import Shelf
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
+from backend.engine.event_log import Journal
 from backend.engine.job import Job
-from backend.engine.journal import Journal
 from backend.engine.lock import EngineLock
-from backend.engine.order import Waiting, in_turn, moved_place
 from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
+from backend.engine.scheduling import Waiting, in_turn, moved_place
 from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError

@@ -17,24 +17,24 @@ from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.dispatcher import Dispatcher, waiting_entry
 from backend.engine.estimate import Estimate
+from backend.engine.event_log import Journal
 from backend.engine.folder import moved_into, written
 from backend.engine.history import History
 from backend.engine.job import Job, ListedJob, new_job_id
-from backend.engine.journal import Journal
 from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
 from backend.engine.moving_projects import exporting, importing
-from backend.engine.notices import Notices
+from backend.engine.notifications import Notices
 from backend.engine.options import EngineOptions
-from backend.engine.order import Room, new_place
 from backend.engine.projects import Project, Projects
-from backend.engine.shelf import Shelf
+from backend.engine.scheduling import Room, new_place
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished, again_from, cut_film, keep_shots
 from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
+from backend.engine.user_presets import Shelf
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.cage import Cage, For, Steps
 from backend.schemas.cues import Cue, check_said

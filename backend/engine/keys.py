@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.engine.shelf import checked_name
+from backend.engine.user_presets import checked_name
 from backend.errors import DataFolderError, RequestError
 
 FILE = "keys.sqlite3"

@@ -22,7 +22,7 @@ class EngineOptions:
     how a worker uses its devices, `limits` how much the videos may take on the disk.
     Without `start_worker` the processes start with their first jobs. With `has_standby` another process waits beside each worker
     of this machine, so that one that dies is soon replaced. `notify` are the addresses at which the operator is told of the end
-    of their own videos (see `backend.engine.notices`).
+    of their own videos (see `backend.engine.notifications`).
     """
 
     model: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.engine.database import Database
-from backend.engine.shelf import checked_name
+from backend.engine.user_presets import checked_name
 from backend.errors import RequestError
 
 MOST_PROJECTS = 200  # of an owner

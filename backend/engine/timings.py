@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on, upscaling
-from backend.engine.order import Waiting
+from backend.engine.scheduling import Waiting
 from backend.engine.store import Store
 from backend.errors import RequestError
 from backend.schemas.events import Finished

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from backend.engine.job import new_job_id
-from backend.engine.shelf import Shelf
 from backend.engine.store import Store
+from backend.engine.user_presets import Shelf
 from backend.schemas.events import Finished, Queued
 from tests.backend.conftest import wait_for
 from tests.clock import is_within

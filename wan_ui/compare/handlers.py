@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.engine.shelf import Comparison
+from backend.engine.user_presets import Comparison
 from backend.errors import StudioError
 from backend.media.cage import Steps
 from backend.schemas.request import GenerationRequest

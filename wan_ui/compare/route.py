@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.engine.shelf import Comparison
+from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
 from backend.media.cage import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled

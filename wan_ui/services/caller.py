@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from backend.engine.order import Room
+from backend.engine.scheduling import Room
 from wan_ui.gateway.access import within
 from wan_ui.i18n.english import ENGLISH, Texts
 

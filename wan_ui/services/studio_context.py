@@ -12,8 +12,8 @@ from starlette.requests import Request
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
-from backend.engine.order import Room
 from backend.engine.projects import Project
+from backend.engine.scheduling import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
 from backend.media.cage import Steps
 from backend.prompt_rewriting.helper import Helper

@@ -15,7 +15,7 @@ import pytest
 from backend.engine import cleaning
 from backend.engine.cleaning import Clock, Limits, plan, trim
 from backend.engine.job import EndedJob, Selection
-from backend.engine.order import Room
+from backend.engine.scheduling import Room
 from backend.engine.sizes import Size, size_of
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from backend.engine.job import Selection
-from backend.engine.order import Room
+from backend.engine.scheduling import Room
 from backend.engine.store import Store
 from backend.errors import JobHasBegun, QueueFull, StudioError
 from backend.schemas.events import Finished, Queued

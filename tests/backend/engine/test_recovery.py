@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from backend.engine import dispatcher, journal, recovery
+from backend.engine import dispatcher, event_log, recovery
 from backend.engine.disk import Shortage, needed_bytes
 from backend.engine.recovery import GoOn, judge, place_of
 from backend.engine.store import Store
@@ -137,7 +137,7 @@ def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine,
 
 
 def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkeypatch):
-    monkeypatch.setattr(journal, "_TRY_SECONDS", 0.5)
+    monkeypatch.setattr(event_log, "_TRY_SECONDS", 0.5)
     engine = make_engine()
     job = engine.submit(request("full", steps=4))
     events = all_events(engine, job.id)
@@ -147,7 +147,7 @@ def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkey
 
 
 def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, monkeypatch):
-    monkeypatch.setattr(journal, "_TRY_SECONDS", 0.3)
+    monkeypatch.setattr(event_log, "_TRY_SECONDS", 0.3)
     engine, gate = make_engine(), close_gate("a held square")
     job, following = engine.submit(request("a held square")), engine.submit(request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Step))

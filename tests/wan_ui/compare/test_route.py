@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.engine.shelf import Comparison
+from backend.engine.user_presets import Comparison
 from backend.errors import VideoFileError
 from backend.media.cage import Cage
 from backend.media.clips import read_clip_facts

@@ -13,7 +13,7 @@ import pytest
 
 from backend.engine.engine import Engine
 from backend.engine.keys import Keys
-from backend.engine.notices import is_address
+from backend.engine.notifications import is_address
 from tests.backend.conftest import FAKE, all_events, request
 
 
@@ -78,7 +78,7 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
     assert title.startswith("A video failed: ") and text.startswith("explode\n") and kind == "failure"
     engine.close()
     assert all(server.told.get_nowait()[0].startswith("/broken") for _ in range(server.told.qsize())), "and nobody else"
-    said = " ".join(record.getMessage() for record in caplog.records if record.name == "backend.engine.notices")
+    said = " ".join(record.getMessage() for record in caplog.records if record.name == "backend.engine.notifications")
     assert "could not be told to every address" in said and "pa55word" not in said
 
 

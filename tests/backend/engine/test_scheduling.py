@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.engine.order import Room, Waiting, in_turn, moved_place, new_place
+from backend.engine.scheduling import Room, Waiting, in_turn, moved_place, new_place
 from backend.errors import QueueFull
 from backend.schemas.shape import Shape
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.engine.shelf import Shelf
+from backend.engine.user_presets import Shelf
 from backend.errors import RequestError
 
 
