@@ -14,7 +14,7 @@ import httpx
 import imageio_ffmpeg
 from PIL import Image
 
-from backend.media.cage import LONG_SECONDS, QUICK_SECONDS
+from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS
 
 MOST_MB, MOST_SECONDS = 300, 2.0  # of one hostile request
 

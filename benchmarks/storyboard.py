@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from backend.media.grading import grade_frames
+from backend.media.color_matching import grade_frames
 from backend.media.video import read_frames
 from backend.pipeline import storyboard, storyboard_loop
 from backend.pipeline.load import load

@@ -23,8 +23,8 @@ import numpy
 from PIL import Image
 
 from backend.errors import KernelRefused, ModelError
+from backend.media.audio_inputs import read_original
 from backend.media.clips import read_clip_facts
-from backend.media.given_sounds import read_original
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original

@@ -54,7 +54,12 @@ MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB 
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
-OPENING = ("backend.engine.folder", "backend.media.stills", "wan_ui.edit.clip", "wan_ui.form.crop")  # that visitors' files need
+OPENING = (
+    "backend.engine.folder",
+    "backend.media.image_inputs",
+    "wan_ui.edit.clip",
+    "wan_ui.form.crop",
+)  # that visitors' files need
 
 
 @dataclass(frozen=True, kw_only=True)

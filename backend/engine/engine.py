@@ -36,7 +36,7 @@ from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.engine.user_presets import Shelf
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
-from backend.media.cage import Cage, For, Steps
+from backend.media.sandbox import Cage, For, Steps
 from backend.schemas.cues import Cue, check_said
 from backend.schemas.events import Event, Finished, Interrupted
 from backend.schemas.request import GenerationRequest, check_current_limits, find_preset

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from backend.errors import ImageError, RequestError
 from backend.files import replacing, sync
-from backend.media.cage import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
+from backend.media.audio_inputs import check_sound_part, read_sound_facts
 from backend.media.clips import check_part, read_clip_facts
 from backend.media.film import check_shot_clips
-from backend.media.given_sounds import check_sound_part, read_sound_facts
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 from backend.media.plain_pictures import plain_picture
+from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, SETTINGS, Setting

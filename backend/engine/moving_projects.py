@@ -15,8 +15,8 @@ from backend.engine.projects import Project, Projects, checked_tags
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
-from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
+from backend.media.sandbox import EXPORT_SECONDS, Opening, Steps
 from backend.schemas.events import Finished, VideoResult
 from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
 from backend.schemas.settings import INPUTS, by_role

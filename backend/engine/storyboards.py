@@ -12,8 +12,8 @@ from backend.engine.job import Job
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
-from backend.media.cage import EXPORT_SECONDS, Opening, Steps
 from backend.media.film import cut_request
+from backend.media.sandbox import EXPORT_SECONDS, Opening, Steps
 from backend.schemas.events import Finished, ShotMade, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot

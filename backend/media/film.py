@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from backend.errors import ClipError, SoundError
+from backend.media.audio_inputs import MAX_RATE, read_at, read_sound_facts
 from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
-from backend.media.given_sounds import MAX_RATE, read_at, read_sound_facts
 from backend.media.progress import reporting
 from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound
 from backend.media.video import Frame, Size, metadata, write_frames

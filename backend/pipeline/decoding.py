@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from backend.errors import StudioError
+from backend.media.audio_inputs import read_original, read_sound_facts
 from backend.media.clips import read_clip_facts
-from backend.media.given_sounds import read_original, read_sound_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video

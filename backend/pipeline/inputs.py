@@ -7,10 +7,10 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
+from backend.media.audio_inputs import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
 from backend.media.clips import read_clip_facts, read_part
 from backend.media.compression import compressed
-from backend.media.driving import BlankClip, DrivingClip
-from backend.media.given_sounds import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
+from backend.media.driving_video import BlankClip, DrivingClip
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept, Opened

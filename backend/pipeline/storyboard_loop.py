@@ -16,10 +16,10 @@ from PIL import Image
 
 from backend.errors import StudioError
 from backend.files import replacing
+from backend.media.audio_inputs import MAX_RATE, read_at
 from backend.media.clips import read_clip, read_clip_facts
+from backend.media.color_matching import Look, grade_frames
 from backend.media.film import clip_sound, crossed, film_sound
-from backend.media.given_sounds import MAX_RATE, read_at
-from backend.media.grading import Look, grade_frames
 from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER

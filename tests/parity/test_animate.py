@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.media.driving import DrivingClip
+from backend.media.driving_video import DrivingClip
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel

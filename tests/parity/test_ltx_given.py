@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.media.given_sounds import read_heard, read_original
+from backend.media.audio_inputs import read_heard, read_original
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
 from backend.models.model import SOUND, VIDEO

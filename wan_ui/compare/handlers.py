@@ -8,7 +8,7 @@ import gradio as gr
 
 from backend.engine.user_presets import Comparison
 from backend.errors import StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest
 from wan_ui.compare.html import MOST, Cell, Side, compare_html, differences
 from wan_ui.compare.panel import ComparePanel, also_choices, what_choices

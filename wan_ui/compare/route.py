@@ -14,7 +14,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
-from backend.media.cage import EXPORT_SECONDS, For, Opening
+from backend.media.sandbox import EXPORT_SECONDS, For, Opening
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.gateway.access import Access

@@ -11,8 +11,8 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import LONG_SECONDS, Opening, Steps
 from backend.media.masks import is_picture
+from backend.media.sandbox import LONG_SECONDS, Opening, Steps
 from backend.schemas.clip import Part, trim_of
 from backend.schemas.control import extends
 from backend.schemas.request import GenerationRequest, find_preset

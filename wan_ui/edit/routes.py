@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from backend.engine.job import Job
 from backend.errors import StudioError
-from backend.media.cage import LONG_SECONDS, Opening
 from backend.media.finished import larger_values
+from backend.media.sandbox import LONG_SECONDS, Opening
 from backend.schemas.finished import larger_clip
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset

@@ -16,8 +16,8 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import LONG_SECONDS, Opening, Steps
-from backend.media.stills import write_frame
+from backend.media.image_inputs import write_frame
+from backend.media.sandbox import LONG_SECONDS, Opening, Steps
 from backend.media.video import stored_request
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS

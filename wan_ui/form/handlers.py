@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import Busy, StudioError
-from backend.media.cage import Opening
+from backend.media.sandbox import Opening
 from backend.schemas.guided_steps import first_steps, share_of
 from backend.schemas.shots import is_made
 from presets import load_preset

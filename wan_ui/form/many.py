@@ -11,7 +11,7 @@ import gradio as gr
 
 from backend.engine.estimate import Estimate
 from backend.errors import StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.table import LONGEST_TABLE, read_table, requests_of
 from wan_ui.components.buttons import Act, text_button

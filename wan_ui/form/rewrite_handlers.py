@@ -12,7 +12,7 @@ import gradio as gr
 
 from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
-from backend.media.cage import Opening
+from backend.media.sandbox import Opening
 from backend.prompt_rewriting.helper import Helper, suggestions
 from backend.prompt_rewriting.request import Asked, has_instructions
 from backend.schemas.request import find_preset

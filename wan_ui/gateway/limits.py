@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from backend.engine import cleaning
-from backend.media import cage
+from backend.media import sandbox
 
 UNLIMITED = sys.maxsize
 
@@ -26,12 +26,12 @@ class Limit:
 VIDEOS_IN_LINE = Limit(what="videos in line", of_visitor=20, of_address=40, without_key=60, in_all=100)
 OPEN_REQUESTS = Limit(what="open requests", of_address=150, in_all=1000)
 STREAMS = Limit(what="open streams", of_visitor=20, of_address=150, in_all=700)
-FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, of_address=1, in_all=cage.AT_ONCE)
+FILES_BEING_OPENED = Limit(what="requests that open files, at once", of_visitor=1, of_address=1, in_all=sandbox.AT_ONCE)
 FILES_WAITING = Limit(
     what="requests that wait to open files",
-    of_visitor=cage.MOST_OF_VISITOR,
-    of_address=cage.MOST_OF_ADDRESS,
-    in_all=cage.MOST_WAITING,
+    of_visitor=sandbox.MOST_OF_VISITOR,
+    of_address=sandbox.MOST_OF_ADDRESS,
+    in_all=sandbox.MOST_WAITING,
 )
 UPLOADED_BYTES = Limit(
     what="bytes uploaded within an hour", of_visitor=500_000_000, of_address=1_000_000_000, in_all=5_000_000_000
@@ -42,18 +42,20 @@ BIN_BYTES = Limit(
 )
 PROMPTS_WRITTEN = Limit(what="prompts being written, at once", of_visitor=1, of_address=2, in_all=4)
 PROMPTS_HOURLY = Limit(what="prompts being written within an hour", of_visitor=60, of_address=120, in_all=600)
-LONG_WORK = Limit(what="exports, films and projects being made, at once", of_visitor=1, of_address=1, in_all=cage.TASKS.at_once)
+LONG_WORK = Limit(
+    what="exports, films and projects being made, at once", of_visitor=1, of_address=1, in_all=sandbox.TASKS.at_once
+)
 LONG_WORK_WAITING = Limit(
     what="exports, films and projects that wait to be made",
-    of_visitor=cage.TASKS.waiting_of_visitor,
-    of_address=cage.TASKS.waiting_of_address,
-    in_all=cage.TASKS.waiting,
+    of_visitor=sandbox.TASKS.waiting_of_visitor,
+    of_address=sandbox.TASKS.waiting_of_address,
+    in_all=sandbox.TASKS.waiting,
 )
 LONG_WORK_SECONDS = Limit(
     what="processor seconds of exports, films and projects within an hour",
-    of_visitor=int(cage.BUDGET.of_visitor),
-    of_address=int(cage.BUDGET.of_address),
-    in_all=int(cage.BUDGET.in_all),
+    of_visitor=int(sandbox.BUDGET.of_visitor),
+    of_address=int(sandbox.BUDGET.of_address),
+    in_all=int(sandbox.BUDGET.in_all),
 )
 FILES_SENT = Limit(what="exports and projects being made or downloaded, at once", of_visitor=2, of_address=4, in_all=8)
 JSON_BYTES = Limit(what="bytes of JSON in a request, data URLs aside", of_visitor=1_000_000)

@@ -12,7 +12,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.engine.projects import Project
 from backend.errors import StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, starts
 from wan_ui.components.icons import icon

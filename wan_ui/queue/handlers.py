@@ -8,7 +8,7 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from backend.schemas.request import SEED_LIMIT, GenerationRequest
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates

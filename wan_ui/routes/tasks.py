@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backend.media.cage import Task
+from backend.media.sandbox import Task
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.media import PRIVATE, nothing

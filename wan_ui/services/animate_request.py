@@ -4,8 +4,8 @@ wide as its picture. Files of strangers are opened in the cage."""
 import asyncio
 from typing import Any
 
-from backend.media.cage import LONG_SECONDS, Opening
-from backend.media.driving import from_files
+from backend.media.driving_video import from_files
+from backend.media.sandbox import LONG_SECONDS, Opening
 from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.services.caller import Visit

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.media.cage import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
 from backend.media.export import ExportLimits, write_export
+from backend.media.sandbox import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
 from backend.media.smooth import write_smooth
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.gateway.access import Access

@@ -26,8 +26,8 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, JobNotFound, StudioError
-from backend.media.cage import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
-from backend.media.stills import write_original, write_poster
+from backend.media.image_inputs import write_original, write_poster
+from backend.media.sandbox import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
 from wan_ui.gateway.access import Access
 from wan_ui.services.sandbox_calls import asker, unless_gone
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import gradio as gr
 from starlette.requests import ClientDisconnect, Request
 
-from backend.media.cage import For, Steps
+from backend.media.sandbox import For, Steps
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import address_of, owner_of
 from wan_ui.services.caller import Visit

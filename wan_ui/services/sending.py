@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from backend.errors import Busy, RequestError, StudioError
-from backend.media.cage import For
+from backend.media.sandbox import For
 from wan_ui.gateway.limits import FILES_SENT, Limit
 from wan_ui.gateway.uploads import LEAST_FREE, folder_for_parts, has_room
 from wan_ui.services.media import PRIVATE, nothing, too_busy

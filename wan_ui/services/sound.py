@@ -12,7 +12,7 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import Busy, StudioError
-from backend.media.cage import LONG_SECONDS, Cage, For, Opening
+from backend.media.sandbox import LONG_SECONDS, Cage, For, Opening
 from backend.media.sound import MODEL_SOUND, write_sound
 from backend.schemas.events import VideoResult
 from wan_ui.gateway.access import Access

@@ -15,7 +15,7 @@ from backend.engine.lock import EngineLock
 from backend.engine.projects import Project
 from backend.engine.scheduling import Room
 from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from backend.prompt_rewriting.helper import Helper
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets

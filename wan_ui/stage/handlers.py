@@ -13,7 +13,7 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.cage import Steps
+from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest, find_preset
 from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
 from wan_ui.components.field_errors import place_of, sentence

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from backend.media.driving import in_segments
+from backend.media.driving_video import in_segments
 from backend.models.common.pixels import as_float32, clip_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights

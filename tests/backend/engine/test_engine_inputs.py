@@ -9,8 +9,8 @@ from PIL import Image
 
 from backend.engine.engine import Engine
 from backend.errors import Busy, ClipError, ImageError, SoundError
-from backend.media.cage import Cage, Opening
 from backend.media.clips import read_clip_facts
+from backend.media.sandbox import Cage, Opening
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_request
 from backend.schemas.events import (
@@ -20,7 +20,7 @@ from backend.schemas.events import (
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.backend.conftest import FAKE, all_events, request, wait_for
-from tests.backend.media import cage_work
+from tests.backend.media import sandbox_work
 from tests.clip_files import counting_clip
 
 
@@ -118,7 +118,7 @@ def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(en
     engine.cage = Cage(at_once=1, patience_seconds=0.05)
     with ThreadPoolExecutor(1) as other:
         other.submit(
-            engine.cage.run, Opening(work=cage_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
+            engine.cage.run, Opening(work=sandbox_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
         )
         wait_for((tmp_path / "begun").exists)
         before = len(engine.jobs())

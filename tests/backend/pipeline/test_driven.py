@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from backend.engine.folder import open_inputs
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
-from backend.media.driving import from_files, in_segments
+from backend.media.driving_video import from_files, in_segments
 from backend.media.source import original
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline

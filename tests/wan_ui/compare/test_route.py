@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from backend.engine.user_presets import Comparison
 from backend.errors import VideoFileError
-from backend.media.cage import Cage
 from backend.media.clips import read_clip_facts
+from backend.media.sandbox import Cage
 from backend.media.sound import put_sound, read_sound
 from backend.media.video import write_video
 from tests.fake_pipeline import hum

@@ -4,7 +4,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.media.cage import Task
+from backend.media.sandbox import Task
 from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.routes.tasks import PATH, tasks_routes
 

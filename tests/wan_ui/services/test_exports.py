@@ -10,7 +10,7 @@ from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.media.cage import Cage, ProcessorBudget
+from backend.media.sandbox import Cage, ProcessorBudget
 from backend.media.video import write_video
 from backend.schemas.formats import FORMATS, MEDIA_TYPES
 from tests.wan_ui.builders import FakeEngine, a_job

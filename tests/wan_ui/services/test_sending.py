@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from backend.errors import Busy
-from backend.media.cage import For
+from backend.media.sandbox import For
 from wan_ui.gateway.limits import FILES_SENT
 from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyOwn, _Sent
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.media.cage import Cage
+from backend.media.sandbox import Cage
 from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job, a_result

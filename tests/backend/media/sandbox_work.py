@@ -56,7 +56,7 @@ def connect() -> str:
 
 
 def connect_in_a_child() -> str:
-    code = "from tests.backend.media.cage_work import connect; print(connect())"
+    code = "from tests.backend.media.sandbox_work import connect; print(connect())"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 

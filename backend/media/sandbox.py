@@ -30,8 +30,8 @@ from backend import errors
 from backend.budget import HourlyBudget
 from backend.child_process import start_module
 from backend.errors import Busy, RequestError, StudioError
-from backend.media.cage_wire import read_reply, write_work
 from backend.media.processor_time import session_seconds
+from backend.media.sandbox_wire import read_reply, write_work
 from backend.settings import module_environment
 
 AT_ONCE = 2  # a picture of 50 million pixels takes 200 MB once decoded, and as much again where it is changed
@@ -447,7 +447,7 @@ class _Process:
     def __init__(self, modules: Sequence[str]):
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # each maps memory for its threads
         self._process = start_module(
-            "backend.media.cage_process",
+            "backend.media.sandbox_process",
             modules,
             module_environment() | one_thread,
             stdin=subprocess.PIPE,

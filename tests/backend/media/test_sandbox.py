@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from backend.errors import Busy, ImageError, StudioError
-from backend.media.cage import LONG_SECONDS, Cage, For, Opening, PoolLimits, ProcessorBudget
+from backend.media.sandbox import LONG_SECONDS, Cage, For, Opening, PoolLimits, ProcessorBudget
 from backend.settings import PROJECT_FOLDER
-from tests.backend.media import cage_work as work
+from tests.backend.media import sandbox_work as work
 
 needs_filter = pytest.mark.skipif(
     subprocess.run([sys.executable, "-m", "backend.media.system_calls"], cwd=PROJECT_FOLDER).returncode != 0,
@@ -336,7 +336,7 @@ def test_work_reaches_no_network_and_no_other_process(cages):
 
 def test_a_process_whose_studio_is_gone_ends_in_the_middle_of_its_work(waiting):
     """As after a kill of the server, which cannot say goodbye."""
-    from backend.media.cage import _Process
+    from backend.media.sandbox import _Process
 
     process = _Process(())
     with ThreadPoolExecutor(1) as visitor:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from backend.media.grading import MOST_DRIFT, Look, grade_frames
+from backend.media.color_matching import MOST_DRIFT, Look, grade_frames
 
 BACKGROUND, SHAPE = np.array([40.0, 90.0, 140.0]), np.array([220.0, 60.0, 30.0])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backend.errors import SoundError
-from backend.media.given_sounds import HEARD_RATE, MAX_RATE, check_sound_part, read_heard, read_original, read_sound_facts
+from backend.media.audio_inputs import HEARD_RATE, MAX_RATE, check_sound_part, read_heard, read_original, read_sound_facts
 from backend.media.sound import Sound, put_sound
 from backend.media.video import write_exact_frames
 from backend.schemas.sound import SoundPart
@@ -20,7 +20,7 @@ ASKED = """
 import re, resource, sys
 from pathlib import Path
 from backend.errors import SoundError
-from backend.media.given_sounds import read_sound_facts
+from backend.media.audio_inputs import read_sound_facts
 try:
     read_sound_facts(sys.argv[1])
 except SoundError as error:

@@ -1,4 +1,5 @@
-"""One process in the cage (`backend.media.cage`), `python -m backend.media.cage_process MODULE...`: one piece of work at a time.
+"""One process in the cage (`backend.media.sandbox`), `python -m backend.media.sandbox_process MODULE...`: one piece of work at a
+time.
 
 It has limits of memory, of open files, of priority and of system calls. It ends with all that it has started when the studio that
 started it is gone, also in the middle of work.
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from backend.errors import StudioError
-from backend.media.cage_wire import read_work, write_reply
 from backend.media.progress import listening
+from backend.media.sandbox_wire import read_work, write_reply
 from backend.media.system_calls import deny_system_calls
 
 MEMORY_BYTES = 2**30  # of its own, without what it shares: a picture of 50 million pixels with transparency takes 0.75 GB
