@@ -26,8 +26,8 @@ from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.work import run as do
-from backend.schemas.cues import Cue
 from backend.schemas.events import Block
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from benchmarks.studio_load import resident, start_server, wait_until_ready
 from presets import load_preset

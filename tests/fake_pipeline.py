@@ -29,7 +29,6 @@ from backend.media.pictures import crop_to, load_checked_image
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import original
 from backend.media.video import read_frames, write_video
-from backend.schemas.cues import Cue, merge_cues
 from backend.schemas.events import (
     Block,
     Cancelled,
@@ -47,6 +46,7 @@ from backend.schemas.events import (
     VideoResult,
 )
 from backend.schemas.live import FOLDER, frame_name
+from backend.schemas.prompt_cues import Cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shots import shot_request
 from backend.schemas.sound import SoundPart

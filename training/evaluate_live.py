@@ -28,7 +28,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
-from backend.schemas.cues import Cue, merge_cues
+from backend.schemas.prompt_cues import Cue, merge_cues
 from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from training.detector import detect, positions

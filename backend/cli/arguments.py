@@ -12,7 +12,7 @@ from backend.checkpoints.single_file import SUFFIXES, file_source, is_on_hub, so
 from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
 from backend.media.driving_video import from_files
-from backend.schemas.cues import cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.prompt_cues import cues_of_actions, cues_of_prompts, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import INPUTS, SETTINGS
 from backend.schemas.worker import AXES, Hosts, WorkerOptions

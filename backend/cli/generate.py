@@ -23,8 +23,8 @@ from backend.engine.job import Job
 from backend.errors import OutputError, RequestError, VideoFileError
 from backend.files import replacing
 from backend.media.sound import read_sound
-from backend.schemas.cues import actions_of, num_blocks
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
+from backend.schemas.prompt_cues import actions_of, num_blocks
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shots import is_made
 from backend.settings import from_environment

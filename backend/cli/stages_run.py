@@ -42,7 +42,7 @@ from backend.pipeline.stage_files import (
 from backend.runtime.kernel_crash_guard import FIRST_RUNS
 from backend.sampling.plan import plan_of
 from backend.schemas.events import Cancelled, Event, Finished
-from backend.schemas.guided_steps import first_steps
+from backend.schemas.guidance_steps import first_steps
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
 from backend.settings import Settings, from_environment

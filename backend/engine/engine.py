@@ -37,8 +37,8 @@ from backend.engine.timings import Timings
 from backend.engine.user_presets import Shelf
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Cage, For, Steps
-from backend.schemas.cues import Cue, check_said
 from backend.schemas.events import Event, Finished, Interrupted
+from backend.schemas.prompt_cues import Cue, check_said
 from backend.schemas.request import GenerationRequest, check_current_limits, find_preset
 from backend.schemas.shape import UPSCALING, Shape
 from backend.schemas.shots import is_made

@@ -8,10 +8,10 @@ from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.models import of_preset
-from backend.schemas.drive import segments_of
+from backend.schemas.driving_video import segments_of
+from backend.schemas.progressive import first_size, is_small
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shape import UPSCALER, Shape
-from backend.schemas.two_sizes import first_size, is_small
 from backend.schemas.windows import equal_tokens, mean_calls
 from backend.schemas.worker import Device
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from backend.errors import RequestError
+from backend.schemas.prompts import MAX_CHARACTERS
 from backend.schemas.request import GenerationRequest
-from backend.schemas.texts import MAX_CHARACTERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import load_checked_image
 from backend.schemas.clip import Part, clip_frames
-from backend.schemas.drive import OVERLAP, driven_size
+from backend.schemas.driving_video import OVERLAP, driven_size
 from presets import Preset
 
 

@@ -20,8 +20,8 @@ from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import PlannedStep, plan_of
 from backend.sampling.solvers import noised, step_inputs
 from backend.schemas.mag_cache import REUSED_COST
+from backend.schemas.progressive import HALF, first_size, full_size_cost, small_steps
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import HALF, first_size, full_size_cost, small_steps
 
 MOST_AHEAD = 4
 """Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU

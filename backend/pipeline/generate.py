@@ -45,8 +45,8 @@ from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import at_size
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
+from backend.schemas.progressive import first_size, is_small, small_steps
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import first_size, is_small, small_steps
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
 DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model

@@ -16,10 +16,10 @@ from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept, Opened
 from backend.models.model import Inputs
 from backend.schemas.clip import Part
+from backend.schemas.progressive import HALF, first_size, small_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, Setting
 from backend.schemas.sound import SoundPart, hears_clip
-from backend.schemas.two_sizes import HALF, first_size, small_steps
 
 _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 

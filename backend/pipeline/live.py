@@ -33,9 +33,9 @@ from backend.pipeline.rates import with_flops
 from backend.pipeline.run import Run
 from backend.runtime.hosts import HERE
 from backend.runtime.work import run as do
-from backend.schemas.cues import Cue, check_said, merge_cues
 from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
+from backend.schemas.prompt_cues import Cue, check_said, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
 LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that

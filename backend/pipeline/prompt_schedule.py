@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.models.model import Conditions, Inputs, Model, Weights
 from backend.runtime.work import Effect
-from backend.schemas.cues import Cue
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 
 _LATER = "later_"

@@ -8,8 +8,8 @@ from backend.pipeline.chunks import chunks_of
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
 from backend.schemas.events import VideoResult
+from backend.schemas.progressive import first_size
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.two_sizes import first_size
 from backend.schemas.windows import step_calls
 
 

@@ -27,9 +27,9 @@ from backend.models.model import VIDEO, Conditions, Latents
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
+from backend.schemas.progressive import first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS
-from backend.schemas.two_sizes import first_size
 
 CONFIG = "generation_config.json"
 EMBEDDINGS, STATE, LATENTS = "stage1_embeddings.safetensors", "stage2_state.safetensors", "stage2_latents.safetensors"

@@ -25,8 +25,8 @@ from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.schemas.events import Compiling, Event
+from backend.schemas.progressive import first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import first_size
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4

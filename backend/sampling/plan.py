@@ -7,8 +7,8 @@ import numpy as np
 
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 from backend.schemas.mag_cache import reused_steps
+from backend.schemas.progressive import is_small
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import is_small
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

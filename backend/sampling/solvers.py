@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from backend.schemas.appended import Appended
+from backend.schemas.extension import Appended
 from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shifted
+from backend.schemas.progressive import REFINING_LEVELS, first_size, small_steps
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.two_sizes import REFINING_LEVELS, first_size, small_steps
 from presets.loader import Solver
 
 

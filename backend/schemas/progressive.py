@@ -1,60 +1,71 @@
-"""Progressive resolution: the first steps are made at half the size, where the frequencies that only the full size has are noise.
+"""Videos in two sizes: the first steps are made at half the size, the others at all of it.
 
-Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736; the levels, and the presets' spectra of
-latents, are those of SGLang's documentation, page "Progressive Resolution Generation".
+A preset that `refines` makes clean latents at half the size, enlarges them by a network and refines them in a few steps. Source:
+the makers' two stages for LTX-2, as in diffusers' `LTX2LatentUpsamplePipeline`: the second begins at 0.909375 of noise. With
+progressive resolution (`backend.schemas.progressive_noise`) the latents are enlarged as they are, with their noise.
 """
 
-import functools
-import math
-
 from backend.errors import RequestError
-from backend.schemas.noise_levels import noise_levels
-from backend.schemas.settings import VideoSettings, find_preset
+from backend.schemas.progressive_noise import half_size_steps
+from backend.schemas.settings import Settings, VideoSettings, find_preset
 from presets import Preset
-from presets.loader import Solver
 
-TOLERANCES = (0.01, 0.02, 0.05, 0.10)
-"""How much of the power of a frequency may be left out before it counts, by level, from 1 on: more of it, more small steps."""
+REFINING_LEVELS = (0.909375, 0.725, 0.421875)
+"""The noise at which each refining step begins. Source: diffusers, pipelines/ltx2/utils.py, STAGE_2_DISTILLED_SIGMA_VALUES."""
+
+COST = 1.5  # a step's seconds grow with the tokens to this power: between 1 for its projections and 2 for its attention
+
+HALF = "half."
+"""Stands before the names of the inputs and conditions that belong to the first size."""
 
 
-def check_progressive(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError where it cannot be used."""
+def small_steps(request: VideoSettings) -> int:
+    """How many of the first steps are made at half the video's size; 0 for a video that has one size from the beginning."""
+    if find_preset(request.preset).refines:
+        return max(0, request.num_steps - len(REFINING_LEVELS))
     if not request.progressive:
-        return
-    if not preset.takes_progressive:
-        raise RequestError("progressive was given,", f"and {preset.name} makes all steps at one size", "leave it out")
-    for name, is_there, fix in (
-        ("a clip", request.video is not None, "leave one of them out"),
-        ("a storyboard", bool(request.shots), "leave it out"),
-        ("mag_cache", request.mag_cache > 0, "leave one of them out"),
-        ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
-    ):
-        if is_there:
-            raise RequestError("progressive", f"does not go together with {name}", fix)
-
-
-def half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:
-    """How many of the first steps are made at half the size, whose latents have so many rows and columns. One at least is made at
-    the full size."""
-    spectrum = find_preset(request.preset).latent_spectrum
-    if not request.progressive or spectrum is None:
         return 0
-    level = full_size_level(TOLERANCES[request.progressive - 1], spectrum, rows, columns)
-    return _steps_above(level, request.solver, request.num_steps, request.flow_shift)
+    geometry = _halved(request).geometry()
+    return half_size_steps(request, geometry.latent_height, geometry.latent_width)
 
 
-def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, columns: int) -> float:
-    """The noise level at and below which the full size counts: there the highest frequency of the half size is no longer mere
-    noise. The power of latents at so many cycles a picture is A * cycles ** -b, where noise has 1; `spectrum` is A and b.
-
-    Source: the paper's criterion for when a frequency is active.
-    """
-    scale, exponent = spectrum
-    power = scale * max(1, min(rows, columns) // 2) ** -exponent
-    return 1 / (1 + math.sqrt(tolerance / (power * (1 + power - tolerance))))
+def is_small(request: VideoSettings, step: int) -> bool:
+    """Whether this step, 0 or more, is made at half the video's size."""
+    return step < small_steps(request)
 
 
-@functools.lru_cache(maxsize=256)
-def _steps_above(level: float, solver: Solver, steps: int, flow_shift: float) -> int:
-    above = noise_levels(solver, steps, flow_shift) > level
-    return min(int(above.sum()), steps - 1)
+def first_size(request: Settings) -> Settings:
+    """The request at the size at which its steps begin: its own, or half of it, rounded up to whole tokens. A video of that size
+    alone has no progressive resolution."""
+    return _halved(request) if small_steps(request) else request
+
+
+def at_step(request: Settings, step: int) -> Settings:
+    """The request at the size of this step."""
+    return first_size(request) if is_small(request, step) else request
+
+
+def full_size_cost(request: VideoSettings) -> float:
+    """What a step at the full size costs beside one at the first size, estimated from their tokens."""
+    return (request.geometry().num_tokens / first_size(request).geometry().num_tokens) ** COST
+
+
+def relative_costs(request: VideoSettings) -> list[float]:
+    """What each step costs beside one at the first size, estimated from the sizes."""
+    small, cost = small_steps(request), full_size_cost(request)
+    return [1.0 if step < small else cost for step in range(request.num_steps)]
+
+
+def check_refining(request: VideoSettings, preset: Preset) -> None:
+    """Raises: RequestError if no step is left for the first size."""
+    least = len(REFINING_LEVELS) + 1
+    if preset.refines and request.steps < least:
+        rule = f"must be {least} or more: the last {least - 1} refine the video at its full size"
+        raise RequestError(f"steps={request.steps}", rule, f"{preset.steps} is usual")
+
+
+def _halved(request: Settings) -> Settings:
+    preset = find_preset(request.preset)
+    token = preset.vae_scale_spatial * preset.patch
+    sides = {name: -(-getattr(request, name) // (2 * token)) * token for name in ("width", "height")}
+    return request.model_copy(update={**sides, "progressive": 0})

@@ -11,13 +11,12 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo,
 
 from backend.errors import RequestError, short
 from backend.schemas.cfg_zero import check_cfg_zero
+from backend.schemas.characters import check_names, read_figures
 from backend.schemas.clip import STRENGTH, check_clip, part_of_clip
 from backend.schemas.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
-from backend.schemas.cues import check_cues
-from backend.schemas.drive import check_drive
-from backend.schemas.figures import check_names, read_figures
+from backend.schemas.driving_video import check_drive
 from backend.schemas.film import check_film, check_times, total_frames
-from backend.schemas.guided_steps import first_steps
+from backend.schemas.guidance_steps import first_steps
 from backend.schemas.loras import MAX_LORAS, check_loras
 from backend.schemas.mag_cache import check_mag_cache, measured_ratios
 from backend.schemas.numbers import (
@@ -28,12 +27,13 @@ from backend.schemas.numbers import (
     check_size,
     check_whole,
 )
-from backend.schemas.progressive import check_progressive
+from backend.schemas.progressive import check_refining
+from backend.schemas.progressive_noise import check_progressive
+from backend.schemas.prompt_cues import check_cues
+from backend.schemas.prompts import MAX_CHARACTERS, check_text
 from backend.schemas.settings import FIELDS, GUIDED_STEPS, INPUTS, MOST_PROMPT, SETTINGS, VideoSettings, by_role, find_preset
 from backend.schemas.shots import check_files, check_shots, read_shots
 from backend.schemas.sound import check_sound
-from backend.schemas.texts import MAX_CHARACTERS, check_text
-from backend.schemas.two_sizes import check_refining
 from backend.schemas.upscaling import check_upscale
 from backend.schemas.windows import check_windows
 from presets import Preset

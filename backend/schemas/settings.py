@@ -158,7 +158,7 @@ class VideoSettings(BaseModel):
     request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
     overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
     it a storyboard, of which `image` is the first shot's; `prompt` names the video then. A shot whose prompt names one of its
-    `figures` is shown that one's picture (`schemas/figures.py`). A sound, `track`, is laid below all of it, from `track_start`
+    `figures` is shown that one's picture (`schemas/characters.py`). A sound, `track`, is laid below all of it, from `track_start`
     (seconds) on, `track_volume` loud (1: as it is), and fades in and out within `track_fade` seconds.
 
     Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that

@@ -7,13 +7,13 @@ from pathlib import PurePath
 from typing import Any
 
 from backend.errors import RequestError, short
+from backend.schemas.characters import check_figures, references_for
 from backend.schemas.clip import trim_of
 from backend.schemas.control import extends, is_whole
-from backend.schemas.figures import check_figures, references_for
 from backend.schemas.geometry import nearest_frame_counts
 from backend.schemas.numbers import check_size
+from backend.schemas.prompts import MAX_CHARACTERS
 from backend.schemas.settings import FIELDS, Settings, Shot, VideoSettings
-from backend.schemas.texts import MAX_CHARACTERS
 from presets import Preset
 
 MAX_SHOTS = 24

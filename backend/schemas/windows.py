@@ -13,8 +13,8 @@ from backend.errors import RequestError
 from backend.schemas.cfg_zero import still_steps
 from backend.schemas.geometry import Geometry, latent_frames
 from backend.schemas.mag_cache import REUSED_COST, goes_on, reused_steps
+from backend.schemas.progressive import COST, first_size, relative_costs
 from backend.schemas.settings import VideoSettings
-from backend.schemas.two_sizes import COST, first_size, relative_costs
 from presets import Preset
 
 

@@ -27,8 +27,8 @@ from backend.pipeline.warm_up import calls
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compilation, Compiler, Program
+from backend.schemas.progressive import at_step
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.two_sizes import at_step
 from backend.schemas.worker import AXES
 from backend.tpu_analysis.hlo_cost import predict
 from backend.tpu_analysis.kernels_cost import KernelCost

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.schemas.cues import Cue
 from backend.schemas.events import Event, Interrupted, Step, Upscaling
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Keeping, WorkerView

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.host_memory import free_memory
-from backend.schemas.cues import Cue
 from backend.schemas.events import Event, Interrupted
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.worker_pool.transports import LINKS, Link

@@ -13,8 +13,8 @@ from dataclasses import replace
 from backend.errors import KernelRefused, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
 from backend.pipeline.live_events import until
-from backend.schemas.cues import Cue
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import example_request, find_preset
 from backend.workers.channel import Channel
 from backend.workers.exit_reasons import DEVICE_LOST

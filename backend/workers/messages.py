@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from backend.schemas import events
-from backend.schemas.cues import Cue
 from backend.schemas.events import Event
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import Keeping, WorkerFacts, WorkerStatus
 

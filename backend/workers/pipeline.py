@@ -7,8 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from backend.schemas.cues import Cue
 from backend.schemas.events import Event, Proposal
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import Device, HostPlace, KeptModel, UnusedAccelerator
 from backend.settings import from_environment

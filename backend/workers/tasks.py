@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.schemas.cues import Cue
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 
 

@@ -30,8 +30,8 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
-from backend.schemas.cues import Cue
 from backend.schemas.events import Block, Finished
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from presets import Preset, load_preset
 from tests.backend.models.causal_wan.plain_actions import PlainActions, plain_velocity, random_weights

@@ -16,7 +16,7 @@ from backend.media.driving_video import DrivingClip
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
-from backend.schemas.drive import segments_of
+from backend.schemas.driving_video import segments_of
 from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.clip_files import run_ffmpeg

@@ -28,9 +28,9 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
-from backend.schemas.cues import Cue
 from backend.schemas.events import Block, Cancelled, Event, Finished
 from backend.schemas.live import frame_name
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.backend.models.causal_wan.masked import masked_velocity

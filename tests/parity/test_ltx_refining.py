@@ -23,8 +23,8 @@ from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
 from backend.schemas.events import Cancelled, Finished, Step
+from backend.schemas.progressive import REFINING_LEVELS, first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import REFINING_LEVELS, first_size
 from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
 from tests.parity.tiny_ltx import (

@@ -17,8 +17,8 @@ from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.stage_files import read_conditions
 from backend.schemas.events import Cancelled, Finished, Step
+from backend.schemas.progressive import small_steps
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import small_steps
 from tests.kept import kept
 from tests.parity.tiny_runs import Tiny, finished, latents_of
 from tests.parity.two_sizes import SPECTRUM, given_spectrum, progressive, reference

@@ -11,8 +11,8 @@ import scipy.fft
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
+from backend.schemas.progressive import first_size, small_steps
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import first_size, small_steps
 
 SPECTRUM = (2.0, 1.5)  # by which some steps are small, and some not, at the sizes of tiny checkpoints
 

@@ -1,4 +1,4 @@
-// Which figures a prompt names. Names are found as `backend/schemas/figures.py` finds them.
+// Which figures a prompt names. Names are found as `backend/schemas/characters.py` finds them.
 
 /** @typedef {{path: string, url: string, name?: string}} Picture */
 /** @typedef {{name: string, image: Picture | null}} Figure */

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import RequestError
-from backend.schemas.figures import read_figures
+from backend.schemas.characters import read_figures
 from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.schemas.shots import FILES, read_shots

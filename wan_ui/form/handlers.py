@@ -10,7 +10,7 @@ import gradio as gr
 
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import Opening
-from backend.schemas.guided_steps import first_steps, share_of
+from backend.schemas.guidance_steps import first_steps, share_of
 from backend.schemas.shots import is_made
 from presets import load_preset
 from presets.loader import Task

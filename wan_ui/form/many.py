@@ -12,8 +12,8 @@ import gradio as gr
 from backend.engine.estimate import Estimate
 from backend.errors import StudioError
 from backend.media.sandbox import Steps
+from backend.schemas.batch_table import LONGEST_TABLE, read_table, requests_of
 from backend.schemas.request import GenerationRequest
-from backend.schemas.table import LONGEST_TABLE, read_table, requests_of
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import RAW, Updates, Values
 from wan_ui.components.field_errors import note_html, sentence

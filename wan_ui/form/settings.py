@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.schemas.guided_steps import OFFERED, count_first
+from backend.schemas.guidance_steps import OFFERED, count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset

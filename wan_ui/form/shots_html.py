@@ -3,7 +3,7 @@
 import json
 from html import escape
 
-from backend.schemas.figures import MAX_NAME
+from backend.schemas.characters import MAX_NAME
 from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from backend.schemas.figures import MAX_FIGURES
+from backend.schemas.characters import MAX_FIGURES
 
 MOST_DATA_URLS = 8 + MAX_FIGURES
 _LONG = 10_000  # bytes: shorter data URLs stay where they are

@@ -19,7 +19,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
-from backend.schemas.figures import MAX_FIGURES
+from backend.schemas.characters import MAX_FIGURES
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from wan_ui.gateway.json_body import parsed
 from wan_ui.gateway.limits import JSON_BYTES

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from backend.engine.job import Job
 from backend.errors import RequestError
 from backend.schemas.events import Proposal, VideoResult
-from backend.schemas.guided_steps import count_first
+from backend.schemas.guidance_steps import count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import is_made
 from backend.schemas.upscaling import FOREIGN, upscaler_of

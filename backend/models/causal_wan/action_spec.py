@@ -21,7 +21,7 @@ from backend.models.common.parts import channels_refusal, check_classes, check_p
 from backend.models.common.spec import Face
 from backend.models.spec import Configs, refusal
 from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, flops_of, scales
-from backend.schemas.cues import AND
+from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
 
 PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's, before and after it was renamed

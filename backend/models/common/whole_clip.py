@@ -30,8 +30,8 @@ from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, Work
 from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
 from backend.schemas.cfg_zero import still_steps
+from backend.schemas.progressive import first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import first_size
 from backend.schemas.windows import step_geometry
 from backend.weights.host_offload import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks

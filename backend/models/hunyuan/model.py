@@ -33,8 +33,8 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
+from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import HALF
 from backend.weights.host_offload import on_devices
 
 SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon

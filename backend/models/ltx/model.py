@@ -39,10 +39,10 @@ from backend.runtime.work import Call, Effect, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, start
-from backend.schemas.appended import Appended
+from backend.schemas.extension import Appended
+from backend.schemas.progressive import HALF, first_size, small_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart, hears_clip
-from backend.schemas.two_sizes import HALF, first_size, small_steps
 from backend.weights.host_offload import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 

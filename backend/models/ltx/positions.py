@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryPosEmbed, LTX2VideoTransformer3DModel
 
-from backend.schemas.appended import Appended
+from backend.schemas.extension import Appended
 
 Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
 """Cosine and sine [S, H * D / 2], float32, of the first half of each head's channels with the second."""

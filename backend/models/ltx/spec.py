@@ -9,7 +9,7 @@ from backend.chips import StepFlops
 from backend.models.common.parts import channels_refusal, check_classes, check_parts, renamed, width_of
 from backend.models.common.spec import Face
 from backend.models.spec import Configs, Kind, Need, refusal
-from backend.schemas.appended import Appended
+from backend.schemas.extension import Appended
 from backend.schemas.settings import VideoSettings
 
 TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length

@@ -32,7 +32,7 @@ from backend.models.ltx.positions import Places, places_of
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
-from backend.schemas.appended import Appended
+from backend.schemas.extension import Appended
 from backend.weights.stacked import StackedWeights
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint

@@ -41,8 +41,8 @@ from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import PlannedStep
 from backend.schemas.geometry import latent_frames
+from backend.schemas.progressive import HALF, first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.two_sizes import HALF, first_size
 from backend.weights.host_offload import on_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights

@@ -30,7 +30,7 @@ from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
-from backend.schemas.drive import segments_of, words_of_clip
+from backend.schemas.driving_video import segments_of, words_of_clip
 from backend.schemas.request import GenerationRequest
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights

@@ -25,7 +25,7 @@ from backend.models.wan_animate.segments import PICTURE, SegmentLane, SegmentMod
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
-from backend.schemas.drive import segments_of
+from backend.schemas.driving_video import segments_of
 from backend.schemas.request import GenerationRequest
 
 POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"

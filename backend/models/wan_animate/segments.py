@@ -27,7 +27,7 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
 from backend.sampling.plan import PlannedStep
 from backend.sampling.solvers import SamplerState, StepInputs
-from backend.schemas.drive import OVERLAP, segments_of
+from backend.schemas.driving_video import OVERLAP, segments_of
 from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import step_geometry
 

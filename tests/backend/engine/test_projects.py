@@ -12,11 +12,11 @@ from backend.engine.job import Selection
 from backend.engine.projects import MOST_TAGS, Project
 from backend.errors import RequestError
 from backend.media.project_archive import FORMAT, MANIFEST
-from backend.schemas.figures import MAX_FIGURES
+from backend.schemas.characters import MAX_FIGURES
+from backend.schemas.prompts import CHARACTERS_PER_TOKEN
 from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest
 from backend.schemas.settings import SETTINGS
 from backend.schemas.shots import MAX_SHOTS
-from backend.schemas.texts import CHARACTERS_PER_TOKEN
 from presets import list_presets, load_preset
 from tests.backend.conftest import all_events, request
 from tests.clip_files import counting_clip, run_ffmpeg

@@ -12,9 +12,9 @@ from backend.pipeline.generate import generate
 from backend.pipeline.live import live
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.schemas.cues import Cue
 from backend.schemas.events import Block, Cancelled, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 

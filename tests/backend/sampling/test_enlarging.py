@@ -7,8 +7,8 @@ import scipy.fft
 from backend.sampling.enlarging import at_size, enlarged
 from backend.sampling.plan import plan_of
 from backend.sampling.solvers import make_schedule, rewound, schedule_of, start, step_inputs, take_guided_step
+from backend.schemas.progressive import small_steps
 from backend.schemas.request import example_request
-from backend.schemas.two_sizes import small_steps
 from presets import load_preset
 
 RNG = np.random.default_rng(3)

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from backend.schemas.cues import Cue
 from backend.schemas.events import Step
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus
 from backend.workers.messages import (
     Alive,

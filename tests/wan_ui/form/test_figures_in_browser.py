@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from tests.backend.schemas.test_figures import NAMED, NAMES
+from tests.backend.schemas.test_characters import NAMED, NAMES
 from tests.wan_ui.conftest import _serving, _studio
 from tests.wan_ui.form.test_storyboard_in_browser import begin, choose, film, generated, state, until_made
 from tests.wan_ui.steps import again, until

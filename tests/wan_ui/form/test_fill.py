@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.cues import Cue
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job, a_request

@@ -6,7 +6,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from backend.schemas.cues import Cue
+from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Figure, Setting, Shot
 from presets import LoraChoice, load_preset

@@ -8,7 +8,7 @@ import pytest
 from backend.errors import RequestError
 from backend.sampling.plan import plan_of
 from backend.sampling.solvers import make_schedule
-from backend.schemas.guided_steps import count_first
+from backend.schemas.guidance_steps import count_first
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from presets import list_presets, load_preset

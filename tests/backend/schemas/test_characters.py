@@ -3,7 +3,7 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.figures import figures_in, read_figures
+from backend.schemas.characters import figures_in, read_figures
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Figure
 from backend.schemas.shape import Shape

@@ -4,9 +4,9 @@ import pytest
 
 from backend.errors import RequestError
 from backend.sampling.solvers import schedule_of
-from backend.schemas.appended import Appended
 from backend.schemas.clip import Part
 from backend.schemas.control import check_control, is_controlled
+from backend.schemas.extension import Appended
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from presets import load_preset

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from backend.errors import RequestError
+from backend.schemas.prompts import check_text
 from backend.schemas.settings import Cue, VideoSettings
-from backend.schemas.texts import check_text
 from presets import Preset
 
 AND = "+"  # between actions that are done together

@@ -3,8 +3,8 @@
 import pytest
 
 from backend.errors import RequestError
+from backend.schemas.batch_table import LONGEST_TABLE, MOST_ROWS, read_table, requests_of
 from backend.schemas.request import GenerationRequest
-from backend.schemas.table import LONGEST_TABLE, MOST_ROWS, read_table, requests_of
 from presets import load_preset
 
 BASE = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="base", seed=7, steps=10)

@@ -7,8 +7,8 @@ import math
 
 from backend.errors import RequestError
 from backend.schemas.clip import check_trim
+from backend.schemas.prompts import check_text
 from backend.schemas.settings import VideoSettings, find_preset
-from backend.schemas.texts import check_text
 from presets import Preset
 
 OVERLAP = 1  # pixel frames with which a segment begins, those that the one before ended with

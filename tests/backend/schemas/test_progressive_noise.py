@@ -7,10 +7,10 @@ import pytest
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
-from backend.schemas.progressive import full_size_level
+from backend.schemas.progressive import at_step, first_size, relative_costs, small_steps
+from backend.schemas.progressive_noise import full_size_level
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.shape import Shape
-from backend.schemas.two_sizes import at_step, first_size, relative_costs, small_steps
 from backend.schemas.windows import equal_tokens
 from backend.schemas.worker import Device
 from presets import list_presets, load_preset

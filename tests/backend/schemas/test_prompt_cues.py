@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.pipeline.prompt_schedule import Script, conditions_of, without
-from backend.schemas.cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.prompt_cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets, load_preset
 

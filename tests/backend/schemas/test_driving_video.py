@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.schemas.clip import Part
-from backend.schemas.drive import driven_size, num_segments, segments_of, words_of_clip
+from backend.schemas.driving_video import driven_size, num_segments, segments_of, words_of_clip
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.shots import shot_request
