@@ -1,7 +1,7 @@
 """A worker on a node of the cluster: runs the same worker process as one machine does, and hands on messages and files.
 
 An instance of `NodeWorker` is a Ray actor on that node, the first host of its slice; a `NodeMember` is one on each other host, if
-the slice has several. Neither imports Ray: `backend.cluster.machines` makes them actors.
+the slice has several. Neither imports Ray: `backend.cluster.nodes` makes them actors.
 """
 
 import shutil

@@ -12,7 +12,7 @@ from typing import Any
 from backend.catalog.models import Models, sources_of
 from backend.catalog.weights_here import check_here, has_weights
 from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
-from backend.cluster.machines import Cluster
+from backend.cluster.nodes import Cluster
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.dispatcher import Dispatcher, waiting_entry

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from backend.cluster.link import ClusterLink
+from backend.cluster.transport import ClusterLink
 from backend.multihost.transport import SliceLink
 from backend.workers.messages import Message
 from backend.workers.process import WorkerPlan, WorkerProcess

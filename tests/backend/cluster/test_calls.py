@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from backend.cluster.calls import Calls, Disconnected
-from backend.cluster.link import ClusterLink
-from backend.cluster.machines import Cluster
+from backend.cluster.nodes import Cluster
+from backend.cluster.transport import ClusterLink
 from backend.settings import from_environment
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import wait_for
@@ -84,7 +84,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def cluster(ray, monkeypatch):
-    monkeypatch.setattr("backend.cluster.machines._connect", lambda address: None)
+    monkeypatch.setattr("backend.cluster.nodes._connect", lambda address: None)
     return Cluster("somewhere:1")
 
 
@@ -105,7 +105,7 @@ def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster
 
 
 def test_without_an_answer_of_ray_the_connection_stays(ray, cluster, monkeypatch, caplog):
-    monkeypatch.setattr("backend.cluster.machines._DISCONNECT_SECONDS", 0.05)
+    monkeypatch.setattr("backend.cluster.nodes._DISCONNECT_SECONDS", 0.05)
     with cluster._calls.counted():
         cluster.disconnect()
     assert not ray.is_down and "given back when this process ends" in caplog.text

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from backend.cluster import machines
-from backend.cluster.machines import Cluster, Host, berths
+from backend.cluster import nodes
+from backend.cluster.nodes import Cluster, Host, berths
 from backend.errors import RequestError, StudioError
 
 
@@ -20,9 +20,9 @@ def node(name: str, *, alive: bool = True, labels: dict | None = None, **resourc
 def host(name: str, slice_name: str, number: int, topology: str = "2x4", chips: int = 4) -> dict:
     """A host of a TPU slice."""
     labels = {
-        machines.SLICE_LABEL: slice_name,
-        machines.TOPOLOGY_LABEL: topology,
-        machines.HOST_LABEL: str(number),
+        nodes.SLICE_LABEL: slice_name,
+        nodes.TOPOLOGY_LABEL: topology,
+        nodes.HOST_LABEL: str(number),
     }
     head = {"TPU_v6e_8_head": 1} if number == 0 else {}
     return node(name, labels=labels, CPU=8, TPU=chips, **head)
@@ -67,7 +67,7 @@ def test_what_is_no_address_is_refused(address):
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setattr(machines, "find_spec", lambda name: None)
+    monkeypatch.setattr(nodes, "find_spec", lambda name: None)
     with pytest.raises(StudioError, match="pip install -r requirements-cluster.txt") as caught:
         Cluster("head:6379")
     assert not isinstance(caught.value, RequestError)
