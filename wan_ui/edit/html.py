@@ -9,8 +9,8 @@ from backend.schemas.clip import ROUNDING, STRENGTH
 from backend.schemas.control import extends, is_controlled, sees_beside
 from presets import Preset, list_presets
 from wan_ui.edit.clip import THUMBNAILS
-from wan_ui.edit.ways import WAYS, scales_of, ways_of
-from wan_ui.edit.ways_html import below_clip, below_timeline, besides, canvas, drive_prompt, menu, references, scale
+from wan_ui.edit.modes import WAYS, scales_of, ways_of
+from wan_ui.edit.modes_html import below_clip, below_timeline, besides, canvas, drive_prompt, menu, references, scale
 from wan_ui.form.left_out import setting_words
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY

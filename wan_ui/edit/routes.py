@@ -19,7 +19,7 @@ from backend.schemas.finished import larger_clip
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
-from wan_ui.edit.ways import fields_of
+from wan_ui.edit.modes import fields_of
 from wan_ui.form.estimate import estimate_html
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload, known_as

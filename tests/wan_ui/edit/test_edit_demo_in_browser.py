@@ -67,7 +67,7 @@ def middle(frame: np.ndarray) -> float:
     return float(np.nonzero(lit)[1].mean()) / frame.shape[1]
 
 
-@pytest.mark.slow  # the demo model goes on after a clip in test_ways_in_browser.py, and a clip made anew is diffusers' in tests/parity
+@pytest.mark.slow  # the demo model goes on after a clip in test_modes_in_browser.py, and a clip made anew is diffusers' in tests/parity
 def test_the_disc_becomes_blue_where_it_was_and_the_same_again_has_the_same_pixels(visit, clip, tmp_path):
     page = visit()
     open_edit(page)

@@ -235,7 +235,7 @@ def test_one_can_be_stopped_and_one_waits_without_a_pencil(visit, close_gate, cl
     page.locator('.stage[data-phase="cancelled"]').wait_for()
 
 
-@pytest.mark.slow  # a phone draws key frames in test_ways_in_browser.py
+@pytest.mark.slow  # a phone draws key frames in test_modes_in_browser.py
 def test_on_a_phone_a_video_taken_as_clip_brings_its_form_into_sight(visit):
     page = visit(width=390, height=844)
     made(page, "a red circle")

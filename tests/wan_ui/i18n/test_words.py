@@ -9,7 +9,7 @@ from backend.engine.job import JobState
 from backend.schemas.settings import FIELDS, Extend
 from backend.schemas.worker import WorkerState
 from presets import list_presets
-from wan_ui.edit.ways import WAYS
+from wan_ui.edit.modes import WAYS
 from wan_ui.form.settings import settings_of
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH, Texts

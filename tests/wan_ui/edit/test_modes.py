@@ -21,7 +21,7 @@ from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
 from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.ways import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
+from wan_ui.edit.modes import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.left_out import left_out, setting_words
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH

@@ -11,7 +11,7 @@ from backend.schemas.control import OVERLAPS
 from presets import Preset
 from wan_ui.components.buttons import quiet_button
 from wan_ui.components.icons import icon
-from wan_ui.edit.ways import WAYS, WITH_CLIPS_SOUND, ways_of
+from wan_ui.edit.modes import WAYS, WITH_CLIPS_SOUND, ways_of
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 
