@@ -15,7 +15,7 @@ from backend.engine.job import Selection
 from backend.media.video import read_request
 from backend.schemas.events import Failed, Finished, Step
 from tests.backend.conftest import all_events
-from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.form.load_settings import read_settings, settings_code
 from wan_ui.form.own_presets import checked_settings, own_presets_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import media_url

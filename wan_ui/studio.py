@@ -15,8 +15,8 @@ from backend.prompt_rewriting.helper import Helper
 from wan_ui.components.buttons import build_act
 from wan_ui.components.events import EACH, LAST, RAW, Listener
 from wan_ui.components.toast import build_message
+from wan_ui.form.batch import ManyHandlers
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
-from wan_ui.form.many import ManyHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.gateway.access import Access

@@ -2,8 +2,8 @@
 Opens no file.
 
 A name is found whatever its letters' case, as a whole word or words; in writing without blanks between words, such as Chinese,
-wherever it stands. Of names within one another the longest counts: "the dog" is not also "dog". `wan_ui/form/film_figures.js`
-finds names in the same way, for the timeline.
+wherever it stands. Of names within one another the longest counts: "the dog" is not also "dog".
+`wan_ui/form/storyboard_characters.js` finds names in the same way, for the timeline.
 """
 
 import unicodedata

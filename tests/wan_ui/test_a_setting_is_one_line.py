@@ -19,8 +19,8 @@ from backend.media.mp4 import read_comment
 from backend.settings import PROJECT_FOLDER
 from tests.many_devices import without_quick
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.form.test_fill_in_browser import drop
 from tests.wan_ui.form.test_four_steps_in_browser import kept_settings, put
+from tests.wan_ui.form.test_load_settings_in_browser import drop
 from tests.wan_ui.routes.test_api import wanted
 from tests.wan_ui.steps import made, rest, until
 

@@ -3,7 +3,7 @@
 
 import { followLeader, showHeard, startCompare, startCompared } from '../compare/compare.js';
 import { startEdit } from '../edit/edit.js';
-import { startFilm, startFilmFigures, startFilmSent } from '../form/film.js';
+import { startFilm, startFilmFigures, startFilmSent } from '../form/storyboard.js';
 import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
 import { recordingChanged, startRecording } from '../form/recording.js';
 import { form, startTyped } from '../form/typed.js';

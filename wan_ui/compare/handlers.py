@@ -16,9 +16,9 @@ from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, grid, variations, v
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.components.toast import Message
-from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import left_out, setting_label
+from wan_ui.form.load_settings import FillHandlers
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import view_of
 from wan_ui.services.panel import Acts, Panel

@@ -23,8 +23,8 @@ from wan_ui.components.toast import Message
 from wan_ui.edit.clip import described
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import kept_settings, shown_settings, way_of, ways_of
-from wan_ui.form.fill import proposed_size
 from wan_ui.form.left_out import left_out
+from wan_ui.form.load_settings import proposed_size
 from wan_ui.form.loras import lora_lines
 from wan_ui.gateway.uploads import known_as, to_cache
 from wan_ui.services.caller import Visit

@@ -16,11 +16,11 @@ from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.components.field_errors import PLACES, Place, note_html, sentence
+from wan_ui.form.batch import file_html
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
-from wan_ui.form.fill import FillHandlers
 from wan_ui.form.form import Form, parse_size
-from wan_ui.form.many import file_html
+from wan_ui.form.load_settings import FillHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts

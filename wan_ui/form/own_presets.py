@@ -18,9 +18,9 @@ from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
 from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, starts
 from wan_ui.components.toast import Message
-from wan_ui.form.fill import FillHandlers, settings_code
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
+from wan_ui.form.load_settings import FillHandlers, settings_code
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk

@@ -6,8 +6,8 @@ Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`, and t
 import gradio as gr
 
 from presets import Preset, list_presets
+from wan_ui.form.batch import build_many
 from wan_ui.form.form import Actions, Form
-from wan_ui.form.many import build_many
 from wan_ui.form.own_presets import build_own_presets
 from wan_ui.form.own_sound import build_sound_panel
 from wan_ui.form.picture import ImagePanel, build_image_panel

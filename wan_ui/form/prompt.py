@@ -60,7 +60,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
 
 def history_html(prompts: list[str], texts: Texts) -> str:
     """The visitor's earlier prompts behind one small button; a click puts one into the prompt. Beside it the button that shows or
-    hides the table of many videos (`form/many.py`)."""
+    hides the table of many videos (`form/batch.py`)."""
     rows = "".join(
         f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
         for prompt in prompts

@@ -1,4 +1,4 @@
-"""The timeline as HTML: its frame, in the visitor's language; the blocks are drawn by `film.js`."""
+"""The timeline as HTML: its frame, in the visitor's language; the blocks are drawn by `storyboard.js`."""
 
 import json
 from html import escape
@@ -92,7 +92,8 @@ def _detail(texts: Texts) -> str:
 
 
 def _figures(texts: Texts) -> str:
-    """The list of figures, which `film_figures.js` fills; a row is a picture, which a press replaces, a name and the shots."""
+    """The list of figures, which `storyboard_characters.js` fills; a row is a picture, which a press replaces, a name and the
+    shots."""
     name, picture = escape(texts.figure_name), escape(texts.figure_picture)
     return (
         f'<fieldset class="film-figures"><legend>{escape(texts.figures)}</legend><p class="hint wide"></p><ul class="wide"></ul>'

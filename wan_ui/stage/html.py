@@ -288,7 +288,7 @@ def go_on_button(job: Job, texts: Texts) -> str:
 
 
 def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
-    """Puts the video on the storyboard's timeline as a shot that is made; `film.js` reads what it says."""
+    """Puts the video on the storyboard's timeline as a shot that is made; `storyboard.js` reads what it says."""
     shot = {"job": job.id, "frames": result.num_frames, "fps": result.fps, "first": 0, "prompt": job.request.prompt}
     shot |= {"video": media_url(job, result.path), "poster": media_url(job, POSTER)}
     return (

@@ -16,8 +16,8 @@ from wan_ui.compare.variations import SAME_FOR_MODELS
 from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.modes import kept_settings, shown_settings
-from wan_ui.form.fill import FillHandlers
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, left_out, setting_label
+from wan_ui.form.load_settings import FillHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES

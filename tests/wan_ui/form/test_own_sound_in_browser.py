@@ -8,7 +8,7 @@ import pytest
 from backend.media.sound import Sound, read_sound
 from presets import load_preset
 from tests.wan_ui.conftest import _serving, _studio
-from tests.wan_ui.form.test_fill_in_browser import drop
+from tests.wan_ui.form.test_load_settings_in_browser import drop
 from tests.wan_ui.steps import made, ready
 from wan_ui.i18n.english import ENGLISH
 

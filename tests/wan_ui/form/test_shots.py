@@ -13,7 +13,7 @@ from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft
 from wan_ui.components.field_errors import place_of
 from wan_ui.components.progress import StageView, advance, progress_words
-from wan_ui.form.fill import read_settings, settings_code
+from wan_ui.form.load_settings import read_settings, settings_code
 from wan_ui.form.shots import ShotsPanel, at_rate, figures_of, film_of, read_film, sent_html
 from wan_ui.form.shots_html import editor_html
 from wan_ui.i18n.chinese import CHINESE

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { namedFigures } from '../../../wan_ui/form/figure_names.js';
+import { namedFigures } from '../../../wan_ui/form/character_names.js';
 
 const named = (prompt, ...names) =>
   namedFigures(

@@ -3,10 +3,10 @@
 import { find, on } from '../components/dom.js';
 import { addressOf, createTalk } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { createDetail } from './film_detail.js';
-import { createFigures } from './film_figures.js';
-import { createMade } from './film_made.js';
-import { startFilmPlayer } from './film_play.js';
+import { createDetail } from './storyboard_detail.js';
+import { createFigures } from './storyboard_characters.js';
+import { createMade } from './storyboard_made.js';
+import { startFilmPlayer } from './storyboard_play.js';
 import {
   fadeOf,
   filmText,
@@ -18,17 +18,17 @@ import {
   secondsOf,
   shotsToMake,
   USUAL_SECONDS,
-} from './film_shots.js';
-import { createTrack } from './film_track.js';
+} from './storyboard_shots.js';
+import { createTrack } from './storyboard_track.js';
 
 const KEPT = 'studio-film';
 
-/** @typedef {import('./film_shots.js').Shot} Shot */
-/** @typedef {import('./film_shots.js').Made} Made */
-/** @typedef {import('./film_made.js').SentJob} SentJob */
+/** @typedef {import('./storyboard_shots.js').Shot} Shot */
+/** @typedef {import('./storyboard_shots.js').Made} Made */
+/** @typedef {import('./storyboard_made.js').SentJob} SentJob */
 /**
  * `chosen` is a shot's id; `jobs` are those that the shots were sent to.
- * @typedef {import('./film_shots.js').Film & {isOn: boolean, chosen: string | null, jobs: SentJob[]}} State
+ * @typedef {import('./storyboard_shots.js').Film & {isOn: boolean, chosen: string | null, jobs: SentJob[]}} State
  */
 
 const newId = () => Math.random().toString(36).slice(2, 10).padEnd(8, '0');

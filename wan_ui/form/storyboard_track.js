@@ -3,14 +3,14 @@ import { capture, fieldValue, filesOf, get, on, onRelease } from '../components/
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
 import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
-import { secondsOf, startTimes, totalSeconds, trackVolume } from './film_shots.js';
+import { secondsOf, startTimes, totalSeconds, trackVolume } from './storyboard_shots.js';
 import { leftOf, timeAt } from './timeline.js';
 
 const PEAKS = 1200;
 const MOST_BYTES = 60_000_000;
 const HEIGHT = 44; // pixels
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
 export const createTrack = (talk, { film, change, draw }) => {
   const { element, words, note, upload, one } = talk;
   /** @type {Float32Array | null} */

@@ -2,11 +2,11 @@
 // players take turns, so that the next shot is loaded when it starts.
 import { fieldValue, findAll, get, on, play as playMedia } from '../components/dom.js';
 import { clamp } from '../components/text.js';
-import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from './film_shots.js';
+import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from './storyboard_shots.js';
 
 /** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./film_shots.js').Film} film */
+/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_shots.js').Film} film */
 export const startFilmPlayer = ({ element, words, one }, film) => {
   /** @type {Part[]} */
   let parts = [];

@@ -13,7 +13,7 @@ import {
   startTimes,
   totalSeconds,
   trackVolume,
-} from '../../../wan_ui/form/film_shots.js';
+} from '../../../wan_ui/form/storyboard_shots.js';
 
 let number = 0;
 const shot = given => ({

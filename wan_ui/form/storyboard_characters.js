@@ -2,16 +2,16 @@
 import { fieldValue, filesOf, get, input as getInput, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { namedFigures, plainName } from './figure_names.js';
+import { namedFigures, plainName } from './character_names.js';
 
 const MOST = 8;
 const NAME = /^[\p{L} ]{1,40}$/u;
 const PROJECT_MILLISECONDS = 1000; // until another project's figures are asked for
 
-/** @typedef {import('./figure_names.js').Figure} Figure */
+/** @typedef {import('./character_names.js').Figure} Figure */
 /** @typedef {{name: string, path: string}} Offer */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
 export const createFigures = (talk, { film, change, mostFigures }) => {
   const { element, words, one, upload } = talk;
   /** Figures of the project's earlier storyboards. @type {Offer[]} */

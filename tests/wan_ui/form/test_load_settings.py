@@ -12,7 +12,7 @@ from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.components.toast import Message
-from wan_ui.form.fill import FillHandlers, read_settings, settings_code
+from wan_ui.form.load_settings import FillHandlers, read_settings, settings_code
 from wan_ui.form.loras import lora_lines, read_loras
 from wan_ui.form.own_presets import checked_settings, settings_of_form
 from wan_ui.form.settings import settings_of

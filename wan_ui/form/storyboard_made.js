@@ -1,5 +1,5 @@
 // Which shots are made: the server is asked about the jobs that the shots were sent to, until these have ended.
-import { endMark, isKept, keptRecipe, placeOf, recipeOf } from './film_shots.js';
+import { endMark, isKept, keptRecipe, placeOf, recipeOf } from './storyboard_shots.js';
 
 const EVERY_MILLISECONDS = 1500;
 
@@ -9,7 +9,7 @@ const EVERY_MILLISECONDS = 1500;
  * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
  */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./film_detail.js').Editing} editing */
+/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
 export const createMade = ({ element }, { film, change }) => {
   let timer = 0;
 

@@ -2,15 +2,15 @@
 import { fieldValue, filesOf, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
-import { continues, endSeconds, isFirst, isKept, keptRecipe, placeOf, startSeconds, USUAL_SECONDS } from './film_shots.js';
+import { continues, endSeconds, isFirst, isKept, keptRecipe, placeOf, startSeconds, USUAL_SECONDS } from './storyboard_shots.js';
 
 const MOST_FADE = 2; // seconds
 
-/** @typedef {import('./film_shots.js').Shot} Shot */
+/** @typedef {import('./storyboard_shots.js').Shot} Shot */
 /**
  * What the parts of the timeline can do with it.
  * @typedef {object} Editing
- * @property {import('./film.js').State} film
+ * @property {import('./storyboard.js').State} film
  * @property {() => void} change
  * @property {() => void} draw
  * @property {(at: number, given: Partial<Shot>) => void} insert

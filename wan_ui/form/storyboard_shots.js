@@ -2,12 +2,12 @@
 //
 // A shot that was made has in `made` the job of its video and the `recipe` that it was made by. Its video is kept as long as that is
 // the shot's recipe, and the shot continues from the same end of the same video.
-import { namedFigures, plainName } from './figure_names.js';
+import { namedFigures, plainName } from './character_names.js';
 
 export const USUAL_SECONDS = 2; // drawn for a shot whose length is the form's
 
-/** @typedef {import('./figure_names.js').Figure} Figure */
-/** @typedef {import('./figure_names.js').Picture} Picture */
+/** @typedef {import('./character_names.js').Figure} Figure */
+/** @typedef {import('./character_names.js').Picture} Picture */
 /**
  * The video of a shot. `kept`: the visitor keeps it, whatever it was made by; its recipe is then a pair with the prompt.
  * @typedef {object} Made
