@@ -65,7 +65,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from backend.engine.engine import Engine
     from backend.prompt_rewriting.choice import helper_of
     from backend.settings import drop_gradio_ports, from_environment
-    from wan_ui.heap import share_one_heap
+    from wan_ui.malloc_arenas import share_one_heap
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine

@@ -126,7 +126,7 @@ def serve(arguments: argparse.Namespace) -> None:
     from backend.engine.engine import Engine
     from backend.shares import Share
     from wan_ui.gradio_fixes import import_gradio
-    from wan_ui.heap import share_one_heap
+    from wan_ui.malloc_arenas import share_one_heap
 
     share_one_heap()
     import_gradio()

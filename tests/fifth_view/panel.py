@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates, Values
 from wan_ui.form.form import Form
-from wan_ui.queue.reading import queue_of
+from wan_ui.queue.queue_query import queue_of
 from wan_ui.services.caller import Visit
 from wan_ui.services.panel import Panel
 from wan_ui.services.studio_context import Desk

@@ -9,7 +9,7 @@ from pathlib import Path
 from backend.engine.engine import Engine
 from presets import Preset
 from wan_ui.gradio_fixes import import_gradio
-from wan_ui.heap import share_one_heap
+from wan_ui.malloc_arenas import share_one_heap
 
 HELPER = """
 import json, sys, time

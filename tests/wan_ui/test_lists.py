@@ -19,7 +19,7 @@ from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.library.handlers import LibraryHandlers
-from wan_ui.queue.reading import queue_now
+from wan_ui.queue.queue_query import queue_now
 from wan_ui.routes.changes import _look
 from wan_ui.routes.videos import Videos
 from wan_ui.services.caller import Visit

@@ -21,7 +21,7 @@ from wan_ui.gateway.visitors import owner_of
 from wan_ui.header import status_html
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import queue_html
-from wan_ui.queue.reading import queue_of
+from wan_ui.queue.queue_query import queue_of
 from wan_ui.routes.metrics import health_route, metrics_text
 from wan_ui.services.caller import Visit
 from wan_ui.services.studio_context import Desk

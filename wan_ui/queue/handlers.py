@@ -14,7 +14,7 @@ from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
 from wan_ui.i18n.english import Texts
-from wan_ui.queue.reading import queue_now
+from wan_ui.queue.queue_query import queue_now
 from wan_ui.services.caller import Visit
 from wan_ui.services.sandbox_calls import opens_files
 from wan_ui.services.studio_context import Desk

@@ -22,7 +22,7 @@ from backend.schemas.worker import WorkerView
 from wan_ui.components.events import at_moment, moment
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
-from wan_ui.queue.reading import queue_of
+from wan_ui.queue.queue_query import queue_of
 from wan_ui.services.caller import Visit
 from wan_ui.services.change_notifier import changes
 from wan_ui.services.shared_work import SharedWork

@@ -24,7 +24,7 @@ from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
-from wan_ui.queue.reading import queue_now
+from wan_ui.queue.queue_query import queue_now
 from wan_ui.services.caller import Visit
 from wan_ui.services.job_followers import follow, placed
 from wan_ui.services.panel import Panel

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.clock import is_within
-from wan_ui.queue import reading
-from wan_ui.queue.reading import Lines
+from wan_ui.queue import queue_query
+from wan_ui.queue.queue_query import Lines
 
 READ_SECONDS = 0.05
 
@@ -27,7 +27,7 @@ def desk(monkeypatch):
         time.sleep(READ_SECONDS)
         return now.last
 
-    monkeypatch.setattr(reading, "_line_of", read)
+    monkeypatch.setattr(queue_query, "_line_of", read)
     return SimpleNamespace(engine=SimpleNamespace(changes=change), now=now)
 
 
@@ -35,7 +35,7 @@ def test_a_long_line_takes_a_fifth_of_the_time_at_most(desk):
     lines, began = Lines(), time.monotonic()
     for _ in range(4):
         lines.now(desk)
-    assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + reading.REST)
+    assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + queue_query.REST)
 
 
 def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(desk):

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, threading
-from wan_ui.heap import share_one_heap
+from wan_ui.malloc_arenas import share_one_heap
 {call}
 held, kept = [threading.Event(), threading.Event()], []
 def work():
