@@ -6,10 +6,10 @@ say nothing and a thousand streams, invented visitors and wrong passwords. Print
 soon as it is measured, and the seconds since the start. Exit code 1 if a bound is broken. `--project DIR` measures another
 checkout of the studio, `--only TEXT` the hostile requests whose names contain the text.
 
-Bounds: one request takes at most 2 s and 300 MB, or, if a file is to be opened that nobody can open in two seconds, what the cage
-allows; while fifty of one kind run at once `/healthz`, the page and another visitor's picture take at most 1 s at the 99th
-percentile, and the server, with all that it has started but the workers, stays below 700 MB; memory after a second round of all
-kinds is what it was after the first; one address fills neither the queue nor the disk, and invented visitors leave places for
+Bounds: one request takes at most 2 s and 300 MB, or, if a file is to be opened that nobody can open in two seconds, what the
+sandbox allows; while fifty of one kind run at once `/healthz`, the page and another visitor's picture take at most 1 s at the
+99th percentile, and the server, with all that it has started but the workers, stays below 700 MB; memory after a second round of
+all kinds is what it was after the first; one address fills neither the queue nor the disk, and invented visitors leave places for
 keys; wrong passwords slow an address down, and all addresses together, and are logged. Forged projects, exports, stored
 pictures and suggestions (`benchmarks.stored_attacks`) hold up nobody else; what they take of the disk and of memory is bounded.
 """

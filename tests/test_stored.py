@@ -202,7 +202,7 @@ def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today
 
 def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
     (tmp_path / "unpacked").mkdir()
-    project, count = opened.cage.follow(opened.importing_project(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
+    project, count = opened.sandbox.follow(opened.importing_project(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
     jobs = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
     assert (project.name, count) == ("Night film", 3)
     assert [(job.request.seed, job.request.task, job.request.strength) for job in jobs] == [

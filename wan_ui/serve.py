@@ -111,7 +111,7 @@ def launch(engine: Engine, doors: Doors, rewriter: Helper | None = None) -> None
         models=doors.models,
         auth=auth,
     )
-    engine.cage.start(OPENING)
+    engine.sandbox.start(OPENING)
     if rewriter is not None:
         rewriter.prepare()
     for address in filter(None, (blocks.local_url, blocks.share_url)):

@@ -36,7 +36,7 @@ from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.engine.user_presets import Shelf
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
-from backend.media.sandbox import Cage, For, Steps
+from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished, Interrupted
 from backend.schemas.prompt_cues import Cue, check_said
 from backend.schemas.request import GenerationRequest, check_current_limits, find_preset
@@ -81,7 +81,7 @@ class Engine:
         self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
         self.projects = Projects(settings.data_dir / "jobs.sqlite3")
         self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)
-        self.cage = Cage()
+        self.sandbox = SandboxPool()
         plan = options.plan(settings)
         self._dispatcher = Dispatcher(
             options.plans(plan),
@@ -126,7 +126,7 @@ class Engine:
         nothing is left on the disk.
         """
         steps = self.submitting(request, owner, room, may_download=may_download, again=again)
-        return self.cage.follow(steps, For(owner=owner, address=room.address if room else ""))
+        return self.sandbox.follow(steps, Requester(owner=owner, address=room.address if room else ""))
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -200,7 +200,7 @@ class Engine:
         Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
         an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
-        return self.cage.follow(self.revising(job_id, request, may_download=may_download))
+        return self.sandbox.follow(self.revising(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
@@ -311,7 +311,7 @@ class Engine:
             self._journal.close()
         self.cleaner.close()
         self.models.close()
-        self.cage.close()
+        self.sandbox.close()
         if self._cluster is not None:
             self._cluster.close()
         self._dispatcher.close()

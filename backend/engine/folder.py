@@ -15,7 +15,7 @@ from backend.media.film import check_shot_clips
 from backend.media.masks import check_shape, is_picture
 from backend.media.pictures import load_checked_image
 from backend.media.plain_pictures import plain_picture
-from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, Opening, Steps
+from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, SETTINGS, Setting
@@ -27,12 +27,12 @@ Inputs = Mapping[str, tuple[Path, ...]]
 
 
 def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the cage. The returned
+    """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the sandbox. The returned
     request names those files. Raises: ImageError, ClipError, SoundError, OSError."""
     if request.inputs():
         is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
         seconds = LONG_SECONDS if is_long else QUICK_SECONDS
-        paths = yield Opening(work=keep_inputs, arguments=(request, folder), seconds=seconds)
+        paths = yield SandboxCall(work=keep_inputs, arguments=(request, folder), seconds=seconds)
         request = request.with_inputs(paths)
     write_request_file(request, folder)
     return request
@@ -50,7 +50,7 @@ def moved_into(request: GenerationRequest, folder: Path, place: Path) -> Generat
 
 
 def keep_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
-    """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the cage.
+    """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the sandbox.
     Raises: ImageError, ClipError, SoundError, OSError."""
     return {
         role: [str(_keep(one, folder / _stem(role, place), role)) for place, one in enumerate(given)]

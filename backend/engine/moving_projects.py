@@ -16,7 +16,7 @@ from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
-from backend.media.sandbox import EXPORT_SECONDS, Opening, Steps
+from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, VideoResult
 from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
 from backend.schemas.settings import INPUTS, by_role
@@ -41,7 +41,7 @@ def exporting(store: Store, project: Project, path: Path) -> Steps[int]:
     if shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
     work = (project.name, entries, path)
-    yield Opening(work=write_archive, arguments=work, seconds=EXPORT_SECONDS, task="project")
+    yield SandboxCall(work=write_archive, arguments=work, seconds=EXPORT_SECONDS, task="project")
     return len(jobs)
 
 
@@ -63,7 +63,7 @@ def importing(
 ) -> Steps[tuple[Project, int]]:
     """Brings the project in `archive`, a stranger's file, into a new one of this owner, as steps; the project, and how many
     videos it has. `folder` is an empty one, for what is unpacked. All come in, or none. Raises: StudioError, OSError."""
-    unpacked = yield Opening(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
+    unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
     project = projects.create(owner, _free_name(unpacked["name"], projects, owner))
     made: list[str] = []
     try:

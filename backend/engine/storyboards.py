@@ -13,7 +13,7 @@ from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
 from backend.media.film import cut_request
-from backend.media.sandbox import EXPORT_SECONDS, Opening, Steps
+from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, ShotMade, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
@@ -75,7 +75,7 @@ def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine:
 def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
     """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
     path = folder / VIDEO
-    made = yield Opening(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
+    made = yield SandboxCall(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
         VideoResult(
             path=str(path),

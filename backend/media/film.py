@@ -1,5 +1,5 @@
 """Cuts a film: pieces of clips one after another, hard or fading into each other, with their sounds and a track below. Needs no
-model; opens strangers' files where the clips or the track are theirs, so for the studio it runs in the cage."""
+model; opens strangers' files where the clips or the track are theirs, so for the studio it runs in the sandbox."""
 
 import dataclasses
 import itertools

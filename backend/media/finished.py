@@ -22,7 +22,7 @@ def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = ""
 
 
 def larger_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
-    """The same as plain values, for `GenerationRequest.from_stored`: for the cage."""
+    """The same as plain values, for `GenerationRequest.from_stored`: for the sandbox."""
     return larger_file(path, scale, upscaler).to_json()
 
 

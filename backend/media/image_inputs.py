@@ -1,4 +1,4 @@
-"""Writes single pictures of videos, and what a video was made from: work for the cage, since the videos may be strangers'."""
+"""Writes single pictures of videos, and what a video was made from: work for the sandbox, since the videos may be strangers'."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """A project as one file: a zip with its videos, what they were made from, and `project.json`, which says how each was made.
 
-A zip that comes from a stranger is opened in the cage. Nothing in it is trusted: names are given anew, nothing is unpacked that
-was compressed or lies in the zip twice (so that little cannot become much), and each video is read.
+A zip that comes from a stranger is opened in the sandbox. Nothing in it is trusted: names are given anew, nothing is unpacked
+that was compressed or lies in the zip twice (so that little cannot become much), and each video is read.
 """
 
 import errno

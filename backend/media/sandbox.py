@@ -1,14 +1,14 @@
-"""The cage: a few processes that open strangers' files, pictures as well as videos, however many requests there are.
+"""The sandbox: a few processes that open strangers' files, pictures as well as videos, however many requests there are.
 
 Whatever a file does to the code that reads it happens in there: a process has limits of memory, a piece of work has a limit of
 time, and both end with the process, which is started again. A visitor has one place in it, and a few requests that wait; so has
 an address, and work on clips never takes all places. Whoever waits does so without a thread, in `opened`; a caller who goes takes
-the work along. What work returns must be plain JSON values, because nothing that a process in the cage says is run here; larger
-results are files.
+the work along. What work returns must be plain JSON values, because nothing that a process in the sandbox says is run here;
+larger results are files.
 
-Long work (`Opening.task`: exports, films, comparisons, projects) has a process of its own, so that short work never waits behind
-it. The owner sees its progress and may stop it. Its processor time is counted: each piece has a limit, and each visitor, each
-address and all visitors together have a budget for an hour.
+Long work (`SandboxCall.task`: exports, films, comparisons, projects) has a process of its own, so that short work never waits
+behind it. The owner sees its progress and may stop it. Its processor time is counted: each piece has a limit, and each visitor,
+each address and all visitors together have a budget for an hour.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ BUDGET = ProcessorBudget()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class SandboxCall:
     """A piece of work: a function at the top of a module, what it is given, and the seconds that it may take.
 
     `task` is the kind of long work, such as "export"; empty for short work. Long work may use `processor_seconds`.
@@ -96,7 +96,7 @@ class Opening:
 
 
 @dataclass(frozen=True, kw_only=True)
-class For:
+class Requester:
     """For whom a file is opened: a visitor's owner name, and their address. Empty ones are not limited. `has_budget` is false for
     the operator, whose long work is not counted."""
 
@@ -105,10 +105,10 @@ class For:
     has_budget: bool = True
 
 
-NOBODY = For()
+ANONYMOUS = Requester()
 Result = TypeVar("Result")
-Steps = Generator[Opening, Any, Result]
-"""What a caller does around openings: yields each, is given its value, and returns its own result. See `Cage.follow`."""
+Steps = Generator[SandboxCall, Any, Result]
+"""What a caller does around openings: yields each, is given its value, and returns its own result. See `SandboxPool.follow`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,8 @@ class Task:
 class _Ticket:
     """A request's place in line, and later in a process."""
 
-    opening: Opening
-    who: For
+    call: SandboxCall
+    who: Requester
     future: Future = field(default_factory=Future)
     process: "_Process | None" = None
     is_given_up: bool = False
@@ -134,7 +134,7 @@ class _Ticket:
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
-class Cage:
+class SandboxPool:
     """Runs openings: short work `at_once` at a time, long work as `tasks` says. The processes start when they are first needed;
     those for short work also with `start`."""
 
@@ -161,14 +161,14 @@ class Cage:
         """Starts the processes for short work ahead, with these modules imported, so that the first picture waits for nothing."""
         self._short.start(modules)
 
-    def run(self, opening: Opening, who: For = NOBODY) -> Any:
+    def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
         """What the work returns or raises; for callers with a thread of their own. Raises: Busy if there is no place in line, its
         turn does not come in time, or the hour's processor time is used up; RequestError if it takes too long or too much."""
-        return self._pool(opening).run(opening, who)
+        return self._pool(call).run(call, who)
 
-    async def opened(self, opening: Opening, who: For = NOBODY) -> Any:
+    async def opened(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
         """As `run`, for callers in an event loop: waits without a thread. If the caller is cancelled, the work ends too."""
-        return await self._pool(opening).opened(opening, who)
+        return await self._pool(call).opened(call, who)
 
     def tasks(self, owner: str) -> list[Task]:
         """The owner's long work, running first."""
@@ -183,24 +183,24 @@ class Cage:
         self._short.close()
         self._tasks.close()
 
-    def _pool(self, opening: Opening) -> "_Pool":
-        return self._tasks if opening.task else self._short
+    def _pool(self, call: SandboxCall) -> "_Pool":
+        return self._tasks if call.task else self._short
 
-    def follow(self, steps: Steps[Result], who: For = NOBODY) -> Result:
+    def follow(self, steps: Steps[Result], who: Requester = ANONYMOUS) -> Result:
         """The result of these steps, with each opening done by `run`."""
         move = functools.partial(next, steps)
         try:
             while True:
-                opening = move()
+                call = move()
                 try:
-                    move = functools.partial(steps.send, self.run(opening, who))
+                    move = functools.partial(steps.send, self.run(call, who))
                 except Exception as error:
                     move = functools.partial(steps.throw, error)
         except StopIteration as end:
             return end.value
 
     async def followed(
-        self, steps: Steps[Result], who: For = NOBODY, undo: Callable[[Result], object] = lambda result: None
+        self, steps: Steps[Result], who: Requester = ANONYMOUS, undo: Callable[[Result], object] = lambda result: None
     ) -> Result:
         """As `follow`, with each opening done by `opened`, and what is between them in a thread.
 
@@ -211,14 +211,14 @@ class Cage:
         while True:
             moving = asyncio.ensure_future(asyncio.to_thread(_moved, move))
             try:
-                opening, result = await asyncio.shield(moving)
+                call, result = await asyncio.shield(moving)
             except asyncio.CancelledError:
                 moving.add_done_callback(functools.partial(_end_steps, steps, undo))
                 raise
-            if opening is None:
+            if call is None:
                 return result
             try:
-                move = functools.partial(steps.send, await self.opened(opening, who))
+                move = functools.partial(steps.send, await self.opened(call, who))
             except asyncio.CancelledError:
                 steps.close()
                 raise
@@ -246,9 +246,9 @@ class _Pool:
             while not self._is_closed and len(self._threads) < self._limits.at_once:
                 self._add_thread()
 
-    def run(self, opening: Opening, who: For = NOBODY) -> Any:
-        """As `Cage.run`."""
-        ticket = self._enter(opening, who)
+    def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
+        """As `SandboxPool.run`."""
+        ticket = self._enter(call, who)
         try:
             return ticket.future.result(self._limits.patience_seconds)
         except TimeoutError:
@@ -258,9 +258,9 @@ class _Pool:
         except CancelledError:
             raise _too_busy() from None
 
-    async def opened(self, opening: Opening, who: For = NOBODY) -> Any:
-        """As `Cage.opened`."""
-        ticket = self._enter(opening, who)
+    async def opened(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
+        """As `SandboxPool.opened`."""
+        ticket = self._enter(call, who)
         patience = asyncio.get_running_loop().call_later(self._limits.patience_seconds, self._end_waiting, ticket)
         try:
             return await asyncio.wrap_future(ticket.future)
@@ -289,7 +289,7 @@ class _Pool:
         with self._changed:
             running = [(ticket, ticket.share) for ticket in self._at_work if ticket.who.owner == owner]
             waiting = [(ticket, None) for ticket in self._line if ticket.who.owner == owner]
-            return [Task(id=ticket.id, kind=ticket.opening.task, share=share) for ticket, share in (*running, *waiting)]
+            return [Task(id=ticket.id, kind=ticket.call.task, share=share) for ticket, share in (*running, *waiting)]
 
     def stop_task(self, task_id: str, owner: str) -> bool:
         """Stops the owner's work; False if there is none with this id."""
@@ -304,8 +304,8 @@ class _Pool:
             ticket.future.set_exception(_was_stopped())
         return True
 
-    def _enter(self, opening: Opening, who: For) -> _Ticket:
-        ticket = _Ticket(opening, who)
+    def _enter(self, call: SandboxCall, who: Requester) -> _Ticket:
+        ticket = _Ticket(call, who)
         self._processor_seconds(ticket)
         with self._changed:
             own = sum(bool(who.owner) and who.owner == other.who.owner for other in self._line)
@@ -341,12 +341,12 @@ class _Pool:
             process.kill()
 
     def _add_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name="cage", daemon=True)
+        thread = threading.Thread(target=self._work, name="sandbox", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _work(self) -> None:
-        """One thread of this process for each process in the cage."""
+        """One thread of this process for each process in the sandbox."""
         process = None
         try:
             while True:
@@ -378,7 +378,7 @@ class _Pool:
         """Does the work, counts its processor time, and gives the caller, if there still is one, its result."""
         try:
             seconds = self._processor_seconds(ticket)
-            give = functools.partial(ticket.future.set_result, process.do(ticket.opening, seconds, ticket))
+            give = functools.partial(ticket.future.set_result, process.do(ticket.call, seconds, ticket))
         except Exception as error:
             give = functools.partial(ticket.future.set_exception, _was_stopped() if ticket.is_stopped else error)
         if self._budget is not None and ticket.who.has_budget:
@@ -390,7 +390,7 @@ class _Pool:
         """The processor seconds that the work may use; None for any number. Raises: Busy if nothing is left of the hour's."""
         if self._budget is None:
             return None
-        most, who = ticket.opening.processor_seconds, ticket.who
+        most, who = ticket.call.processor_seconds, ticket.who
         if not who.has_budget:
             return most
         left = self._budget.remaining(who.owner, who.address)
@@ -402,7 +402,7 @@ class _Pool:
         return None if self._is_closed else _Process(self._modules)
 
     def _next(self) -> _Ticket | None:
-        """The first in line who may have a place; None once the cage is closed."""
+        """The first in line who may have a place; None once the sandbox is closed."""
         with self._changed:
             while not self._is_closed:
                 ticket = next((ticket for ticket in self._line if self._may_begin(ticket)), None)
@@ -419,11 +419,11 @@ class _Pool:
             return False
         if any(who.address and who.address == other.who.address for other in others):
             return False
-        long = sum(other.opening.is_long for other in others)
-        return not ticket.opening.is_long or self._limits.at_once == 1 or long < self._limits.at_once - 1
+        long = sum(other.call.is_long for other in others)
+        return not ticket.call.is_long or self._limits.at_once == 1 or long < self._limits.at_once - 1
 
 
-def _moved(move: Callable[[], Opening]) -> tuple[Opening | None, Any]:
+def _moved(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
     """The next opening, or None and the result: a future cannot carry StopIteration."""
     try:
         return move(), None
@@ -435,14 +435,14 @@ def _end_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: a
     """Ends steps whose caller went while a thread moved them on."""
     if moving.cancelled() or moving.exception() is not None:  # the studio ends; or they have ended with an error of their own
         return
-    opening, result = moving.result()
-    if opening is None:
+    call, result = moving.result()
+    if call is None:
         undo(result)
     steps.close()
 
 
 class _Process:
-    """One process in the cage."""
+    """One process in the sandbox."""
 
     def __init__(self, modules: Sequence[str]):
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # each maps memory for its threads
@@ -462,17 +462,17 @@ class _Process:
         self.processor_seconds = 0.0  # of this process and all that it has started, as last seen; of long work only
         self._is_over_budget = False
 
-    def do(self, opening: Opening, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
+    def do(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
         """What the work returns or raises. With `processor_seconds` it may use so much processor time. The `ticket` is told how
         much is done. Raises: RequestError if it takes too long or ends the process."""
-        timer = threading.Timer(opening.seconds, self.kill, kwargs={"is_waited_for": False})
+        timer = threading.Timer(call.seconds, self.kill, kwargs={"is_waited_for": False})
         timer.daemon = True
         timer.start()
         is_over = threading.Event()
         if processor_seconds is not None:
             threading.Thread(target=self._watch, args=(processor_seconds, is_over), name="processor time", daemon=True).start()
         try:
-            write_work(self._written, opening.work, opening.arguments)
+            write_work(self._written, call.work, call.arguments)
             while "share" in (reply := read_reply(self._read)):
                 if ticket is not None and isinstance(reply["share"], int | float):
                     ticket.share = min(1.0, max(0.0, float(reply["share"])))

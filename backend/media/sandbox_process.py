@@ -1,5 +1,5 @@
-"""One process in the cage (`backend.media.sandbox`), `python -m backend.media.sandbox_process MODULE...`: one piece of work at a
-time.
+"""One process in the sandbox (`backend.media.sandbox`), `python -m backend.media.sandbox_process MODULE...`: one piece of work at
+a time.
 
 It has limits of memory, of open files, of priority and of system calls. It ends with all that it has started when the studio that
 started it is gone, also in the middle of work.

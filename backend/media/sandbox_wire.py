@@ -1,4 +1,4 @@
-"""What goes between the studio and a process in the cage: work as a pickle, replies as JSON.
+"""What goes between the studio and a process in the sandbox: work as a pickle, replies as JSON.
 
 The studio is trusted by the process; not the other way round, so a reply is never more than plain values.
 """

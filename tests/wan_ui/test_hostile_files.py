@@ -18,7 +18,7 @@ from backend.engine.engine import Engine
 from backend.errors import short
 from backend.media import ffmpeg
 from backend.media.masks import is_picture
-from backend.media.sandbox import Opening
+from backend.media.sandbox import SandboxCall
 from backend.media.video import read_facts, read_frames
 from tests.backend.media import sandbox_work
 from tests.clip_files import run_ffmpeg
@@ -146,7 +146,7 @@ def test_a_comparison_that_is_not_there_is_answered_while_others_are_made(tmp_pa
         with TestClient(app) as client, ThreadPoolExecutor(2) as others:
             for number in range(2):
                 work = (str(gate), f"{begun}{number}")
-                others.submit(engine.cage.run, Opening(work=sandbox_work.wait_for, arguments=work))
+                others.submit(engine.sandbox.run, SandboxCall(work=sandbox_work.wait_for, arguments=work))
             until(lambda: all(Path(f"{begun}{number}").exists() for number in range(2)))
             assert [client.get("/studio/compare/x.mp4").status_code for _ in range(50)] == [404] * 50
             gate.touch()

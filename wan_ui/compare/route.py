@@ -14,7 +14,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
-from backend.media.sandbox import EXPORT_SECONDS, For, Opening
+from backend.media.sandbox import EXPORT_SECONDS, Requester, SandboxCall
 from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.gateway.access import Access
@@ -47,7 +47,7 @@ def _found(engine: Engine, request: Request, access: Access) -> Comparison | Non
     return found if found is not None and access.may_see(request.cookies, found.owner) else None
 
 
-async def _tiled(engine: Engine, found: Comparison, tile: str, who: For, making: asyncio.Lock) -> Path | None:
+async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, making: asyncio.Lock) -> Path | None:
     heard = await asyncio.to_thread(_heard, engine, found, tile) if tile else None
     if tile and heard is None:
         return None
@@ -60,10 +60,12 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: For, making:
             return path
         try:
             jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
-            original = await before(jobs[0], engine.cage, who) if len(jobs) == 1 else None
+            original = await before(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
             work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
-            await engine.cage.opened(Opening(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who)
+            await engine.sandbox.opened(
+                SandboxCall(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
+            )
         except Busy:
             raise
         except (StudioError, OSError):

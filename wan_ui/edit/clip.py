@@ -1,6 +1,6 @@
 """What visitors bring to the edit view, as its script knows it: a clip with its thumbnails, a mask, a picture.
 
-Opens strangers' files, so it runs in the cage and imports no Gradio. Results are plain values.
+Opens strangers' files, so it runs in the sandbox and imports no Gradio. Results are plain values.
 """
 
 import base64

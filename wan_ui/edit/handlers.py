@@ -12,7 +12,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.masks import is_picture
-from backend.media.sandbox import LONG_SECONDS, Opening, Steps
+from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part, trim_of
 from backend.schemas.control import extends
 from backend.schemas.request import GenerationRequest, find_preset
@@ -160,12 +160,12 @@ def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> 
 
 
 def _described(clip: Path) -> Steps[dict[str, Any]]:
-    facts = yield Opening(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
+    facts = yield SandboxCall(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
     return facts | {"path": known_as(clip)}
 
 
 def _known_mask(path: Path) -> Steps[dict[str, Any]]:
-    is_one = yield Opening(work=is_picture, arguments=(path.resolve(),))
+    is_one = yield SandboxCall(work=is_picture, arguments=(path.resolve(),))
     return _known(path) | {"is_picture": is_one}
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.finished import larger_values
-from backend.media.sandbox import LONG_SECONDS, Opening
+from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import larger_clip
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
@@ -36,26 +36,26 @@ _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 def edit_routes(desk: Desk) -> Sequence[Route]:
     """The addresses."""
 
-    async def opened(request: Request, opening: Opening) -> dict[str, Any]:
+    async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
         who, path = visitor(desk.visit(gr.Request(request))), opening.arguments[0]
-        facts = await unless_gone(request, desk.engine.cage.opened(opening, who))
+        facts = await unless_gone(request, desk.engine.sandbox.opened(opening, who))
         return facts | {"path": known_as(path)}
 
     @answers_json
     async def clip(request: Request) -> dict[str, Any]:
         path = checked_upload((await json_object(request)).get("clip"), "clip")
-        return await opened(request, Opening(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
+        return await opened(request, SandboxCall(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
 
     @answers_json
     async def mask(request: Request) -> dict[str, Any]:
         given = await json_object(request)
         paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
-        return await opened(request, Opening(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
+        return await opened(request, SandboxCall(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
 
     @answers_json
     async def picture(request: Request) -> dict[str, Any]:
         path = checked_upload((await json_object(request)).get("picture"))
-        return await opened(request, Opening(work=picture_facts, arguments=(path,)))
+        return await opened(request, SandboxCall(work=picture_facts, arguments=(path,)))
 
     @answers_json
     async def make(request: Request) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
 async def _queued(desk: Desk, visit: Visit, wanted: GenerationRequest) -> Job:
     """Queues the video that is asked for. Raises: StudioError."""
     if wanted.mask is not None:
-        opening = Opening(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
-        await desk.engine.cage.opened(opening, visitor(visit))
+        opening = SandboxCall(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
+        await desk.engine.sandbox.opened(opening, visitor(visit))
     return await desk.submitted(wanted, visit)
 
 
@@ -110,8 +110,8 @@ def _is_larger(given: dict[str, Any]) -> bool:
 async def _larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
     clip, (scale, name) = checked_upload(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
-    opening = Opening(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await desk.engine.cage.opened(opening, visitor(visit)))
+    opening = SandboxCall(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await desk.engine.sandbox.opened(opening, visitor(visit)))
 
 
 def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """What the form does with a visitor's picture: the crop's preview, where a click moves it, bars around it.
 
-Opens strangers' files, so it runs in the cage and imports no Gradio. Results are plain values, or files.
+Opens strangers' files, so it runs in the sandbox and imports no Gradio. Results are plain values, or files.
 """
 
 import base64

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import Busy, StudioError
-from backend.media.sandbox import Opening
+from backend.media.sandbox import SandboxCall
 from backend.schemas.guidance_steps import first_steps, share_of
 from backend.schemas.shots import is_made
 from presets import load_preset
@@ -272,8 +272,8 @@ class FormHandlers:
         if path is None:
             return empty_preview(size, visit.texts), note_html()
         try:
-            opening = Opening(work=preview_address, arguments=(path, size, focus))
-            address = await self.desk.engine.cage.opened(opening, visitor(visit))
+            opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
+            address = await self.desk.engine.sandbox.opened(opening, visitor(visit))
         except Busy as error:
             return gr.skip(), note_html(sentence(error))
         except StudioError as error:
@@ -286,7 +286,7 @@ class FormHandlers:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
                 return CENTRE
-            opening = Opening(work=focus_at, arguments=(path, tuple(event.index), size))
+            opening = SandboxCall(work=focus_at, arguments=(path, tuple(event.index), size))
             return tuple(await self._opened(opening, request))
         except StudioError:
             return CENTRE
@@ -298,14 +298,14 @@ class FormHandlers:
             if path is None:
                 return gr.skip()
             with picture_for_cache() as part:
-                await self._opened(Opening(work=write_padded, arguments=(path, size, part)), request)
+                await self._opened(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
                 return await asyncio.to_thread(to_cache, part)
         except StudioError:
             return gr.skip()
 
-    async def _opened(self, opening: Opening, request: gr.Request) -> Any:
+    async def _opened(self, opening: SandboxCall, request: gr.Request) -> Any:
         visit = await asyncio.to_thread(self.desk.visit, request)
-        return await self.desk.engine.cage.opened(opening, visitor(visit))
+        return await self.desk.engine.sandbox.opened(opening, visitor(visit))
 
     def _words(self, visit: Visit) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""

@@ -17,7 +17,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.image_inputs import write_frame
-from backend.media.sandbox import LONG_SECONDS, Opening, Steps
+from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.media.video import stored_request
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
@@ -195,7 +195,7 @@ class FillHandlers:
         return preset
 
     def _video(self, path: Path, visit: Visit) -> Steps[Updates]:
-        stored = yield Opening(work=stored_request, arguments=(path,))
+        stored = yield SandboxCall(work=stored_request, arguments=(path,))
         request, texts = GenerationRequest.from_stored(stored), visit.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
@@ -248,7 +248,7 @@ class FillHandlers:
 def _frame(video: Path, index: int) -> Steps[str]:
     """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
     with picture_for_cache() as part:
-        yield Opening(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
+        yield SandboxCall(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
         return to_cache(part)
 
 

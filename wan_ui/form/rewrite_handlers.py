@@ -12,7 +12,7 @@ import gradio as gr
 
 from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
-from backend.media.sandbox import Opening
+from backend.media.sandbox import SandboxCall
 from backend.prompt_rewriting.helper import Helper, suggestions
 from backend.prompt_rewriting.request import Asked, has_instructions
 from backend.schemas.request import find_preset
@@ -144,8 +144,8 @@ class RewriteHandlers:
         starts, picture = given["task"] == "i2v", None
         if starts and given["image"]:
             size = (given["width"], given["height"])
-            opening = Opening(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
-            picture = await self.desk.engine.cage.opened(opening, visitor(visit))
+            opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
+            picture = await self.desk.engine.sandbox.opened(opening, visitor(visit))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 

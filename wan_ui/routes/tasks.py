@@ -22,12 +22,12 @@ def tasks_routes(desk: Desk) -> Sequence[Route]:
 
     async def show(request: Request) -> Response:
         texts = texts_for(request.headers)
-        tasks = [_described(task, texts) for task in desk.engine.cage.tasks(asker(request).owner)]
+        tasks = [_described(task, texts) for task in desk.engine.sandbox.tasks(asker(request).owner)]
         return JSONResponse({"tasks": tasks, "stop": texts.stop}, headers=PRIVATE)
 
     async def stop(request: Request) -> Response:
         task_id, owner = request.path_params["task_id"], asker(request).owner
-        is_stopped = await asyncio.to_thread(desk.engine.cage.stop_task, task_id, owner)
+        is_stopped = await asyncio.to_thread(desk.engine.sandbox.stop_task, task_id, owner)
         return JSONResponse({}, headers=PRIVATE) if is_stopped else nothing()
 
     return [Route(PATH, show, methods=["GET"]), Route(f"{PATH}/{{task_id}}/stop", stop, methods=["POST"])]

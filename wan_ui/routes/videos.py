@@ -190,7 +190,7 @@ class Videos:
 
     async def _poster(self, job: Job) -> Path | None:
         async with self._posters:
-            return await poster(job.folder, self._desk.engine.cage)
+            return await poster(job.folder, self._desk.engine.sandbox)
 
     async def _stop(self, job: Job) -> None:
         """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""

@@ -1,11 +1,11 @@
 """The request for a video of a program or of the page, with what its files say: a driven video is as long as its clip, and as
-wide as its picture. Files of strangers are opened in the cage."""
+wide as its picture. Files of strangers are opened in the sandbox."""
 
 import asyncio
 from typing import Any
 
 from backend.media.driving_video import from_files
-from backend.media.sandbox import LONG_SECONDS, Opening
+from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.services.caller import Visit
@@ -19,6 +19,6 @@ async def described(desk: Desk, visit: Visit, preset: Preset, values: dict[str, 
     """The request of these settings, by their names. Raises: StudioError."""
     if preset.segment_frames is not None and values.get("drive"):
         known = {name: values.get(name) for name in _OPENED}
-        opening = Opening(work=from_files, arguments=(preset, known), seconds=LONG_SECONDS)
-        values = values | await desk.engine.cage.opened(opening, visitor(visit))
+        opening = SandboxCall(work=from_files, arguments=(preset, known), seconds=LONG_SECONDS)
+        values = values | await desk.engine.sandbox.opened(opening, visitor(visit))
     return await asyncio.to_thread(lambda: GenerationRequest.from_preset(preset, **values))

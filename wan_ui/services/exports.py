@@ -13,7 +13,7 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.media.export import ExportLimits, write_export
-from backend.media.sandbox import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, Opening
+from backend.media.sandbox import EXPORT_SECONDS, TASK_PROCESSOR_SECONDS, SandboxCall
 from backend.media.smooth import write_smooth
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.gateway.access import Access
@@ -59,7 +59,7 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
         video, who = job.folder / VIDEO, asker(request, access)
 
         async def make(path: Path) -> None:
-            await engine.cage.opened(_work(video, form, path), who)
+            await engine.sandbox.opened(_work(video, form, path), who)
 
         media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _most_bytes(video, form)
         named = {"name": _name(job, form), "media_type": media_type, "num_bytes": num_bytes}
@@ -68,15 +68,15 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
     return Route(f"/{_PREFIX}/{{job_id}}/{{form}}", serve, methods=["GET"])
 
 
-def _work(video: Path, form: str, path: Path) -> Opening:
+def _work(video: Path, form: str, path: Path) -> SandboxCall:
     if form == SMOOTH:
-        return Opening(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
+        return SandboxCall(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
     if form in BOUNDED:
         limits, most = _animation_limits(), ANIMATION_PROCESSOR_SECONDS
     else:
         limits, most = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None), TASK_PROCESSOR_SECONDS
     arguments = (video, form, path, limits)
-    return Opening(work=write_export, arguments=arguments, seconds=EXPORT_SECONDS, task="export", processor_seconds=most)
+    return SandboxCall(work=write_export, arguments=arguments, seconds=EXPORT_SECONDS, task="export", processor_seconds=most)
 
 
 def _animation_limits() -> ExportLimits:

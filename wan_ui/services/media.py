@@ -27,7 +27,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.image_inputs import write_original, write_poster
-from backend.media.sandbox import EXPORT_SECONDS, LONG_SECONDS, NOBODY, Cage, For, Opening
+from backend.media.sandbox import ANONYMOUS, EXPORT_SECONDS, LONG_SECONDS, Requester, SandboxCall, SandboxPool
 from wan_ui.gateway.access import Access
 from wan_ui.services.sandbox_calls import asker, unless_gone
 
@@ -124,19 +124,21 @@ def owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
 async def _file(engine: Engine, job: Job, request: Request, posters: asyncio.Semaphore) -> Path | None:
     if request.path_params["name"] == POSTER:
         async with posters:
-            return await poster(job.folder, engine.cage)
+            return await poster(job.folder, engine.sandbox)
     if number := _SHOT_POSTER.fullmatch(request.path_params["name"]):
         async with posters:
-            return await _poster_of_shot(job.folder, number[1], engine.cage)
+            return await _poster_of_shot(job.folder, number[1], engine.sandbox)
     if request.path_params["name"] == BEFORE:
-        return await before(job, engine.cage, asker(request))
+        return await before(job, engine.sandbox, asker(request))
     return await asyncio.to_thread(file_below, job.folder, request.path_params["name"])
 
 
-async def poster(folder: Path, cage: Cage) -> Path | None:
+async def poster(folder: Path, sandbox: SandboxPool) -> Path | None:
     """A small picture of the job's video, made when it is first asked for; None if there is no video."""
     path = folder / POSTER
-    return await kept(path, cage, Opening(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS))
+    return await kept(
+        path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS)
+    )
 
 
 def shot_poster(number: int) -> str:
@@ -144,28 +146,28 @@ def shot_poster(number: int) -> str:
     return f"shot_videos-{number}.webp"
 
 
-async def _poster_of_shot(folder: Path, number: str, cage: Cage) -> Path | None:
+async def _poster_of_shot(folder: Path, number: str, sandbox: SandboxPool) -> Path | None:
     path, source = folder / shot_poster(int(number)), folder / f"shot_videos-{number}.mp4"
     if not source.is_file():
         return None
-    return await kept(path, cage, Opening(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS))
+    return await kept(path, sandbox, SandboxCall(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS))
 
 
-async def before(job: Job, cage: Cage, who: For = NOBODY) -> Path | None:
+async def before(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
     """What a video was made from, as long and as large as it is (see `source.original`), made when it is first asked for; None if
     it was made from no clip."""
     path = job.folder / BEFORE
     if not job.request.has_original and not path.is_file():
         return None
-    making = Opening(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS, task="comparison")
-    return await kept(path, cage, making, who)
+    making = SandboxCall(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS, task="comparison")
+    return await kept(path, sandbox, making, who)
 
 
-async def kept(path: Path, cage: Cage, making: Opening, who: For = NOBODY) -> Path | None:
+async def kept(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Requester = ANONYMOUS) -> Path | None:
     """The file at this path, made if it is not there; None if that fails. Raises: Busy."""
     if not path.is_file():
         try:
-            await cage.opened(making, who)
+            await sandbox.opened(making, who)
         except Busy:
             raise
         except (StudioError, OSError):

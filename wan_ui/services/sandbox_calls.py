@@ -1,4 +1,4 @@
-"""For whom files are opened in the cage, and what becomes of it when the caller goes."""
+"""For whom files are opened in the sandbox, and what becomes of it when the caller goes."""
 
 import asyncio
 import functools
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import gradio as gr
 from starlette.requests import ClientDisconnect, Request
 
-from backend.media.sandbox import For, Steps
+from backend.media.sandbox import Requester, Steps
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import address_of, owner_of
 from wan_ui.services.caller import Visit
@@ -16,26 +16,26 @@ from wan_ui.services.caller import Visit
 Result = TypeVar("Result")
 
 
-def asker(request: Request, access: Access | None = None) -> For:
+def asker(request: Request, access: Access | None = None) -> Requester:
     """Who sends this request, by cookie and by address; `access` tells whether it is the operator."""
     is_operator = access is not None and access.is_operator(request.cookies)
-    return For(owner=owner_of(dict(request.cookies)), address=address_of(request.scope), has_budget=not is_operator)
+    return Requester(owner=owner_of(dict(request.cookies)), address=address_of(request.scope), has_budget=not is_operator)
 
 
-def visitor(visit: Visit) -> For:
+def visitor(visit: Visit) -> Requester:
     """The same of a visit."""
-    return For(owner=visit.owner, address=visit.room.address if visit.room else "", has_budget=not visit.is_operator)
+    return Requester(owner=visit.owner, address=visit.room.address if visit.room else "", has_budget=not visit.is_operator)
 
 
 def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Decorates a handler of a page, a method of something with a `desk`, that yields each `Opening` and is given what it
+    """Decorates a handler of a page, a method of something with a `desk`, that yields each `SandboxCall` and is given what it
     returns: the handler waits for it in the event loop, without a thread."""
 
     @functools.wraps(handler)
     async def waiting(self: Any, *arguments: Any) -> Result:
         request = next(argument for argument in arguments if isinstance(argument, gr.Request))
         visit = await asyncio.to_thread(self.desk.visit, request)
-        return await self.desk.engine.cage.followed(handler(self, *arguments), visitor(visit))
+        return await self.desk.engine.sandbox.followed(handler(self, *arguments), visitor(visit))
 
     return waiting
 

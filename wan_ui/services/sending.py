@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from backend.errors import Busy, RequestError, StudioError
-from backend.media.sandbox import For
+from backend.media.sandbox import Requester
 from wan_ui.gateway.limits import FILES_SENT, Limit
 from wan_ui.gateway.uploads import LEAST_FREE, folder_for_parts, has_room
 from wan_ui.services.media import PRIVATE, nothing, too_busy
@@ -39,7 +39,7 @@ class TooManyOwn(Busy):
 class Download:
     """A place for one download. `began` is when sending began; None while the file is made."""
 
-    who: For
+    who: Requester
     num_bytes: int
     began: float | None = None
     sent_bytes: int = 0
@@ -67,7 +67,7 @@ class Downloads:
     read_clock: Callable[[], float] = time.monotonic
     _under_way: list[Download] = field(default_factory=list)
 
-    def enter(self, who: For, num_bytes: int) -> Download:
+    def enter(self, who: Requester, num_bytes: int) -> Download:
         """A place for a file of at most so many bytes, perhaps a slow reader's. Raises: Busy, TooManyOwn."""
         own = sum(bool(who.owner) and one.who.owner == who.owner for one in self._under_way)
         near = sum(bool(who.address) and one.who.address == who.address for one in self._under_way)
@@ -97,7 +97,7 @@ class Downloads:
 async def send_made(
     request: Request,
     downloads: Downloads,
-    who: For,
+    who: Requester,
     make: Callable[[Path], Coroutine[Any, Any, Any]],
     *,
     name: str,

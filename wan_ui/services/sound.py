@@ -12,7 +12,7 @@ from starlette.routing import Route
 from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.errors import Busy, StudioError
-from backend.media.sandbox import LONG_SECONDS, Cage, For, Opening
+from backend.media.sandbox import LONG_SECONDS, Requester, SandboxCall, SandboxPool
 from backend.media.sound import MODEL_SOUND, write_sound
 from backend.schemas.events import VideoResult
 from wan_ui.gateway.access import Access
@@ -36,7 +36,7 @@ def sound_route(engine: Engine, access: Access) -> Route:
         if job is None or result is None or not result.has_sound:
             return nothing()
         try:
-            sound = await unless_gone(request, _made(engine.cage, job, result, asker(request)))
+            sound = await unless_gone(request, _made(engine.sandbox, job, result, asker(request)))
         except Busy as error:
             return too_busy(error)
         return nothing() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)
@@ -44,14 +44,14 @@ def sound_route(engine: Engine, access: Access) -> Route:
     return Route(f"/{_PREFIX}/{{job_id}}.wav", serve, methods=["GET"])
 
 
-async def _made(cage: Cage, job: Job, result: VideoResult, who: For) -> bytes | None:
+async def _made(sandbox: SandboxPool, job: Job, result: VideoResult, who: Requester) -> bytes | None:
     """The WAV file; None if the sound cannot be read. Raises: Busy."""
     exact = job.folder / MODEL_SOUND if result.request == job.request else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound.wav"
         work = (job.folder / VIDEO, result.num_frames / result.fps, exact, path)
         try:
-            await cage.opened(Opening(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
+            await sandbox.opened(SandboxCall(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
             return await asyncio.to_thread(path.read_bytes)
         except Busy:
             raise

@@ -121,7 +121,7 @@ class Desk:
     async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
         """As `submitting`, done. If the caller goes before it is told of the job, the job is cancelled."""
         steps = self.submitting(wanted, visit, again)
-        return await self.engine.cage.followed(steps, visitor(visit), lambda job: self.engine.cancel(job.id))
+        return await self.engine.sandbox.followed(steps, visitor(visit), lambda job: self.engine.cancel(job.id))
 
     def importing(self, archive: Path, folder: str, visit: Visit) -> Steps[tuple[Project, int]]:
         """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""

@@ -10,7 +10,7 @@ from PIL import Image
 from backend.engine.engine import Engine
 from backend.errors import Busy, ClipError, ImageError, SoundError
 from backend.media.clips import read_clip_facts
-from backend.media.sandbox import Cage, Opening
+from backend.media.sandbox import SandboxCall, SandboxPool
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_request
 from backend.schemas.events import (
@@ -115,10 +115,11 @@ def test_a_bad_clip_leaves_nothing(engine, tmp_path, clip, content, words):
 def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(engine, tmp_path):
     Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
     with_picture, gate = request("red", task="i2v", image=str(tmp_path / "a.png")), tmp_path / "gate"
-    engine.cage = Cage(at_once=1, patience_seconds=0.05)
+    engine.sandbox = SandboxPool(at_once=1, patience_seconds=0.05)
     with ThreadPoolExecutor(1) as other:
         other.submit(
-            engine.cage.run, Opening(work=sandbox_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60)
+            engine.sandbox.run,
+            SandboxCall(work=sandbox_work.wait_for, arguments=(str(gate), str(tmp_path / "begun")), seconds=60),
         )
         wait_for((tmp_path / "begun").exists)
         before = len(engine.jobs())
@@ -127,6 +128,6 @@ def test_pictures_wait_for_their_turn_and_leave_nothing_when_it_does_not_come(en
         assert len(engine.jobs()) == before
         engine.submit(request("red"))  # it has none, so it does not wait
         gate.touch()
-    engine.cage.close()
-    engine.cage = Cage()
+    engine.sandbox.close()
+    engine.sandbox = SandboxPool()
     engine.submit(with_picture)

@@ -1,4 +1,4 @@
-"""Work for the cage's tests, at the top of a module, as the cage needs it."""
+"""Work for the sandbox's tests, at the top of a module, as the sandbox needs it."""
 
 import ctypes
 import os

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from backend.engine.user_presets import Comparison
 from backend.errors import VideoFileError
 from backend.media.clips import read_clip_facts
-from backend.media.sandbox import Cage
+from backend.media.sandbox import SandboxPool
 from backend.media.sound import put_sound, read_sound
 from backend.media.video import write_video
 from tests.fake_pipeline import hum
@@ -44,9 +44,9 @@ def engine(tmp_path) -> Iterator[FakeEngine]:
     engine.shelf = SimpleNamespace(comparison={"abc": found}.get)
     engine.library = SimpleNamespace(with_sound=lambda job_ids: frozenset(job_ids) & {"job-2", "job-3"})
     engine.settings = SimpleNamespace(comparisons_dir=tmp_path / "comparisons")
-    engine.cage = Cage()
+    engine.sandbox = SandboxPool()
     yield engine
-    engine.cage.close()
+    engine.sandbox.close()
 
 
 def get(engine, query: str = "", token: str = MINE):

@@ -176,10 +176,10 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
     list(engine.events(job_id))
     job = engine.job(job_id)
-    made = asyncio.run(before(job, engine.cage))
-    assert made == job.folder / BEFORE and asyncio.run(before(job, engine.cage)) == made
+    made = asyncio.run(before(job, engine.sandbox))
+    assert made == job.folder / BEFORE and asyncio.run(before(job, engine.sandbox)) == made
     plain = engine.submit(job.request.changed(video=None, strength=None, trim=None))
-    assert asyncio.run(before(plain, engine.cage)) is None
+    assert asyncio.run(before(plain, engine.sandbox)) is None
 
 
 def test_the_view_knows_each_models_own_limits():

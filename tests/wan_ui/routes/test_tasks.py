@@ -11,7 +11,7 @@ from wan_ui.routes.tasks import PATH, tasks_routes
 MINE, THEIRS = "A" * 43, "B" * 43
 
 
-class FakeCage:
+class FakeSandbox:
     """Holds one visitor's work, one piece of each kind."""
 
     def __init__(self):
@@ -29,37 +29,37 @@ class FakeCage:
 
 
 @pytest.fixture
-def cage():
-    return FakeCage()
+def sandbox():
+    return FakeSandbox()
 
 
-def site(cage, cookie):
+def site(sandbox, cookie):
     class Engine:
         pass
 
     engine = Engine()
-    engine.cage = cage
+    engine.sandbox = sandbox
     desk = type("Desk", (), {"engine": engine})()
     return TestClient(Starlette(routes=tasks_routes(desk)), cookies={COOKIE: cookie} if cookie else {})
 
 
-def test_a_visitor_sees_their_own_in_their_language(cage):
-    told = site(cage, MINE).get(PATH).json()
+def test_a_visitor_sees_their_own_in_their_language(sandbox):
+    told = site(sandbox, MINE).get(PATH).json()
     assert told["stop"] == "Stop"
     assert told["tasks"][:2] == [
         {"id": "export", "text": "Exporting · 42 %", "percent": 42},
         {"id": "film", "text": "Cutting the film · waiting for others", "percent": None},
     ]
-    chinese = site(cage, MINE).get(PATH, headers={"accept-language": "zh"}).json()
+    chinese = site(sandbox, MINE).get(PATH, headers={"accept-language": "zh"}).json()
     assert all(one["text"] not in str(told) for one in chinese["tasks"])
 
 
 @pytest.mark.parametrize("cookie", [THEIRS, None])
-def test_nobody_else_sees_or_stops_them(cage, cookie):
-    assert site(cage, cookie).get(PATH).json()["tasks"] == []
-    assert site(cage, cookie).post(f"{PATH}/export/stop").status_code == 404 and cage.stopped == []
+def test_nobody_else_sees_or_stops_them(sandbox, cookie):
+    assert site(sandbox, cookie).get(PATH).json()["tasks"] == []
+    assert site(sandbox, cookie).post(f"{PATH}/export/stop").status_code == 404 and sandbox.stopped == []
 
 
-def test_the_owner_stops_one(cage):
-    assert site(cage, MINE).post(f"{PATH}/export/stop").status_code == 200 and cage.stopped == ["export"]
-    assert site(cage, MINE).post(f"{PATH}/nothing/stop").status_code == 404
+def test_the_owner_stops_one(sandbox):
+    assert site(sandbox, MINE).post(f"{PATH}/export/stop").status_code == 200 and sandbox.stopped == ["export"]
+    assert site(sandbox, MINE).post(f"{PATH}/nothing/stop").status_code == 404

@@ -10,7 +10,7 @@ from PIL import Image
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.media.sandbox import Cage, ProcessorBudget
+from backend.media.sandbox import ProcessorBudget, SandboxPool
 from backend.media.video import write_video
 from backend.schemas.formats import FORMATS, MEDIA_TYPES
 from tests.wan_ui.builders import FakeEngine, a_job
@@ -46,13 +46,13 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 
 def get(job, form, token=MINE, path=None, **budget):
-    cage, engine = Cage(budget=ProcessorBudget(**budget)), FakeEngine([job])
-    engine.cage = cage
+    sandbox, engine = SandboxPool(budget=ProcessorBudget(**budget)), FakeEngine([job])
+    engine.sandbox = sandbox
     site = Starlette(routes=[export_route(engine, Access("key"), Downloads())])
     try:
         return TestClient(site, cookies={COOKIE: token} if token else {}).get(path or "/" + export_url(job, form))
     finally:
-        cage.close()
+        sandbox.close()
 
 
 @pytest.mark.parametrize("form", FORMATS)

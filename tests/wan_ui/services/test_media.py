@@ -49,12 +49,12 @@ def test_players_can_ask_for_a_part(site):
 
 @pytest.mark.parametrize("name", ["poster.webp", "before.mp4"])
 def test_what_cannot_be_made_under_load_is_answered_503_and_when_to_ask_again(name, folder):
-    class BusyCage:
+    class BusySandbox:
         async def opened(self, opening, *who):
             raise Busy("too many pictures and videos are being opened and", "one more must wait", "try again", 42.0)
 
     engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}), video="/clip.mp4", strength=0.5)])
-    engine.cage = BusyCage()
+    engine.sandbox = BusySandbox()
     answer = get(Starlette(routes=[media_route(engine, Access("key"))]), f"/studio/media/job-1/{name}")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "42")
 

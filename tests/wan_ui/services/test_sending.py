@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from backend.errors import Busy
-from backend.media.sandbox import For
+from backend.media.sandbox import Requester
 from wan_ui.gateway.limits import FILES_SENT
 from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyOwn, _Sent
 
@@ -28,8 +28,8 @@ def downloads(clock):
     return Downloads(read_clock=clock)
 
 
-def visitor(number: int) -> For:
-    return For(owner=f"visitor-{number}")
+def visitor(number: int) -> Requester:
+    return Requester(owner=f"visitor-{number}")
 
 
 def all_places_taken(downloads: Downloads, clock: Clock) -> list:
@@ -45,9 +45,9 @@ def test_a_visitor_and_an_address_have_a_few_places(downloads):
     with pytest.raises(TooManyOwn):
         downloads.enter(visitor(1), 0)
     for number in range(FILES_SENT.of_address):
-        downloads.enter(For(owner=f"other-{number}", address="1.2.3.4"), 0)
+        downloads.enter(Requester(owner=f"other-{number}", address="1.2.3.4"), 0)
     with pytest.raises(TooManyOwn):
-        downloads.enter(For(owner="one more", address="1.2.3.4"), 0)
+        downloads.enter(Requester(owner="one more", address="1.2.3.4"), 0)
 
 
 def test_visitors_without_an_address_do_not_share_places(downloads):

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from backend.media.sandbox import Cage
+from backend.media.sandbox import SandboxPool
 from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
@@ -48,13 +48,13 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 
 def get(job, result, token=MINE, path=None):
-    cage, engine = Cage(), FakeEngine([job])
-    engine.cage, engine.library = cage, SimpleNamespace(result=lambda job_id: result)
+    sandbox, engine = SandboxPool(), FakeEngine([job])
+    engine.sandbox, engine.library = sandbox, SimpleNamespace(result=lambda job_id: result)
     site = Starlette(routes=[sound_route(engine, Access("key"))])
     try:
         return TestClient(site, cookies={COOKIE: token} if token else {}).get(path or "/" + sound_url(job))
     finally:
-        cage.close()
+        sandbox.close()
 
 
 def heard(answer, folder: Path) -> Sound:

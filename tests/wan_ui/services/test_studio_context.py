@@ -36,7 +36,7 @@ def queued(desk: Desk, wanted: GenerationRequest, visit) -> Job:
 
 
 def revised(desk: Desk, job: Job, wanted: GenerationRequest, visit) -> Job:
-    return desk.engine.cage.follow(desk.revising(job, wanted, visit))
+    return desk.engine.sandbox.follow(desk.revising(job, wanted, visit))
 
 
 @pytest.fixture
