@@ -14,8 +14,8 @@ from wan_ui.form.handlers import FormHandlers
 from wan_ui.header import Header, Names, title_html, tools_html
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.handlers import QueueHandlers
-from wan_ui.services.caller import Visit
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.caller import Caller
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.view import Panel, View
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class PageHandlers:
     `seen` remembers, for one page, what its components show, so that a tick sends only what has changed.
     """
 
-    desk: Desk
+    context: StudioContext
     header: Header
     form: FormHandlers
     queue: QueueHandlers
@@ -64,36 +64,36 @@ class PageHandlers:
 
         If a link or the kept settings cannot be shown, the page opens without them, and says so.
         """
-        visit = self.desk.visit(request)
+        caller = self.context.caller(request)
         try:
-            return self._opened(visit, dict(request.query_params), values)
+            return self._opened(caller, dict(request.query_params), values)
         except Exception:
             log.exception("a page could not be opened with its link or its kept settings")
-        message = Message(text=f"{visit.texts.error_unexpected} {visit.texts.opened_without}", is_bad=True)
-        return self._opened(visit, {}, values | {self.form.form.session: None}) | {self.form.message: message.html(visit.texts)}
+        message = Message(text=f"{caller.texts.error_unexpected} {caller.texts.opened_without}", is_bad=True)
+        return self._opened(caller, {}, values | {self.form.form.session: None}) | {self.form.message: message.html(caller.texts)}
 
-    def _opened(self, visit: Visit, asked: dict[str, str], values: Values) -> Updates:
-        shown = self.form.opened(visit, asked, values)
-        if not visit.reads_the_first_page:
-            shown |= self._header(visit)
+    def _opened(self, caller: Caller, asked: dict[str, str], values: Values) -> Updates:
+        shown = self.form.opened(caller, asked, values)
+        if not caller.reads_the_first_page:
+            shown |= self._header(caller)
         for panel in self.panels:
-            shown |= panel.opened(visit, asked, values)
+            shown |= panel.opened(caller, asked, values)
         return shown
 
     def tick(self, values: Values, request: gr.Request) -> Updates:
         """Sends what has changed in the views since they were last drawn. The page asks when it is told of a change."""
-        visit, seen, drawn = self.desk.visit(request), values[self.seen], {}
-        changes = self.desk.engine.changes()
+        caller, seen, drawn = self.context.caller(request), values[self.seen], {}
+        changes = self.context.engine.changes()
         if seen.get(_CHANGES) != changes:
             for panel in self.panels:
-                drawn |= panel.tick(visit, values)
+                drawn |= panel.tick(caller, values)
         marks = {str(component._id): _mark(update) for component, update in drawn.items()}
         news = {one: update for one, update in drawn.items() if seen.get(str(one._id)) != marks[str(one._id)]}
         return news | {self.seen: seen | marks | {_CHANGES: changes}}
 
-    def _header(self, visit: Visit) -> Updates:
-        names = names_of(self.views, visit.texts)
-        return {self.header.title: title_html(names, visit.texts), self.header.tools: tools_html(names, visit.texts)}
+    def _header(self, caller: Caller) -> Updates:
+        names = names_of(self.views, caller.texts)
+        return {self.header.title: title_html(names, caller.texts), self.header.tools: tools_html(names, caller.texts)}
 
     def _of_panels(self) -> list[gr.blocks.Block]:
         return [component for panel in self.panels for component in panel.outputs]

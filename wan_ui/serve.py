@@ -43,7 +43,7 @@ from wan_ui.services.projects import project_route
 from wan_ui.services.sending import Downloads
 from wan_ui.services.shots_made import shots_route
 from wan_ui.services.sound import sound_route
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.studio import build
 from wan_ui.theme import favicon, studio_theme, styles
 from wan_ui.view import View, rules_of
@@ -155,8 +155,8 @@ def serve(
     access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
     door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
-    desk = Desk(engine=engine, access=access, can_run=engine.has_weights, models=models)
-    routes = [scripts_route(scripts), *_routes(desk, views, is_open=options.get("auth") is None)]
+    context = StudioContext(engine=engine, access=access, can_run=engine.has_weights, models=models)
+    routes = [scripts_route(scripts), *_routes(context, views, is_open=options.get("auth") is None)]
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -184,9 +184,9 @@ def serve(
     return address
 
 
-def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
+def _routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> list[Route]:
     """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
-    engine, access, downloads = desk.engine, desk.access, Downloads()
+    engine, access, downloads = context.engine, context.access, Downloads()
     return [
         styles_route(),
         media_route(engine, access),
@@ -195,15 +195,15 @@ def _routes(desk: Desk, views: Sequence[View], *, is_open: bool) -> list[Route]:
         export_route(engine, access, downloads),
         project_route(engine, access, downloads),
         shots_route(engine, access),
-        figures_route(desk),
+        figures_route(context),
         upload_route(),
-        changes_route(desk),
+        changes_route(context),
         health_route(engine, access, is_open=is_open),
         metrics_route(engine, access, is_open=is_open),
-        mcp_route(desk, is_open=is_open),
-        *tasks_routes(desk),
-        *videos_routes(desk),
-        *(route for view in views for route in view.routes(desk)),
+        mcp_route(context, is_open=is_open),
+        *tasks_routes(context),
+        *videos_routes(context),
+        *(route for view in views for route in view.routes(context)),
     ]
 
 

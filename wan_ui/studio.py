@@ -29,7 +29,7 @@ from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
 from wan_ui.services.presets import CanRun
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.stage.panel import build_stage
 from wan_ui.view import FORM, Panel, Shell, View, column_classes
@@ -48,7 +48,7 @@ def build(
 ) -> gr.Blocks:
     """The page, wired to this engine. `can_run` says which presets it offers: without it, those that need no download; to
     visitors only those of `models`, if given."""
-    desk = Desk(
+    context = StudioContext(
         engine=engine,
         access=Access.of(engine.settings.data_dir),
         can_run=can_run or engine.has_weights,
@@ -57,33 +57,33 @@ def build(
         uploads=begin_uploads(engine.settings.data_dir),
     )
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
-        page, stage = _lay_out(desk, texts, views)
+        page, stage = _lay_out(context, texts, views)
         act = build_act(["tick", *FORM_ACTS, *QUEUE_ACTS, *(group for panel in page.panels for group in panel.acts)])
         _wire(blocks, act, page, stage)
-        add_api(desk)
+        add_api(context)
     return blocks
 
 
-def _lay_out(desk: Desk, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
+def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
     """The header above, and below it the columns of the form, of each view and of the queue."""
     labels = make_labels()
-    header = build_header(desk.engine.workers(), names_of(views, texts), texts)
+    header = build_header(context.engine.workers(), names_of(views, texts), texts)
     message, queue = build_message(), build_queue(texts)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", elem_classes=column_classes(FORM, views), min_width=320):
-            form = build_form(desk, texts, labels)
+            form = build_form(context, texts, labels)
         panel = build_stage(queue, header.status, texts)
-        stage = StageHandlers(desk=desk, form=form, panel=panel, message=message)
-        shell = Shell(desk=desk, texts=texts, labels=labels, form=form, stage=stage, message=message)
+        stage = StageHandlers(context=context, form=form, panel=panel, message=message)
+        shell = Shell(context=context, texts=texts, labels=labels, form=form, stage=stage, message=message)
         panels = [_column(view, views, shell) for view in views]
         with gr.Column(elem_id="queue-column", min_width=240):
             queue.render()
     message.render()
     page = PageHandlers(
-        desk=desk,
+        context=context,
         header=header,
-        form=FormHandlers(desk=desk, form=form, message=message),
-        queue=QueueHandlers(desk=desk, queue=queue, message=message, job_id=panel.job_id),
+        form=FormHandlers(context=context, form=form, message=message),
+        queue=QueueHandlers(context=context, queue=queue, message=message, job_id=panel.job_id),
         views=views,
         panels=panels,
         seen=gr.State({}),
@@ -110,10 +110,10 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     stage.follow_after(opened)
     page.form.estimate_after(opened)
     _event(act, "tick")(page.tick, page.inputs, page.ticked, **RAW)
-    rewriting = RewriteHandlers(desk=page.desk, form=page.form.form)
+    rewriting = RewriteHandlers(context=page.context, form=page.form.form)
     rewriting.wire()
     _event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
-    many = ManyHandlers(desk=page.desk, form=page.form.form, message=page.form.message)
+    many = ManyHandlers(context=page.context, form=page.form.form, message=page.form.message)
     many.wire()
     _event(act, "many")(many.act, many.inputs, many.outputs, **EACH)
 

@@ -12,7 +12,7 @@ from wan_ui.form.form import Form
 from wan_ui.gateway.rules import ROUTES, Rules
 from wan_ui.i18n.english import Texts
 from wan_ui.services.panel import Panel
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.stage.handlers import StageHandlers
 
 FORM = "form"  # the column of the form, for `View.beside`
@@ -26,7 +26,7 @@ class Shell:
     translates in the browser.
     """
 
-    desk: Desk
+    context: StudioContext
     texts: Texts
     labels: Texts
     form: Form
@@ -49,7 +49,7 @@ class View:
     build: Callable[[Shell], Panel]
     beside: tuple[str, ...] = ()
     on_phone: tuple[str, ...] = ()
-    routes: Callable[[Desk], Sequence[Route]] = lambda desk: ()
+    routes: Callable[[StudioContext], Sequence[Route]] = lambda context: ()
     rules: Rules = field(default_factory=dict)
     streams: tuple[str, ...] = ()
 

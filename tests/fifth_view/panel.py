@@ -13,9 +13,9 @@ from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates, Values
 from wan_ui.form.form import Form
 from wan_ui.queue.queue_query import queue_of
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Panel
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.view import FORM, Shell, View
 
 
@@ -23,7 +23,7 @@ from wan_ui.view import FORM, Shell, View
 class FifthHandlers(Panel):
     """Says what the form and the queue hold."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     queue: gr.HTML
     form_says: gr.HTML
@@ -40,13 +40,13 @@ class FifthHandlers(Panel):
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"fifth": self.act, "look_fifth": self.look}
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """Greets with the parameter of the address."""
         return {self.form_says: f'<p id="fifth-form">opened {escape(asked.get("hello", ""))}</p>'}
 
-    def tick(self, visit: Visit, values: Values) -> Updates:
+    def tick(self, caller: Caller, values: Values) -> Updates:
         """The visitor's queue."""
-        queue = queue_of(self.desk, visit)
+        queue = queue_of(self.context, caller)
         prompts = [entry.job.request.prompt for entry in (*queue.running, *queue.waiting, *queue.recent)]
         return {self.queue: f'<p id="fifth-queue">{escape("; ".join(prompts))}</p>'}
 
@@ -63,14 +63,14 @@ class FifthHandlers(Panel):
 def build_fifth(shell: Shell) -> FifthHandlers:
     """Two lines and a button."""
     gr.HTML(text_button("fifth:read", "Read the form"), elem_id="fifth-button")
-    return FifthHandlers(desk=shell.desk, form=shell.form, queue=gr.HTML(""), form_says=gr.HTML(""))
+    return FifthHandlers(context=shell.context, form=shell.form, queue=gr.HTML(""), form_says=gr.HTML(""))
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(context: StudioContext) -> list[Route]:
     """An address of the view's own."""
 
     def count(request: Request) -> Response:
-        return PlainTextResponse(f"{len(desk.engine.jobs())} jobs")
+        return PlainTextResponse(f"{len(context.engine.jobs())} jobs")
 
     return [Route("/studio/fifth", count)]
 

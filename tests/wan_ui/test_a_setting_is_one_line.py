@@ -111,8 +111,8 @@ def test_programs_may_set_it(studio, data_dir, tmp_path):
     assert json.loads((data_dir / "runs" / job / "request.json").read_text("utf-8"))["grain"] == 0.25
 
 
-def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_preset(visit, tmp_path):
-    page, other = visit(), visit()
+def test_the_form_shows_it_sends_it_and_reads_it_from_a_video_a_link_and_a_preset(caller, tmp_path):
+    page, other = caller(), caller()
     page.locator("#more > button").click()
     assert page.locator("#grain").inner_text().startswith("Film grain")
     until(page, SHOWN.format("0"))

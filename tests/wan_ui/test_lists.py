@@ -22,8 +22,8 @@ from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.queue.queue_query import queue_now
 from wan_ui.routes.changes import _look
 from wan_ui.routes.videos import Videos
-from wan_ui.services.caller import Visit
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.caller import Caller
+from wan_ui.services.studio_context import StudioContext
 
 VIDEOS, CUES = 30, 20_000
 TOKEN = "a" * 43
@@ -52,32 +52,34 @@ def fill(data_dir: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory) -> Iterator[Desk]:
+def context(tmp_path_factory) -> Iterator[StudioContext]:
     data_dir = tmp_path_factory.mktemp("lists") / "data"
     fill(data_dir)
     engine = Engine(data_dir, pipeline=FAKE, start_worker=False)
     engine.projects.create(owner_of({COOKIE: TOKEN}), "film")
-    yield Desk(engine=engine, access=Access.of(data_dir), can_run=engine.has_weights)
+    yield StudioContext(engine=engine, access=Access.of(data_dir), can_run=engine.has_weights)
     engine.close()
 
 
 @pytest.fixture
-def visit(desk) -> Visit:
-    return desk.visit(SimpleNamespace(cookies={COOKIE: TOKEN}, session_hash="x", headers={"accept-language": "en"}, client=None))
+def caller(context) -> Caller:
+    return context.caller(
+        SimpleNamespace(cookies={COOKIE: TOKEN}, session_hash="x", headers={"accept-language": "en"}, client=None)
+    )
 
 
-def library_grid(desk: Desk, visit: Visit, **selection) -> str:
-    panel = SimpleNamespace(selection=lambda values, visit: Selection(owner=visit.owner, **selection), chosen="chosen")
-    return LibraryHandlers._grid(SimpleNamespace(desk=desk, panel=panel), {"chosen": ""}, visit)
+def library_grid(context: StudioContext, caller: Caller, **selection) -> str:
+    panel = SimpleNamespace(selection=lambda values, caller: Selection(owner=caller.owner, **selection), chosen="chosen")
+    return LibraryHandlers._grid(SimpleNamespace(context=context, panel=panel), {"chosen": ""}, caller)
 
 
-def found(desk: Desk, visit: Visit) -> str:
+def found(context: StudioContext, caller: Caller) -> str:
     asked = {"presets": ("wan-tiny",), "size": "small", "order": "largest", "words": ("red", "circle"), "has_figures": True}
-    return library_grid(desk, visit, **asked)
+    return library_grid(context, caller, **asked)
 
 
-def videos_page(desk: Desk, visit: Visit) -> str:
-    page = Videos(desk)._page({"limit": "100"}, visit)
+def videos_page(context: StudioContext, caller: Caller) -> str:
+    page = Videos(context)._page({"limit": "100"}, caller)
     first = page["data"][0]
     assert len(page["data"]) == VIDEOS and (first["model"], first["seed"]) == ("wan-tiny", 7)
     assert (first["status"], first["size"], first["seconds"], first["progress"]) == ("completed", "96x96", "1", 100)
@@ -87,26 +89,26 @@ def videos_page(desk: Desk, visit: Visit) -> str:
 LISTS = ("library", "search", "queue", "changes", "videos", "prompts", "characters", "projects")
 
 
-def read_list(name: str, desk: Desk, visit: Visit) -> str:
+def read_list(name: str, context: StudioContext, caller: Caller) -> str:
     """What this list shows."""
-    library = desk.engine.library
+    library = context.engine.library
     match name:
         case "library":
-            return library_grid(desk, visit)
+            return library_grid(context, caller)
         case "search":
-            return found(desk, visit)
+            return found(context, caller)
         case "queue":
-            return queue_now(desk, visit)
+            return queue_now(context, caller)
         case "changes":
-            return _look(desk, visit)[0]["queue"]
+            return _look(context, caller)[0]["queue"]
         case "videos":
-            return videos_page(desk, visit)
+            return videos_page(context, caller)
         case "prompts":
-            return str(library.prompts(visit.owner, 10))
+            return str(library.prompts(caller.owner, 10))
         case "characters":
-            return str(library.figures(visit.owner, "", 10))
+            return str(library.figures(caller.owner, "", 10))
         case _:
-            return str(desk.engine.projects.of(visit.owner))
+            return str(context.engine.projects.of(caller.owner))
 
 
 @pytest.fixture
@@ -123,19 +125,19 @@ def parses(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_of_heavy_videos_parses_no_request(desk, visit, parses, name):
-    shown = read_list(name, desk, visit)
+def test_a_list_of_heavy_videos_parses_no_request(context, caller, parses, name):
+    shown = read_list(name, context, caller)
     assert {"characters": "/figure.png", "projects": "film"}.get(name, "a red circle") in shown
     assert parses == []
 
 
-def test_a_store_of_an_earlier_version_is_filled(desk, visit):
-    listed = desk.engine.library.videos(Selection(owner=visit.owner))
+def test_a_store_of_an_earlier_version_is_filled(context, caller):
+    listed = context.engine.library.videos(Selection(owner=caller.owner))
     assert len(listed) == VIDEOS
-    assert listed[0].summary == RequestSummary.of(desk.engine.job(listed[0].id).request)
+    assert listed[0].summary == RequestSummary.of(context.engine.job(listed[0].id).request)
     assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
-    assert desk.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
-    assert "0:04" in queue_now(desk, visit) or "4.2" in queue_now(desk, visit)
+    assert context.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
+    assert "0:04" in queue_now(context, caller) or "4.2" in queue_now(context, caller)
 
 
 def test_a_summary_is_short_and_differs_whenever_the_request_does():

@@ -23,17 +23,17 @@ from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.queue_query import queue_of
 from wan_ui.routes.metrics import health_route, metrics_text
-from wan_ui.services.caller import Visit
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.caller import Caller
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.system.html import report_of
 
 
-def visit(is_operator: bool = False) -> Visit:
+def caller(is_operator: bool = False) -> Caller:
     owner = owner_of({}, "page")
-    return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
+    return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
 
 
-VISITOR = visit()
+VISITOR = caller()
 
 
 def worker(name: str = "worker", state: str = "ready", **changes) -> WorkerView:
@@ -102,12 +102,12 @@ class Engine:
         return Estimate(seconds=10.0, compile_seconds=0.0, is_warm=True, basis="measured", runs=1)
 
 
-def desk_of(engine) -> Desk:
-    return Desk(engine=engine, access=Access("key"), can_run=lambda preset: True)
+def context_of(engine) -> StudioContext:
+    return StudioContext(engine=engine, access=Access("key"), can_run=lambda preset: True)
 
 
 def waits(engine) -> list[float]:
-    return [entry.wait for entry in queue_of(desk_of(engine), VISITOR).waiting]
+    return [entry.wait for entry in queue_of(context_of(engine), VISITOR).waiting]
 
 
 def test_one_worker_makes_all_that_wait_one_after_another():
@@ -126,7 +126,7 @@ def test_a_failed_worker_makes_nothing_shorter():
 
 def test_a_group_is_done_with_its_last():
     engine = Engine(worker(), worker(), running=1, waiting=2)
-    html = queue_html(queue_of(desk_of(engine), VISITOR), ENGLISH)
+    html = queue_html(queue_of(context_of(engine), VISITOR), ENGLISH)
     assert "done in about 20 s" in html
 
 
@@ -151,7 +151,7 @@ class Beginning(Engine):
 
 @pytest.mark.parametrize("asked_first", ["line", "unended"])
 def test_a_job_that_begins_while_the_page_asks_is_listed_once(asked_first):
-    queue = queue_of(desk_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
+    queue = queue_of(context_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
     assert [entry.job.id for entry in (*queue.running, *queue.waiting)] == ["0", "1"]
 
 
@@ -203,9 +203,9 @@ def test_health_says_once_which_accelerator_is_not_used_by_mistake(workers, deta
 @pytest.mark.parametrize("notice", [IDLE, CHOSEN])
 def test_the_system_shows_every_visitor_what_is_not_used(tmp_path, notice):
     engine = Engine(with_notice(notice), settings=from_environment(tmp_path, {}))
-    [devices, *_] = report_of(engine, visit()).sections
+    [devices, *_] = report_of(engine, caller()).sections
     assert devices[1][-1] == ("Not used", str(notice))
-    assert "Not used" not in report_of(Engine(worker(), settings=from_environment(tmp_path, {})), visit()).text()
+    assert "Not used" not in report_of(Engine(worker(), settings=from_environment(tmp_path, {})), caller()).text()
 
 
 def values(text: str) -> list[str]:
@@ -250,7 +250,7 @@ def test_the_last_videos_rates_are_in_the_metrics_and_in_the_system(tmp_path):
 def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
     def titles(*workers):
         engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-        return [title for title, _ in report_of(engine, visit(is_operator=True)).sections][:2]
+        return [title for title, _ in report_of(engine, caller(is_operator=True)).sections][:2]
 
     assert titles(worker()) == ["Devices", "Worker"]
     assert titles(*PAIR) == ["Worker 1", "Worker 2"]
@@ -260,7 +260,7 @@ def test_the_system_shows_a_block_for_each_of_several_workers(tmp_path):
 
 def test_the_operator_alone_sees_which_machine_of_a_cluster_a_worker_is_on(tmp_path):
     engine = Engine(worker("node-1", machine="slice-a, 10.0.0.7"), settings=from_environment(tmp_path, {}))
-    shown = [report_of(engine, visit(is_operator=is_operator)).text() for is_operator in (True, False)]
+    shown = [report_of(engine, caller(is_operator=is_operator)).text() for is_operator in (True, False)]
     assert "slice-a, 10.0.0.7 (node-1)" in shown[0] and "10.0.0.7" not in shown[1] and "node-1" not in shown[1]
 
 
@@ -279,5 +279,5 @@ def test_the_operator_sees_the_end_of_each_log(tmp_path):
         (tmp_path / name).write_text(f"{name} said this\n")
     workers = [worker(name, log=tmp_path / name) for name in "ab"]
     engine = Engine(*workers, settings=from_environment(tmp_path, {}))
-    assert report_of(engine, visit(is_operator=True)).log == "a\na said this\n\nb\nb said this"
-    assert report_of(engine, visit(is_operator=False)).log == ""
+    assert report_of(engine, caller(is_operator=True)).log == "a\na said this\n\nb\nb said this"
+    assert report_of(engine, caller(is_operator=False)).log == ""

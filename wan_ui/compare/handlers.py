@@ -19,19 +19,19 @@ from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import left_out, setting_label
 from wan_ui.form.load_settings import FillHandlers
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import view_of
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareHandlers(Panel):
     """Handlers of the compare view."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     panel: ComparePanel
     message: gr.HTML
@@ -39,7 +39,7 @@ class CompareHandlers(Panel):
     @property
     def fill(self) -> FillHandlers:
         """The handlers that put somebody else's comparison into the form."""
-        return FillHandlers(desk=self.desk, form=self.form, message=self.message)
+        return FillHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
@@ -66,95 +66,95 @@ class CompareHandlers(Panel):
     def _shown_on(self) -> list[gr.blocks.Block]:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
-        shown = {} if visit.reads_the_first_page else self._words(visit)
-        return shown | (self._linked(asked["compare"], visit) if "compare" in asked and "settings" not in asked else {})
+        shown = {} if caller.reads_the_first_page else self._words(caller)
+        return shown | (self._linked(asked["compare"], caller) if "compare" in asked and "settings" not in asked else {})
 
-    def tick(self, visit: Visit, values: Values) -> Updates:
+    def tick(self, caller: Caller, values: Values) -> Updates:
         """The comparison on view as it is now."""
         shown = values[self.panel.shown]
-        found = self.desk.engine.shelf.comparison(shown) if shown else None
-        return {self.panel.view: compare_html(self._side(found, visit), visit.texts)} if found else {}
+        found = self.context.engine.shelf.comparison(shown) if shown else None
+        return {self.panel.view: compare_html(self._side(found, caller), caller.texts)} if found else {}
 
     @opens_files
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
         """Queues the form's settings with one thing varied: all of them, or none."""
-        panel, visit = self.panel, self.desk.visit(request)
+        panel, caller = self.panel, self.context.caller(request)
         try:
             base = self.form.read(values).to_request()
             wanted, columns = self._wanted(base, values)
-            jobs = yield from self.desk.submitting_all(wanted, visit)
+            jobs = yield from self.context.submitting_all(wanted, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
-        comparison = self.desk.engine.shelf.compare(visit.owner, jobs, columns)
-        lost = left_out(base, SAME_FOR_MODELS, visit.texts) if values[panel.what] == "preset" else ""
-        return self._shown(comparison, visit, lost) | {panel.chosen: []}
+            return {self.message: Message.refusal(error).html(caller.texts)}
+        comparison = self.context.engine.shelf.compare(caller.owner, jobs, columns)
+        lost = left_out(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
+        return self._shown(comparison, caller, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
-        act, visit, panel = Act.of(event), self.desk.visit(request), self.panel
+        act, caller, panel = Act.of(event), self.context.caller(request), self.panel
         match act.what:
             case "add":
-                return self._add(values[panel.chosen], act.job, visit)
+                return self._add(values[panel.chosen], act.job, caller)
             case "original":
-                return self._with_original(act.job, visit)
+                return self._with_original(act.job, caller)
             case "link":
-                return {self.message: self._link(values[panel.shown], visit)}
+                return {self.message: self._link(values[panel.shown], caller)}
             case "clear":
-                return {panel.view: compare_html(Side(), visit.texts), panel.shown: "", panel.chosen: []}
+                return {panel.view: compare_html(Side(), caller.texts), panel.shown: "", panel.chosen: []}
         return {panel.chosen: gr.skip()}
 
-    def _words(self, visit: Visit) -> Updates:
+    def _words(self, caller: Caller) -> Updates:
         """The parts that were built in English, in the visitor's language."""
-        presets = preset_choices("t2v", self.desk.offers(visit)).dropdown(visit.texts.language)
+        presets = preset_choices("t2v", self.context.offers(caller)).dropdown(caller.texts.language)
         return {
-            self.panel.view: compare_html(Side(), visit.texts),
-            self.panel.what: gr.update(choices=what_choices(visit.texts)),
-            self.panel.also: gr.update(choices=also_choices(visit.texts)),
+            self.panel.view: compare_html(Side(), caller.texts),
+            self.panel.what: gr.update(choices=what_choices(caller.texts)),
+            self.panel.also: gr.update(choices=also_choices(caller.texts)),
             self.panel.presets: gr.update(choices=presets),
         }
 
-    def _linked(self, comparison_id: str, visit: Visit) -> Updates:
+    def _linked(self, comparison_id: str, caller: Caller) -> Updates:
         """The comparison of a link for visitors who may see its videos, else its settings; nothing if there is none."""
-        found = self.desk.engine.shelf.comparison(comparison_id)
+        found = self.context.engine.shelf.comparison(comparison_id)
         if found is None:
             return {}
-        return self._shown(found, visit) if visit.may_see(found.owner) else self._settings_of(found, visit)
+        return self._shown(found, caller) if caller.may_see(found.owner) else self._settings_of(found, caller)
 
-    def _settings_of(self, comparison: Comparison, visit: Visit) -> Updates:
+    def _settings_of(self, comparison: Comparison, caller: Caller) -> Updates:
         """Somebody else's comparison: its settings, ready to be queued; never its videos."""
         try:
-            requests = [self.desk.engine.job(job_id).request for job_id in comparison.jobs]
+            requests = [self.context.engine.job(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
-            varied_too = self._not_varied(requests, comparison.columns, visit)
-            message = Message(text=" ".join(filter(None, (visit.texts.compare_shared, varied_too))), view="compare")
-            filled = self.fill.shown(requests[0], visit.texts, message)
+            varied_too = self._not_varied(requests, comparison.columns, caller)
+            message = Message(text=" ".join(filter(None, (caller.texts.compare_shared, varied_too))), view="compare")
+            filled = self.fill.shown(requests[0], caller.texts, message)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
-        return filled | self._varied(requests, comparison.columns, visit)
+            return {self.message: Message.refusal(error).html(caller.texts)}
+        return filled | self._varied(requests, comparison.columns, caller)
 
-    def _not_varied(self, requests: list[GenerationRequest], columns: int, visit: Visit) -> str:
+    def _not_varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
         """A sentence that names the settings that differ and that the bar cannot vary; "" if there are none."""
         across, down = varied(requests[:columns] if columns else requests)[0], varied(requests[::columns])[0] if columns else ""
         if across == "preset":  # each model has its own settings
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
-        named = visit.texts.between.join(setting_label(name, visit.texts) for name in names)
-        return visit.texts.compare_not_varied.format(settings=named) if names else ""
+        named = caller.texts.between.join(setting_label(name, caller.texts) for name in names)
+        return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
-    def _varied(self, requests: list[GenerationRequest], columns: int, visit: Visit) -> Updates:
+    def _varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
         """The bar with the values that it had when these requests were queued."""
         what, values = varied(requests[:columns] if columns else requests)
         also, others = varied(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
-        named = preset_choices("t2v", self.desk.offers(visit)).dropdown(visit.texts.language)
+        named = preset_choices("t2v", self.context.offers(caller)).dropdown(caller.texts.language)
         return {
-            self.panel.what: gr.update(choices=what_choices(visit.texts), value=what),
+            self.panel.what: gr.update(choices=what_choices(caller.texts), value=what),
             self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
             self.panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
-            self.panel.also: gr.update(choices=also_choices(visit.texts), value=also),
+            self.panel.also: gr.update(choices=also_choices(caller.texts), value=also),
             self.panel.also_values: gr.update(value=", ".join(others), visible=bool(also)),
         }
 
@@ -167,48 +167,48 @@ class CompareHandlers(Panel):
         down = Axis(what=also, text=str(values[panel.also_values] or ""))
         return grid(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
 
-    def _add(self, chosen: list[str], job_id: str, visit: Visit) -> Updates:
-        job = self.desk.job(job_id, visit)
+    def _add(self, chosen: list[str], job_id: str, caller: Caller) -> Updates:
+        job = self.context.job(job_id, caller)
         if job is None:
             return {self.panel.chosen: gr.skip()}
         chosen = list(dict.fromkeys([*(chosen if len(chosen) < MOST else []), job.id]))
         if len(chosen) < 2:
-            words = visit.texts.compare_tray.format(count=1)
+            words = caller.texts.compare_tray.format(count=1)
             return {
                 self.panel.chosen: chosen,
-                self.panel.view: compare_html(Side(chosen=1), visit.texts),
+                self.panel.view: compare_html(Side(chosen=1), caller.texts),
                 self.panel.shown: "",
-                self.message: Message(text=words).html(visit.texts),
+                self.message: Message(text=words).html(caller.texts),
             }
-        comparison = self.desk.engine.shelf.compare(visit.owner, tuple(chosen))
-        return self._shown(comparison, visit) | {self.panel.chosen: chosen}
+        comparison = self.context.engine.shelf.compare(caller.owner, tuple(chosen))
+        return self._shown(comparison, caller) | {self.panel.chosen: chosen}
 
-    def _with_original(self, job_id: str, visit: Visit) -> Updates:
+    def _with_original(self, job_id: str, caller: Caller) -> Updates:
         """A video beside the clip that it was made from: the only comparison of one job."""
-        job = self.desk.job(job_id, visit)
+        job = self.context.job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
-        return self._shown(self.desk.engine.shelf.compare(visit.owner, (job.id,)), visit)
+        return self._shown(self.context.engine.shelf.compare(caller.owner, (job.id,)), caller)
 
-    def _shown(self, comparison: Comparison, visit: Visit, said: str = "") -> Updates:
+    def _shown(self, comparison: Comparison, caller: Caller, said: str = "") -> Updates:
         return {
-            self.panel.view: compare_html(self._side(comparison, visit), visit.texts),
+            self.panel.view: compare_html(self._side(comparison, caller), caller.texts),
             self.panel.shown: comparison.id,
-            self.message: Message(text=said, view="compare").html(visit.texts),
+            self.message: Message(text=said, view="compare").html(caller.texts),
         }
 
-    def _side(self, comparison: Comparison, visit: Visit) -> Side:
-        jobs = [self.desk.job(job_id, visit) for job_id in comparison.jobs]
-        cells = tuple(Cell(job=job, view=view_of(self.desk, job)) for job in jobs if job)
+    def _side(self, comparison: Comparison, caller: Caller) -> Side:
+        jobs = [self.context.job(job_id, caller) for job_id in comparison.jobs]
+        cells = tuple(Cell(job=job, view=view_of(self.context, job)) for job in jobs if job)
         if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
         return Side(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
 
-    def _link(self, shown: str, visit: Visit) -> str:
-        found = self.desk.engine.shelf.comparison(shown)
-        if found is None or not visit.may_see(found.owner):
-            return Message().html(visit.texts)
-        return Message(text=visit.texts.compare_linked, copy=f"?compare={found.id}").html(visit.texts)
+    def _link(self, shown: str, caller: Caller) -> str:
+        found = self.context.engine.shelf.comparison(shown)
+        if found is None or not caller.may_see(found.owner):
+            return Message().html(caller.texts)
+        return Message(text=caller.texts.compare_linked, copy=f"?compare={found.id}").html(caller.texts)
 
 
 def _also_values(also: str) -> Any:

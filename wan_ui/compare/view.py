@@ -8,8 +8,8 @@ from wan_ui.view import FORM, Shell, View
 
 def build_compare(shell: Shell) -> CompareHandlers:
     """The panel with its handlers."""
-    panel = build_compare_panel(shell.texts, shell.labels, shell.desk.offers())
-    return CompareHandlers(desk=shell.desk, form=shell.form, panel=panel, message=shell.message)
+    panel = build_compare_panel(shell.texts, shell.labels, shell.context.offers())
+    return CompareHandlers(context=shell.context, form=shell.form, panel=panel, message=shell.message)
 
 
 COMPARE = View(
@@ -17,6 +17,6 @@ COMPARE = View(
     title="view_compare",
     build=build_compare,
     beside=(FORM,),
-    routes=lambda desk: [compare_route(desk.engine, desk.access)],
+    routes=lambda context: [compare_route(context.engine, context.access)],
     rules={"/studio/compare/{comparison_id}.mp4": "visitor"},
 )

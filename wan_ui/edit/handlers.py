@@ -27,11 +27,11 @@ from wan_ui.form.left_out import left_out
 from wan_ui.form.load_settings import proposed_size
 from wan_ui.form.loras import lora_lines
 from wan_ui.gateway.uploads import known_as, to_cache
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import full_preset
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import any_clip
 from wan_ui.stage.handlers import StageHandlers
 
@@ -42,7 +42,7 @@ _CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_fra
 class EditHandlers(Panel):
     """The handlers of the edit view."""
 
-    desk: Desk
+    context: StudioContext
     panel: gr.HTML
     stage: StageHandlers
     message: gr.HTML
@@ -66,49 +66,49 @@ class EditHandlers(Panel):
 
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
-        visit = self.desk.visit(request)
-        job, old = self.desk.job(Act.of(event).job, visit), self.desk.job(shown, visit)
+        caller = self.context.caller(request)
+        job, old = self.context.job(Act.of(event).job, caller), self.context.job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words and presets."""
-        is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
-        return {} if is_first_page else {self.panel: self._drawn(visit)}
+        is_first_page = caller.reads_the_first_page and self.context.offers(caller) == self.context.offers()
+        return {} if is_first_page else {self.panel: self._drawn(caller)}
 
     @opens_files
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
-        act, visit = Act.of(event), self.desk.visit(request)
-        job = self.desk.job(act.job, visit)
-        takes_video = {"clip": visit.texts.loaded_as_clip, "continue": visit.texts.loaded_goes_on}
+        act, caller = Act.of(event), self.context.caller(request)
+        job = self.context.job(act.job, caller)
+        takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_goes_on}
         if job is None or (job.request.is_from_pictures and act.what not in takes_video):
             return {self.message: gr.skip()}
         try:
             if act.what in takes_video:
                 is_continued = act.what == "continue"
-                fill = yield from self._as_clip(job, self._preset_for(job.request, visit), is_continued)
-                lost = left_out(job.request, _CONTINUED | fill["kept"].keys(), visit.texts) if is_continued else ""
+                fill = yield from self._as_clip(job, self._preset_for(job.request, caller), is_continued)
+                lost = left_out(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
                 message = Message(text=" ".join(filter(None, (takes_video[act.what], lost))), view="edit")
-                return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+                return {self.panel: self._drawn(caller, fill), self.message: message.html(caller.texts)}
             fill = yield from self._filled(job)
             if act.what == "fits":
                 fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
             what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
-            return {self.message: Message.refusal(error).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(caller.texts)}
         full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
         if full is not None:
             loaded -= {"steps", "guidance", *fill["kept"]}
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance, "kept": {}}
-        lost = left_out(job.request, loaded, visit.texts)
-        text = " ".join(filter(None, (visit.texts.loaded.format(seed=job.request.seed), lost)))
+        lost = left_out(job.request, loaded, caller.texts)
+        text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), lost)))
         message = Message(text=text, view="edit")
-        return {self.panel: self._drawn(visit, fill), self.message: message.html(visit.texts)}
+        return {self.panel: self._drawn(caller, fill), self.message: message.html(caller.texts)}
 
-    def _preset_for(self, request: GenerationRequest, visit: Visit) -> Preset:
+    def _preset_for(self, request: GenerationRequest, caller: Caller) -> Preset:
         """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
-        presets = {preset.name: preset for preset in clip_presets(self.desk.offers(visit))}
+        presets = {preset.name: preset for preset in clip_presets(self.context.offers(caller))}
         if not presets:
             raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
         return presets.get(request.preset) or next(iter(presets.values()))
@@ -150,8 +150,8 @@ class EditHandlers(Panel):
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
-    def _drawn(self, visit: Visit, fill: Mapping[str, Any] | None = None) -> str:
-        return edit_html(clip_presets(self.desk.offers(visit)), visit.texts, fill, any_clip(self.desk.engine))
+    def _drawn(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
+        return edit_html(clip_presets(self.context.offers(caller)), caller.texts, fill, any_clip(self.context.engine))
 
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:

@@ -24,21 +24,21 @@ from wan_ui.form.estimate import estimate_html
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload, known_as
 from wan_ui.services.animate_request import described
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import unless_gone, visitor
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import chosen
 
 _FAR = 1e5  # pixels, seconds, frames a second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
-def edit_routes(desk: Desk) -> Sequence[Route]:
+def edit_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses."""
 
     async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
-        who, path = visitor(desk.visit(gr.Request(request))), opening.arguments[0]
-        facts = await unless_gone(request, desk.engine.sandbox.opened(opening, who))
+        who, path = visitor(context.caller(gr.Request(request))), opening.arguments[0]
+        facts = await unless_gone(request, context.engine.sandbox.opened(opening, who))
         return facts | {"path": known_as(path)}
 
     @answers_json
@@ -59,15 +59,15 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
 
     @answers_json
     async def make(request: Request) -> dict[str, Any]:
-        visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        wanted = _larger(desk, visit, given) if _is_larger(given) else _described(desk, visit, given)
-        job = await unless_gone(request, _queued(desk, visit, await wanted))
+        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        wanted = _larger(context, caller, given) if _is_larger(given) else _described(context, caller, given)
+        job = await unless_gone(request, _queued(context, caller, await wanted))
         return {"job": job.id}
 
     @answers_json
     async def estimate(request: Request) -> dict[str, Any]:
-        visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        return {"html": await asyncio.to_thread(_estimated, desk, visit, given)}
+        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        return {"html": await asyncio.to_thread(_estimated, context, caller, given)}
 
     return [
         Route("/studio/edit/clip", clip, methods=["POST"]),
@@ -78,18 +78,18 @@ def edit_routes(desk: Desk) -> Sequence[Route]:
     ]
 
 
-async def _queued(desk: Desk, visit: Visit, wanted: GenerationRequest) -> Job:
+async def _queued(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
     """Queues the video that is asked for. Raises: StudioError."""
     if wanted.mask is not None:
         opening = SandboxCall(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
-        await desk.engine.sandbox.opened(opening, visitor(visit))
-    return await desk.submitted(wanted, visit)
+        await context.engine.sandbox.opened(opening, visitor(caller))
+    return await context.submitted(wanted, caller)
 
 
-def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
+def _estimated(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
     """The line at the button; empty while what is asked for is not whole, but for the prompt and what is still to be painted."""
     if _is_larger(given):
-        return _estimated_larger(desk, visit, given)
+        return _estimated_larger(context, caller, given)
     prompt = given.get("prompt")
     stands_in: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
@@ -98,8 +98,8 @@ def _estimated(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
         wanted = to_request(given | stands_in)
     except StudioError:
         return ""
-    engine = desk.engine
-    return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), visit.texts)
+    engine = context.engine
+    return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), caller.texts)
 
 
 def _is_larger(given: dict[str, Any]) -> bool:
@@ -107,14 +107,14 @@ def _is_larger(given: dict[str, Any]) -> bool:
     return given.get("way") == "upscale"
 
 
-async def _larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
+async def _larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
     clip, (scale, name) = checked_upload(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
     opening = SandboxCall(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await desk.engine.sandbox.opened(opening, visitor(visit)))
+    return GenerationRequest.from_stored(await context.engine.sandbox.opened(opening, visitor(caller)))
 
 
-def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
+def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
     """The line at that button, from what the page says of the clip: no file is opened for an estimate."""
     try:
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
@@ -123,12 +123,12 @@ def _estimated_larger(desk: Desk, visit: Visit, given: dict[str, Any]) -> str:
         wanted = larger_clip("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
     except (StudioError, ValueError):
         return ""
-    return estimate_html(desk.engine.estimate(wanted), True, visit.texts)
+    return estimate_html(context.engine.estimate(wanted), True, caller.texts)
 
 
-async def _described(desk: Desk, visit: Visit, given: dict[str, Any]) -> GenerationRequest:
+async def _described(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for a video made of the clip. Raises: StudioError."""
-    return await described(desk, visit, *await asyncio.to_thread(_settings_of, given))
+    return await described(context, caller, *await asyncio.to_thread(_settings_of, given))
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:

@@ -23,9 +23,9 @@ from wan_ui.view import Shell, View
 
 def build_edit(shell: Shell) -> EditHandlers:
     """The panel, with no clip in it, and its handlers."""
-    html = edit_html(clip_presets(shell.desk.offers()), shell.texts, larger=any_clip(shell.desk.engine))
+    html = edit_html(clip_presets(shell.context.offers()), shell.texts, larger=any_clip(shell.context.engine))
     panel = gr.HTML(html, js_on_load=starts("edit", "queued"), elem_id="edit", apply_default_css=False)
-    return EditHandlers(desk=shell.desk, panel=panel, stage=shell.stage, message=shell.message)
+    return EditHandlers(context=shell.context, panel=panel, stage=shell.stage, message=shell.message)
 
 
 RULES: Rules = {

@@ -23,7 +23,7 @@ from wan_ui.components.values import value_words
 from wan_ui.form.form import Form, Many
 from wan_ui.i18n.english import Texts
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 MOST_SHOWN = 20  # rows of the plan
 
@@ -86,7 +86,7 @@ def _changes(request: GenerationRequest, base: GenerationRequest) -> str:
 class ManyHandlers:
     """Handlers of the table."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     message: gr.HTML
 
@@ -105,27 +105,27 @@ class ManyHandlers:
 
     def look(self, values: Values, request: gr.Request) -> str:
         """The plan, or what is wrong with the table."""
-        visit = self.desk.visit(request)
+        caller = self.context.caller(request)
         try:
             base, wanted = self._wanted(values)
         except StudioError as error:
-            return note_html(sentence(error)) + file_html(visit.texts)
-        engine = self.desk.engine
-        return plan_html(wanted, [engine.estimate(one) for one in wanted], base, visit.texts) + file_html(visit.texts)
+            return note_html(sentence(error)) + file_html(caller.texts)
+        engine = self.context.engine
+        return plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + file_html(caller.texts)
 
     @opens_files
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Takes a file's text into the table, or queues what the table says now."""
-        visit, act, many = self.desk.visit(request), Act.of(event), self.form.many
+        caller, act, many = self.context.caller(request), Act.of(event), self.form.many
         if act.what == "file":
-            return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(visit.texts)}
+            return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(caller.texts)}
         try:
             _, wanted = self._wanted(values)
-            jobs = yield from self.desk.submitting_all(wanted, visit)
+            jobs = yield from self.context.submitting_all(wanted, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
-        said = Message(text=visit.texts.many_queued.format(count=len(jobs)))
-        return {many.table: "", many.plan: file_html(visit.texts), self.message: said.html(visit.texts)}
+            return {self.message: Message.refusal(error).html(caller.texts)}
+        said = Message(text=caller.texts.many_queued.format(count=len(jobs)))
+        return {many.table: "", many.plan: file_html(caller.texts), self.message: said.html(caller.texts)}
 
     def _wanted(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
         """The form's own request, and those of the table. Raises: StudioError."""

@@ -27,10 +27,10 @@ from wan_ui.form.prompt import example_captions, example_samples, history_html, 
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.uploads import picture_for_cache, to_cache
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
 from wan_ui.services.sandbox_calls import visitor
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")
@@ -51,19 +51,19 @@ _STEPS_TYPED = "(count, name, steps) => [count, name, studio.form.typedOr('steps
 class FormHandlers:
     """The form's handlers. `message` is the line at the bottom of the page."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     message: gr.HTML
 
     @property
     def fill(self) -> FillHandlers:
         """The handlers that put settings into the form."""
-        return FillHandlers(desk=self.desk, form=self.form, message=self.message)
+        return FillHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def own(self) -> OwnPresetHandlers:
         """The handlers for the visitor's own presets."""
-        return OwnPresetHandlers(desk=self.desk, form=self.form, fill=self.fill, message=self.message)
+        return OwnPresetHandlers(context=self.context, form=self.form, fill=self.fill, message=self.message)
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
@@ -145,19 +145,19 @@ class FormHandlers:
         chosen = [image.image, self.form.prompt.prompt]
         image.examples.choose(self.choose_picture, self.form.settings.preset, chosen, **QUIET, **LAST)
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
-        shown = self.history(visit) | {self.form.own: self.own.html(visit)}
-        is_first_page = visit.reads_the_first_page and self.desk.offers(visit) == self.desk.offers()
-        words = {} if is_first_page else self._words(visit)
+        shown = self.history(caller) | {self.form.own: self.own.html(caller)}
+        is_first_page = caller.reads_the_first_page and self.context.offers(caller) == self.context.offers()
+        words = {} if is_first_page else self._words(caller)
         if "settings" in asked:
-            return shown | words | self.fill.link(asked["settings"], visit.texts)
-        return shown | words | self.fill.stored(values[self.form.session], visit.texts)
+            return shown | words | self.fill.link(asked["settings"], caller.texts)
+        return shown | words | self.fill.stored(values[self.form.session], caller.texts)
 
-    def history(self, visit: Visit) -> Updates:
+    def history(self, caller: Caller) -> Updates:
         """The visitor's earlier prompts."""
-        prompts = self.desk.engine.library.prompts(visit.owner, MOST_HISTORY)
-        return {self.form.prompt.history: history_html(prompts, visit.texts)}
+        prompts = self.context.engine.library.prompts(caller.owner, MOST_HISTORY)
+        return {self.form.prompt.history: history_html(prompts, caller.texts)}
 
     def notes(self, text: str = "", place: Place = "settings") -> Updates:
         """Shows a note at the control that it is about, and takes all others away."""
@@ -165,7 +165,7 @@ class FormHandlers:
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
-        texts, engine = self.desk.visit(request).texts, self.desk.engine
+        texts, engine = self.context.caller(request).texts, self.context.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
             draft = self.form.read(values | {prompt: values[prompt] or "?"})
@@ -181,23 +181,23 @@ class FormHandlers:
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """The Generate button's words, and the button that stops editing the waiting video."""
-        texts = self.desk.visit(request).texts
+        texts = self.context.caller(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
     def chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
         """`choose_task` for one task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
-            return self.choose_task(task, name, self.desk.visit(request))
+            return self.choose_task(task, name, self.context.caller(request))
 
         return choose
 
-    def choose_task(self, task: Task, name: str | None, visit: Visit) -> Updates:
+    def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
         """The presets for this task, keeping the chosen one if possible, and whether any can run.
 
         A preset that stays is not in the answer: another may have been chosen before it comes, as while a page opens.
         """
-        choices, texts = preset_choices(task, self.desk.offers(visit)), visit.texts
+        choices, texts = preset_choices(task, self.context.offers(caller)), caller.texts
         preset, form = choices.pick(name), self.form
         info = None if preset else texts.presets_none
         other: dict[str, Any] = {} if preset and preset.name == name else {"value": preset.name if preset else None}
@@ -208,14 +208,14 @@ class FormHandlers:
             form.settings.preset_note: elsewhere_html(choices, texts),
             form.actions.generate: gr.update(interactive=preset is not None),
         }
-        return shown | (self._follow_preset(preset.name, task, visit) if preset and preset.name != name else {})
+        return shown | (self._follow_preset(preset.name, task, caller) if preset and preset.name != name else {})
 
     def choose_preset(self, name: str | None, task: Task, request: gr.Request) -> Updates:
         """The other controls' choices for this preset, its examples and its negative prompt."""
-        return self._follow_preset(name, task, self.desk.visit(request)) if name else {self.form.task: gr.skip()}
+        return self._follow_preset(name, task, self.context.caller(request)) if name else {self.form.task: gr.skip()}
 
-    def _follow_preset(self, name: str, task: Task, visit: Visit) -> Updates:
-        preset, texts, form = load_preset(name), visit.texts, self.form
+    def _follow_preset(self, name: str, task: Task, caller: Caller) -> Updates:
+        preset, texts, form = load_preset(name), caller.texts, self.form
         updates = dict(zip(form.settings.follows_preset, preset_updates(preset, texts), strict=True))
         return updates | {
             form.prompt.examples: gr.Dataset(
@@ -264,21 +264,21 @@ class FormHandlers:
 
     async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
-        visit = await asyncio.to_thread(self.desk.visit, request)
+        caller = await asyncio.to_thread(self.context.caller, request)
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
         except StudioError as error:
             return gr.skip(), note_html(sentence(error))
         if path is None:
-            return empty_preview(size, visit.texts), note_html()
+            return empty_preview(size, caller.texts), note_html()
         try:
             opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
-            address = await self.desk.engine.sandbox.opened(opening, visitor(visit))
+            address = await self.context.engine.sandbox.opened(opening, visitor(caller))
         except Busy as error:
             return gr.skip(), note_html(sentence(error))
         except StudioError as error:
-            return empty_preview(size, visit.texts), note_html(sentence(error))
-        return crop_preview(address, size, visit.texts), note_html()
+            return empty_preview(size, caller.texts), note_html(sentence(error))
+        return crop_preview(address, size, caller.texts), note_html()
 
     async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
         """The focus after a click in the picture."""
@@ -304,13 +304,13 @@ class FormHandlers:
             return gr.skip()
 
     async def _opened(self, opening: SandboxCall, request: gr.Request) -> Any:
-        visit = await asyncio.to_thread(self.desk.visit, request)
-        return await self.desk.engine.sandbox.opened(opening, visitor(visit))
+        caller = await asyncio.to_thread(self.context.caller, request)
+        return await self.context.engine.sandbox.opened(opening, visitor(caller))
 
-    def _words(self, visit: Visit) -> Updates:
+    def _words(self, caller: Caller) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""
-        texts, form = visit.texts, self.form
-        choices = preset_choices("t2v", self.desk.offers(visit))
+        texts, form = caller.texts, self.form
+        choices = preset_choices("t2v", self.context.offers(caller))
         named, preset = choices.dropdown(texts.language), choices.pick(None)
         shown: Updates = {
             form.settings.preset_note: elsewhere_html(choices, texts),

@@ -31,10 +31,10 @@ from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.presets import full_preset, preset_choices
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
     one.name: one.default for one in FIELDS if one.part == "story"
@@ -53,7 +53,7 @@ def proposed_size(value: str) -> dict[str, int]:
 class FillHandlers:
     """Handlers that change the form."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     message: gr.HTML
 
@@ -64,14 +64,14 @@ class FillHandlers:
     @opens_files
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a button that loads settings."""
-        act, visit = Act.of(event), self.desk.visit(request)
-        texts = visit.texts
+        act, caller = Act.of(event), self.context.caller(request)
+        texts = caller.texts
         if act.what == "prompt":
             return {self.form.prompt.prompt: act.value}
         if act.what == "new":
             message = Message(text=texts.loaded_new_seed)
             return {self.form.settings.is_seed_random: True, self.message: message.html(texts)}
-        job = self.desk.job(act.job, visit)
+        job = self.context.job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
         do = {"use": self._use, "edit": self._edit, "full": self._full}
@@ -79,7 +79,7 @@ class FillHandlers:
             if act.what == "fits":
                 return self._fits(job, act.value, texts)
             if act.what == "continue":
-                return (yield from self._continue(job, visit))
+                return (yield from self._continue(job, caller))
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(texts)}
@@ -87,14 +87,14 @@ class FillHandlers:
     @opens_files
     def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
-        visit = self.desk.visit(request)
+        caller = self.context.caller(request)
         try:
             path = checked_upload(Act.of(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
-                return self._picture(str(path), visit.texts)
-            return (yield from self._video(path, visit))
+                return self._picture(str(path), caller.texts)
+            return (yield from self._video(path, caller))
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(caller.texts)}
 
     def link(self, code: str, texts: Texts) -> Updates:
         """Loads the settings from a link."""
@@ -111,7 +111,7 @@ class FillHandlers:
             is_seed_new = bool(given.pop("is_seed_new", True))
             request = GenerationRequest.from_stored(without_inputs(given))
             self._check_here(request, texts)
-            return self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+            return self.form.show(request, texts, self.context.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
@@ -133,7 +133,7 @@ class FillHandlers:
         sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
         lost = (*sentences, left_out(request, loaded, texts))
         message = replace(message, text=" ".join(filter(None, (message.text, *lost))))
-        shown = self.form.show(request, texts, self.desk.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+        shown = self.form.show(request, texts, self.context.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
     def _use(self, job: Job, texts: Texts) -> Updates:
@@ -171,9 +171,9 @@ class FillHandlers:
         message = Message(text=" ".join(filter(None, said)), view="create")
         return self.shown(request, texts, message) | self._pictures(request)
 
-    def _continue(self, job: Job, visit: Visit) -> Steps[Updates]:
+    def _continue(self, job: Job, caller: Caller) -> Steps[Updates]:
         """Loads image to video, with the video's last frame as the first."""
-        texts = visit.texts
+        texts = caller.texts
         picture = yield from _frame(job.folder / "video.mp4", -1)
         preset = self._image_preset(job.request)
         same = job.request.preset == preset.name
@@ -188,20 +188,20 @@ class FillHandlers:
 
     def _image_preset(self, request: GenerationRequest) -> Preset:
         """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
-        choices = preset_choices("i2v", self.desk.can_run)
+        choices = preset_choices("i2v", self.context.can_run)
         preset = choices.pick(request.preset)
         if preset is None:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
         return preset
 
-    def _video(self, path: Path, visit: Visit) -> Steps[Updates]:
+    def _video(self, path: Path, caller: Caller) -> Steps[Updates]:
         stored = yield SandboxCall(work=stored_request, arguments=(path,))
-        request, texts = GenerationRequest.from_stored(stored), visit.texts
+        request, texts = GenerationRequest.from_stored(stored), caller.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
         if not request.inputs():
             return self.shown(request, texts, Message(text=text, button=again, view="create"))
-        job = self._original(request, visit)
+        job = self._original(request, caller)
         if job is not None:
             message = Message(text=text, button=again, view="create")
             return self._loaded(job, texts, message)
@@ -214,14 +214,14 @@ class FillHandlers:
         loaded = SHOWN_BY_FORM - FILES_OF_SHOTS - {"last_image"}
         return self.shown(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
 
-    def _original(self, request: GenerationRequest, visit: Visit) -> Job | None:
+    def _original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""
         shared = request.for_sharing()
-        jobs = self.desk.engine.jobs(visit.owner, seed=request.seed)
+        jobs = self.context.engine.jobs(caller.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _picture(self, path: str, texts: Texts) -> Updates:
-        preset = preset_choices("i2v", self.desk.can_run).pick(None)
+        preset = preset_choices("i2v", self.context.can_run).pick(None)
         if preset is None:
             raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
         return {
@@ -234,7 +234,7 @@ class FillHandlers:
 
     def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
-        if not self.desk.can_run(find_preset(request.preset)):
+        if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _pictures(self, request: GenerationRequest) -> Updates:

@@ -22,8 +22,8 @@ from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
 from wan_ui.form.load_settings import FillHandlers, settings_code
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.caller import Caller
+from wan_ui.services.studio_context import StudioContext
 
 _PERSONAL = FROM_INPUTS.union(one.name for one in FIELDS if one.personal)
 _FORMAT = "wan-studio-presets"
@@ -70,7 +70,7 @@ def _export(presets: Presets, texts: Texts) -> str:
 class OwnPresetHandlers:
     """Save, load, rename, delete, import, and the link to the form's settings."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     fill: FillHandlers
     message: gr.HTML
@@ -81,19 +81,19 @@ class OwnPresetHandlers:
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Handles one press in the menu."""
-        visit = self.desk.visit(request)
+        caller = self.context.caller(request)
         try:
-            done = self._do(Act.of(event), values, visit.owner, visit.texts)
+            done = self._do(Act.of(event), values, caller.owner, caller.texts)
         except StudioError as error:
-            done = {self.message: Message.refusal(error).html(visit.texts)}
-        return done | {self.form.own: self.html(visit)}
+            done = {self.message: Message.refusal(error).html(caller.texts)}
+        return done | {self.form.own: self.html(caller)}
 
-    def html(self, visit: Visit) -> str:
+    def html(self, caller: Caller) -> str:
         """The menu as it is now."""
-        return own_presets_html(self.desk.engine.shelf.presets(visit.owner), visit.texts)
+        return own_presets_html(self.context.engine.shelf.presets(caller.owner), caller.texts)
 
     def _do(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
-        shelf = self.desk.engine.shelf
+        shelf = self.context.engine.shelf
         match act.what:
             case "save":
                 shelf.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
@@ -117,10 +117,10 @@ class OwnPresetHandlers:
         if settings is None:
             return {}
         request = checked_settings(settings)
-        if not self.desk.can_run(find_preset(request.preset)):
+        if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
         lost = left_out(request, SHOWN_BY_FORM, texts)
-        return self.form.show(request, texts, self.desk.can_run) | (self._said(lost, texts) if lost else {})
+        return self.form.show(request, texts, self.context.can_run) | (self._said(lost, texts) if lost else {})
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Imports all presets of a file, or none."""
@@ -132,7 +132,7 @@ class OwnPresetHandlers:
             presets = {name: settings_of_form(checked_settings(settings)) for name, settings in given.items()}
         except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
             raise RequestError(texts.own_bad_file.format(reason=str(error)[:200])) from None
-        self.desk.engine.shelf.save_presets(owner, presets)
+        self.context.engine.shelf.save_presets(owner, presets)
         return self._said(texts.own_imported.format(count=len(presets)), texts)
 
     def _said(self, text: str, texts: Texts) -> Updates:

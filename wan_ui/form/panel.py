@@ -15,16 +15,16 @@ from wan_ui.form.prompt import build_prompt_panel
 from wan_ui.form.settings import build_settings_panel
 from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import PresetChoices, preset_choices
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
-def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
+def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
     """The whole column, with the values of the first preset that can run here."""
-    choices = preset_choices("t2v", desk.offers())
+    choices = preset_choices("t2v", context.offers())
     preset = choices.pick(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
-        prompt = build_prompt_panel(preset, texts, labels, desk.rewriter is not None)
+        prompt = build_prompt_panel(preset, texts, labels, context.rewriter is not None)
         many = build_many(texts, labels)
         sound = build_sound_panel(preset, labels)
         own = build_own_presets(texts)
@@ -41,7 +41,7 @@ def build_form(desk: Desk, texts: Texts, labels: Texts) -> Form:
         many=many,
         actions=_build_actions(choices, labels),
         editing=gr.State(None),
-        session=gr.BrowserState(None, storage_key="studio-settings", secret=desk.access.browser_secret()),
+        session=gr.BrowserState(None, storage_key="studio-settings", secret=context.access.browser_secret()),
     )
 
 

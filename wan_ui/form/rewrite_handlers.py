@@ -24,9 +24,9 @@ from wan_ui.form.form import Draft, Form
 from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import visitor
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
 
@@ -36,7 +36,7 @@ class RewriteHandlers:
     """Handlers of suggestions. `asking` has for each page that waits for one what ends it, `busy` how many each visitor and each
     address waits for, `hourly` how many there were within an hour."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     asking: dict[str, asyncio.Event] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
@@ -66,18 +66,18 @@ class RewriteHandlers:
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
         """The suggestion as it grows, then what it changes, or what went wrong; made only when somebody asks for one."""
-        visit, prompt = await asyncio.to_thread(self.desk.visit, request), str(values[self.form.prompt.prompt] or "")
-        if self.desk.rewriter is None or not prompt.strip():
+        caller, prompt = await asyncio.to_thread(self.context.caller, request), str(values[self.form.prompt.prompt] or "")
+        if self.context.rewriter is None or not prompt.strip():
             yield ""
             return
         page, ended = request.session_hash or "", asyncio.Event()
         self.end(page)
         self.asking[page] = ended
         try:
-            with self._room(visit):
-                yield growing_html("", visit.texts)
-                asked = await self._asked(self.form.read(values), prompt, visit)
-                async with aclosing(_drawn(ended, self.desk.rewriter, asked, visit.texts)) as drawn:
+            with self._room(caller):
+                yield growing_html("", caller.texts)
+                asked = await self._asked(self.form.read(values), prompt, caller)
+                async with aclosing(_drawn(ended, self.context.rewriter, asked, caller.texts)) as drawn:
                     async for html in drawn:
                         yield html
                 if ended.is_set():
@@ -92,8 +92,8 @@ class RewriteHandlers:
         """Handles the suggestion's buttons: stops it, puts it into the prompt, or takes it back."""
         act, prompt, panel = Act.of(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
-            visit = await asyncio.to_thread(self.desk.visit, request)
-            return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), visit.texts)}
+            caller = await asyncio.to_thread(self.context.caller, request)
+            return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), caller.texts)}
         self.end(request.session_hash or "")
         if act.what == "undo":
             return {prompt: act.value, panel.put: None, panel.suggestion: ""}
@@ -112,19 +112,19 @@ class RewriteHandlers:
             ended.set()
 
     @contextmanager
-    def _room(self, visit: Visit) -> Generator[None]:
+    def _room(self, caller: Caller) -> Generator[None]:
         """Room for one suggestion. Raises: Busy where too many are being written, or were within an hour."""
-        address = visit.room.address if visit.room else ""  # empty for this machine, which may stand for many people
-        most = {f"visitor {visit.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
+        address = caller.room.address if caller.room else ""  # empty for this machine, which may stand for many people
+        most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
             most[f"address {address}"] = PROMPTS_WRITTEN.of_address
         if any(self.busy[one] >= allowed for one, allowed in most.items()):
             raise Busy("the helper for prompts", "is writing for others, or for you on another page", "try again in a moment")
-        if visit.room is not None:  # the operator's are not counted
-            if self.hourly.remaining(visit.owner, address) < 1:
+        if caller.room is not None:  # the operator's are not counted
+            if self.hourly.remaining(caller.owner, address) < 1:
                 rule = f"writes at most {PROMPTS_HOURLY.of_visitor} suggestions an hour for a visitor"
                 raise Busy("the helper for prompts", rule, "try again later")
-            self.hourly.add(visit.owner, address, 1)
+            self.hourly.add(caller.owner, address, 1)
         who = list(most)
         self.busy.update(who)
         try:
@@ -135,7 +135,7 @@ class RewriteHandlers:
                 if not self.busy[one]:
                     del self.busy[one]
 
-    async def _asked(self, draft: Draft, prompt: str, visit: Visit) -> Asked:
+    async def _asked(self, draft: Draft, prompt: str, caller: Caller) -> Asked:
         """What the helper is asked, with the picture as the model will see it. Raises: StudioError."""
         given = draft.given
         preset = find_preset(given["preset"])
@@ -145,7 +145,7 @@ class RewriteHandlers:
         if starts and given["image"]:
             size = (given["width"], given["height"])
             opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
-            picture = await self.desk.engine.sandbox.opened(opening, visitor(visit))
+            picture = await self.context.engine.sandbox.opened(opening, visitor(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 

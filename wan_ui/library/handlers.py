@@ -13,9 +13,9 @@ from wan_ui.library.desktop import open_folder
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, pairs, preset_filter
 from wan_ui.library.projects import ProjectHandlers
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import offers
 
 
@@ -23,7 +23,7 @@ from wan_ui.services.upscaling import offers
 class LibraryHandlers(Panel):
     """Handlers of the library."""
 
-    desk: Desk
+    context: StudioContext
     panel: LibraryPanel
     message: gr.HTML
     projects: ProjectHandlers
@@ -48,10 +48,10 @@ class LibraryHandlers(Panel):
         asked = [panel.search.change, *(control.input for control in panel.asked if control is not panel.search)]
         gr.on(asked, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""
-        shown, panel, texts = self.projects.shown(visit), self.panel, visit.texts
-        if visit.reads_the_first_page:
+        shown, panel, texts = self.projects.shown(caller), self.panel, caller.texts
+        if caller.reads_the_first_page:
             return shown
         return shown | {
             panel.preset: gr.update(choices=preset_filter(texts)),
@@ -61,39 +61,39 @@ class LibraryHandlers(Panel):
             panel.detail: detail_html(None, None, texts),
         }
 
-    def tick(self, visit: Visit, values: Values) -> Updates:
+    def tick(self, caller: Caller, values: Values) -> Updates:
         """The grid and the detail as they are now."""
-        job = self.desk.job(values[self.panel.chosen], visit)
-        drawn = {self.panel.grid: self._grid(values, visit), self.panel.detail: self._detail(job, visit)}
-        return drawn | {self.panel.projects: self.projects.shown(visit)[self.panel.projects]}
+        job = self.context.job(values[self.panel.chosen], caller)
+        drawn = {self.panel.grid: self._grid(values, caller), self.panel.detail: self._detail(job, caller)}
+        return drawn | {self.panel.projects: self.projects.shown(caller)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
         """The grid for the search and the filters."""
-        return {self.panel.grid: self._grid(values, self.desk.visit(request))}
+        return {self.panel.grid: self._grid(values, self.context.caller(request))}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Shows all about a card, or more cards, or opens the card's folder."""
-        act, visit, panel = Act.of(event), self.desk.visit(request), self.panel
+        act, caller, panel = Act.of(event), self.context.caller(request), self.panel
         if act.what == "more":
             values = values | {panel.most: values[panel.most] + CARDS_AT_ONCE}
-            return {panel.most: values[panel.most]} | self.tick(visit, values)
-        job = self.desk.job(act.job, visit)
+            return {panel.most: values[panel.most]} | self.tick(caller, values)
+        job = self.context.job(act.job, caller)
         if job is None:
             return {panel.chosen: gr.skip()}
         if act.what == "folder":
-            return self._opened(job, visit)
-        return {panel.chosen: job.id} | self.tick(visit, values | {panel.chosen: job.id})
+            return self._opened(job, caller)
+        return {panel.chosen: job.id} | self.tick(caller, values | {panel.chosen: job.id})
 
-    def _opened(self, job: Job, visit: Visit) -> Updates:
+    def _opened(self, job: Job, caller: Caller) -> Updates:
         """Opens the job's folder on the server's desktop, or says its path; for the operator only."""
-        if not visit.is_operator:
+        if not caller.is_operator:
             return {self.message: gr.skip()}
-        words = visit.texts.folder_opened if open_folder(job.folder) else visit.texts.folder_at
-        return {self.message: Message(text=words.format(folder=job.folder)).html(visit.texts)}
+        words = caller.texts.folder_opened if open_folder(job.folder) else caller.texts.folder_at
+        return {self.message: Message(text=words.format(folder=job.folder)).html(caller.texts)}
 
-    def _grid(self, values: Values, visit: Visit) -> str:
-        selection = self.panel.selection(values, visit)
-        library = self.desk.engine.library
+    def _grid(self, values: Values, caller: Caller) -> str:
+        selection = self.panel.selection(values, caller)
+        library = self.context.engine.library
         jobs = tuple(library.videos(selection))
         shelf = Shelf(
             jobs=jobs,
@@ -102,10 +102,10 @@ class LibraryHandlers(Panel):
             is_filtered=selection != Selection(owner=selection.owner, most=selection.most, order=selection.order),
             sounding=library.with_sound([job.id for job in jobs]),
         )
-        return library_html(shelf, visit.texts)
+        return library_html(shelf, caller.texts)
 
-    def _detail(self, job: Job | None, visit: Visit) -> str:
-        result = self.desk.engine.library.result(job.id) if job else None
-        owner = job.owner if job and visit.is_operator else ""
-        projects = self.desk.engine.projects.of(job.owner) if job else ()
-        return detail_html(job, result, visit.texts, owner, projects, offers=offers(self.desk.engine, job, result))
+    def _detail(self, job: Job | None, caller: Caller) -> str:
+        result = self.context.engine.library.result(job.id) if job else None
+        owner = job.owner if job and caller.is_operator else ""
+        projects = self.context.engine.projects.of(job.owner) if job else ()
+        return detail_html(job, result, caller.texts, owner, projects, offers=offers(self.context.engine, job, result))

@@ -15,7 +15,7 @@ from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 from wan_ui.library.html import Shelf, detail_html, library_html
 from wan_ui.library.projects import EVERYWHERE, build_projects_menu, project_filter, selected_project
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 CARDS_AT_ONCE = 48
 
@@ -48,11 +48,11 @@ class LibraryPanel:
         choices = [self.preset, self.project, self.order, self.length, self.size]
         return [self.search, *choices, self.is_starred, self.is_deleted]
 
-    def selection(self, values: dict[gr.blocks.Block, Any], visit: Visit) -> Selection:
+    def selection(self, values: dict[gr.blocks.Block, Any], caller: Caller) -> Selection:
         """The search and the filters, limited to what this visitor may see."""
         preset = values[self.preset]
         return Selection(
-            owner=visit.scope,
+            owner=caller.scope,
             words=tuple(str(values[self.search] or "").split()[:20]),
             presets=(str(preset),) if preset else (),
             is_starred=bool(values[self.is_starred]),

@@ -19,10 +19,10 @@ from wan_ui.components.icons import icon
 from wan_ui.components.toast import Message
 from wan_ui.gateway.uploads import LARGEST_BODY, checked_upload, folder_for_parts
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.projects import project_name, project_url
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
 
@@ -118,7 +118,7 @@ class ProjectHandlers:
     """Handlers of the menu and of the detail's fields. `filter` is the library's choice of a project, `goes` the line at the
     Generate button."""
 
-    desk: Desk
+    context: StudioContext
     menu: gr.HTML
     filter: gr.Dropdown
     goes: gr.HTML
@@ -128,10 +128,10 @@ class ProjectHandlers:
     def outputs(self) -> list[gr.blocks.Block]:
         return [self.menu, self.filter, self.goes, self.message]
 
-    def shown(self, visit: Visit) -> Updates:
+    def shown(self, caller: Caller) -> Updates:
         """The menu, the filter and the line as they are now."""
-        projects = self.desk.engine.projects.of(visit.scope, visit.owner)
-        current, texts = self.desk.engine.projects.current(visit.owner), visit.texts
+        projects = self.context.engine.projects.of(caller.scope, caller.owner)
+        current, texts = self.context.engine.projects.current(caller.owner), caller.texts
         return {
             self.menu: projects_html(projects, current, texts),
             self.filter: gr.update(choices=project_filter(projects, texts)),
@@ -141,45 +141,45 @@ class ProjectHandlers:
     @opens_files
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a press in the menu, and a change in the detail's fields."""
-        visit, act = self.desk.visit(request), Act.of(event)
+        caller, act = self.context.caller(request), Act.of(event)
         try:
             if act.what == "import":
-                text = yield from self._imported(act.value, visit)
+                text = yield from self._imported(act.value, caller)
             else:
-                text = self._do(act, visit)
+                text = self._do(act, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)} | self.shown(visit)
-        said = {self.message: Message(text=text).html(visit.texts)} if text else {}
-        self.desk.engine.touch()
-        return said | self.shown(visit)
+            return {self.message: Message.refusal(error).html(caller.texts)} | self.shown(caller)
+        said = {self.message: Message(text=text).html(caller.texts)} if text else {}
+        self.context.engine.touch()
+        return said | self.shown(caller)
 
-    def _do(self, act: Act, visit: Visit) -> str:
+    def _do(self, act: Act, caller: Caller) -> str:
         """Does what a button or a field says, within what this visitor may see; what is said of it. Raises: StudioError."""
-        projects, job = self.desk.engine.projects, self.desk.job(act.job, visit)
+        projects, job = self.context.engine.projects, self.context.job(act.job, caller)
         match act.what:
             case "create":
-                project = projects.create(visit.owner, act.job)
-                projects.use(visit.owner, project.id)
-                return visit.texts.project_made.format(name=project.name)
+                project = projects.create(caller.owner, act.job)
+                projects.use(caller.owner, project.id)
+                return caller.texts.project_made.format(name=project.name)
             case "rename":
-                projects.rename(act.value, visit.scope, act.job)
+                projects.rename(act.value, caller.scope, act.job)
             case "archive" | "restore":
-                projects.archive(act.value, visit.scope, act.what == "archive")
+                projects.archive(act.value, caller.scope, act.what == "archive")
             case "delete":
-                projects.delete(act.value, visit.scope)
+                projects.delete(act.value, caller.scope)
             case "use" | "leave":
-                projects.use(visit.owner, act.value if act.what == "use" else "")
+                projects.use(caller.owner, act.value if act.what == "use" else "")
             case "move" if job is not None:
                 projects.move(job.id, job.owner, act.value)
             case "tag" if job is not None:
                 projects.tag(job.id, act.value)
         return ""
 
-    def _imported(self, path: str, visit: Visit) -> Steps[str]:
+    def _imported(self, path: str, caller: Caller) -> Steps[str]:
         """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
         Raises: StudioError."""
         archive = checked_upload(path, "project")
         with folder_for_parts() as folder:
-            project, count = yield from self.desk.importing(archive, folder, visit)
+            project, count = yield from self.context.importing(archive, folder, caller)
         archive.unlink(missing_ok=True)
-        return visit.texts.project_imported.format(name=project.name, count=count)
+        return caller.texts.project_imported.format(name=project.name, count=count)

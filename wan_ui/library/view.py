@@ -10,8 +10,8 @@ def build_library(shell: Shell) -> LibraryHandlers:
     """The panel with its handlers."""
     panel = build_library_panel(shell.texts, shell.labels)
     goes = shell.form.actions.project
-    projects = ProjectHandlers(desk=shell.desk, menu=panel.projects, filter=panel.project, goes=goes, message=shell.message)
-    return LibraryHandlers(desk=shell.desk, panel=panel, message=shell.message, projects=projects)
+    projects = ProjectHandlers(context=shell.context, menu=panel.projects, filter=panel.project, goes=goes, message=shell.message)
+    return LibraryHandlers(context=shell.context, panel=panel, message=shell.message, projects=projects)
 
 
 LIBRARY = View(key="library", title="view_library", build=build_library)

@@ -8,24 +8,24 @@ import gradio as gr
 from presets import list_presets
 from wan_ui.components.events import Updates, Values
 from wan_ui.live.html import live_html
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Panel
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveHandlers(Panel):
     """The handlers of the live view, which has routes of its own: frames and their state arrive over its stream."""
 
-    desk: Desk
+    context: StudioContext
     panel: gr.HTML
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel]
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
-        presets = [preset for preset in list_presets() if preset.live and self.desk.offers(visit)(preset)]
-        running = [job.id for job in self.desk.engine.library.unended(visit.owner) if job.summary.is_open]
-        return {self.panel: live_html(presets, running[0] if running else "", visit.texts)}
+        presets = [preset for preset in list_presets() if preset.live and self.context.offers(caller)(preset)]
+        running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]
+        return {self.panel: live_html(presets, running[0] if running else "", caller.texts)}

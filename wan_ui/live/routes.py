@@ -26,49 +26,49 @@ from wan_ui.components.progress import StageView, advance, progress_words
 from wan_ui.gateway.json_body import answers_json, json_object
 from wan_ui.gateway.uploads import checked_upload
 from wan_ui.live.watch import Watch
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import events_of
 from wan_ui.services.sandbox_calls import unless_gone
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 STATE = 0xFFFFFFFF
 STATE_SECONDS = 1.0  # between two packets that say how things stand
 _AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies pass each packet on
 
 
-def live_routes(desk: Desk) -> Sequence[Route]:
+def live_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses, and from now on somebody who ends what nobody watches."""
-    watch = Watch(desk.engine)
+    watch = Watch(context.engine)
 
     @answers_json
     async def start(request: Request) -> dict[str, Any]:
-        visit, given = desk.visit(gr.Request(request)), await json_object(request)
-        job = await unless_gone(request, _start(desk, visit, given))
+        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        job = await unless_gone(request, _start(context, caller, given))
         watch.see(job.id)
         return {"job": job.id}
 
     @answers_json
     async def say(request: Request) -> Response | dict[str, Any]:
-        job, given = _job(desk, request), await json_object(request)
+        job, given = _job(context, request), await json_object(request)
         if job is None:
             return _missing()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
-        await asyncio.to_thread(desk.engine.say, job.id, prompt=prompt, action=action)
+        await asyncio.to_thread(context.engine.say, job.id, prompt=prompt, action=action)
         return {}
 
     @answers_json
     async def stop(request: Request) -> Response | dict[str, Any]:
-        job = _job(desk, request)
+        job = _job(context, request)
         if job is None:
             return _missing()
-        await asyncio.to_thread(desk.engine.cancel, job.id)
+        await asyncio.to_thread(context.engine.cancel, job.id)
         return {}
 
     async def frames(request: Request) -> Response:
-        job = _job(desk, request)
+        job = _job(context, request)
         if job is None or not (job.request.is_open or job.has_ended):  # an ended one is open no more, and still says how it ended
             return _missing()
-        packets = _packets(desk, watch, job, desk.visit(gr.Request(request)))
+        packets = _packets(context, watch, job, context.caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
 
     return [
@@ -79,9 +79,9 @@ def live_routes(desk: Desk) -> Sequence[Route]:
     ]
 
 
-async def _start(desk: Desk, visit: Visit, given: dict[str, Any]) -> Job:
+async def _start(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
     """Queues an open video. Raises: StudioError."""
-    return await desk.submitted(await asyncio.to_thread(to_request, given), visit)
+    return await context.submitted(await asyncio.to_thread(to_request, given), caller)
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
@@ -98,10 +98,10 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
     )
 
 
-async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIterator[bytes]:
+async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Caller) -> AsyncIterator[bytes]:
     view, last, phase = StageView(phase="queued"), 0.0, ""
     with watch.watching(job.id):
-        async for events in events_of(desk.engine, job.id, STATE_SECONDS):
+        async for events in events_of(context.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
             for event in events:
                 view = advance(view, event)
@@ -115,12 +115,12 @@ async def _packets(desk: Desk, watch: Watch, job: Job, visit: Visit) -> AsyncIte
             now = time.monotonic()
             if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":
                 last, phase = now, view.phase
-                state = json.dumps(_state(job, view, watch, visit)).encode()
+                state = json.dumps(_state(job, view, watch, caller)).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
 
 
-def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, Any]:
-    headline, detail, _ = progress_words(view, visit.texts)
+def _state(job: Job, view: StageView, watch: Watch, caller: Caller) -> dict[str, Any]:
+    headline, detail, _ = progress_words(view, caller.texts)
     left = watch.seconds_left(job.id)
     return {
         "phase": view.phase,
@@ -133,8 +133,8 @@ def _state(job: Job, view: StageView, watch: Watch, visit: Visit) -> dict[str, A
     }
 
 
-def _job(desk: Desk, request: Request) -> Job | None:
-    return desk.job(request.path_params["job_id"], desk.visit(gr.Request(request)))
+def _job(context: StudioContext, request: Request) -> Job | None:
+    return context.job(request.path_params["job_id"], context.caller(gr.Request(request)))
 
 
 def _missing() -> Response:

@@ -12,17 +12,17 @@ from wan_ui.components.values import size_words
 from wan_ui.form.form import Form
 from wan_ui.form.settings import elsewhere_html
 from wan_ui.models.html import models_html, name_of
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsHandlers(Panel):
     """Handlers of the models' view. `chosen` keeps the form's choice of presets, which is the same for many pages."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     panel: gr.HTML
     message: gr.HTML
@@ -40,53 +40,53 @@ class ModelsHandlers(Panel):
     def acts(self) -> Acts:
         return {"look_models": self.look, "model": self.act}
 
-    def tick(self, visit: Visit, values: Values) -> Updates:
+    def tick(self, caller: Caller, values: Values) -> Updates:
         """The presets that the form offers, once a model has come or gone since the server began."""
-        count, task = self.desk.engine.models.changes(), values[self.form.task]
+        count, task = self.context.engine.models.changes(), values[self.form.task]
         if count == 0 or task not in ("t2v", "i2v"):
             return {}
-        key = count, task, visit.is_operator, visit.texts.language
+        key = count, task, caller.is_operator, caller.texts.language
         if key not in self.chosen:
             self.chosen.clear()
-            choices, settings = preset_choices(task, self.desk.offers(visit)), self.form.settings
+            choices, settings = preset_choices(task, self.context.offers(caller)), self.form.settings
             self.chosen[key] = {
-                settings.preset: gr.update(choices=choices.dropdown(visit.texts.language)),
-                settings.preset_note: elsewhere_html(choices, visit.texts),
+                settings.preset: gr.update(choices=choices.dropdown(caller.texts.language)),
+                settings.preset_note: elsewhere_html(choices, caller.texts),
             }
         return dict(self.chosen[key])
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return self._drawn(self.desk.visit(request))
+        return self._drawn(self.context.caller(request))
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """A press of a button of a model. For the operator only."""
-        visit, act = self.desk.visit(request), Act.of(event)
-        if not visit.is_operator:
+        caller, act = self.context.caller(request), Act.of(event)
+        if not caller.is_operator:
             return {self.panel: gr.skip()}
         do = {"fetch": self._fetch, "pause": self._pause, "ask": self._ask, "remove": self._remove}
         try:
-            message = do.get(act.what, self._pause)(act.value, visit)
+            message = do.get(act.what, self._pause)(act.value, caller)
         except StudioError as error:
             message = Message.refusal(error)
-        news = {} if message is None else {self.message: message.html(visit.texts)}
-        return self._drawn(visit) | news
+        news = {} if message is None else {self.message: message.html(caller.texts)}
+        return self._drawn(caller) | news
 
-    def _fetch(self, source: str, visit: Visit) -> Message:
-        self.desk.engine.models.fetch(source)
-        return Message(text=visit.texts.model_begun.format(model=name_of(source), where=visit.texts.models_coming))
+    def _fetch(self, source: str, caller: Caller) -> Message:
+        self.context.engine.models.fetch(source)
+        return Message(text=caller.texts.model_begun.format(model=name_of(source), where=caller.texts.models_coming))
 
-    def _pause(self, source: str, visit: Visit) -> None:
-        self.desk.engine.models.pause(source)
+    def _pause(self, source: str, caller: Caller) -> None:
+        self.context.engine.models.pause(source)
 
-    def _ask(self, source: str, visit: Visit) -> Message:
+    def _ask(self, source: str, caller: Caller) -> Message:
         """Asks before anything is removed."""
-        button = text_button("model:remove", visit.texts.model_remove, value=source)
-        return Message(text=visit.texts.model_sure.format(model=name_of(source)), button=button)
+        button = text_button("model:remove", caller.texts.model_remove, value=source)
+        return Message(text=caller.texts.model_sure.format(model=name_of(source)), button=button)
 
-    def _remove(self, source: str, visit: Visit) -> Message:
-        freed = self.desk.engine.remove_model(source)
-        return Message(text=visit.texts.model_removed.format(model=name_of(source), size=size_words(freed)))
+    def _remove(self, source: str, caller: Caller) -> Message:
+        freed = self.context.engine.remove_model(source)
+        return Message(text=caller.texts.model_removed.format(model=name_of(source), size=size_words(freed)))
 
-    def _drawn(self, visit: Visit) -> Updates:
-        return {self.panel: models_html(self.desk.engine.models.rows(), visit)}
+    def _drawn(self, caller: Caller) -> Updates:
+        return {self.panel: models_html(self.context.engine.models.rows(), caller)}

@@ -10,23 +10,23 @@ from wan_ui.components.field_errors import without_paths
 from wan_ui.components.progress import spoken_seconds
 from wan_ui.components.values import pairs_html, size_words
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named after a plain one
 
 
-def models_html(rows: Sequence[ModelRow], visit: Visit) -> str:
+def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
     """The view for this visitor."""
-    texts = visit.texts
+    texts = caller.texts
     here = [row for row in rows if _state(row) == "here"]
     others = [row for row in rows if _state(row) == "elsewhere"]
     coming = [row for row in rows if _state(row) not in ("here", "elsewhere")]
     is_busy = any(row.download and row.download.is_active for row in rows)
     groups = [(texts.models_here, here)]
-    if visit.is_operator:
+    if caller.is_operator:
         groups = [(texts.models_coming, coming), *groups, (texts.models_others, others)]
-    drawn = "".join(_group(title, members, visit) for title, members in groups if members)
-    hint = texts.models_operator if visit.is_operator else texts.models_visitor
+    drawn = "".join(_group(title, members, caller) for title, members in groups if members)
+    hint = texts.models_operator if caller.is_operator else texts.models_visitor
     busy = "true" if is_busy else "false"
     return f'<section class="models" data-busy="{busy}"><p class="hint">{escape(hint)}</p>{drawn}</section>'
 
@@ -36,20 +36,20 @@ def name_of(source: str) -> str:
     return source.rpartition("/")[2].rpartition(":")[2]
 
 
-def _group(title: str, rows: Sequence[ModelRow], visit: Visit) -> str:
-    cards = "".join(_card(row, visit) for row in rows)
+def _group(title: str, rows: Sequence[ModelRow], caller: Caller) -> str:
+    cards = "".join(_card(row, caller) for row in rows)
     models = sum(row.entry.kind == "model" for row in rows)
-    count = visit.texts.models_count.format(models=models, loras=len(rows) - models)
+    count = caller.texts.models_count.format(models=models, loras=len(rows) - models)
     return f"<h2>{escape(title)} <small>{escape(count)}</small></h2><ul>{cards}</ul>"
 
 
-def _card(row: ModelRow, visit: Visit) -> str:
-    entry, texts = row.entry, visit.texts
+def _card(row: ModelRow, caller: Caller) -> str:
+    entry, texts = row.entry, caller.texts
     facts = pairs_html(_facts(row, texts))
     return (
         f'<li data-model="{escape(entry.source)}" data-state="{_state(row)}"><p class="head"><b>{escape(_title(row, texts))}</b>'
         f'{_verdict(row, texts)}</p><p class="source">{escape(entry.source)}</p><dl>{facts}</dl>'
-        f"{_progress(row, texts)}{_buttons(row, visit)}</li>"
+        f"{_progress(row, texts)}{_buttons(row, caller)}</li>"
     )
 
 
@@ -152,10 +152,10 @@ def _progress_words(row: ModelRow, texts: Texts) -> str:
     return " · ".join([share, f"{size_words(speed)}/s", texts.time_left.format(seconds=left)])
 
 
-def _buttons(row: ModelRow, visit: Visit) -> str:
-    if not visit.is_operator or not row.entry.is_on_hub:
+def _buttons(row: ModelRow, caller: Caller) -> str:
+    if not caller.is_operator or not row.entry.is_on_hub:
         return ""
-    texts, one = visit.texts, {"value": row.entry.source}
+    texts, one = caller.texts, {"value": row.entry.source}
     remove = text_button("model:ask", texts.model_remove, name="bin", **one)
     match _state(row):
         case "here":

@@ -11,7 +11,7 @@ from wan_ui.view import Shell, View
 def build_models(shell: Shell) -> ModelsHandlers:
     """The panel, empty, with its handlers."""
     panel = gr.HTML("", elem_id="models", apply_default_css=False)
-    return ModelsHandlers(desk=shell.desk, form=shell.form, panel=panel, message=shell.message)
+    return ModelsHandlers(context=shell.context, form=shell.form, panel=panel, message=shell.message)
 
 
 MODELS = View(key="models", title="view_models", build=build_models)

@@ -15,9 +15,9 @@ from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.queue_query import queue_now
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import chosen, larger_job
 
 QUEUE_ACTS = ("queue", "again", "show")
@@ -27,7 +27,7 @@ QUEUE_ACTS = ("queue", "again", "show")
 class QueueHandlers:
     """Handlers for the buttons of jobs, in all views. `job_id` is the job on the stage."""
 
-    desk: Desk
+    context: StudioContext
     queue: gr.HTML
     message: gr.HTML
     job_id: gr.State
@@ -36,53 +36,53 @@ class QueueHandlers:
     def outputs(self) -> list[gr.blocks.Block]:
         return [self.queue, self.message]
 
-    def draw(self, visit: Visit) -> Updates:
+    def draw(self, caller: Caller) -> Updates:
         """The queue as it is now."""
-        return {self.queue: queue_now(self.desk, visit)}
+        return {self.queue: queue_now(self.context, caller)}
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Orders, cancels, stars, deletes or restores a job."""
-        act, visit = Act.of(event), self.desk.visit(request)
-        job = self.desk.job(act.job, visit)
+        act, caller = Act.of(event), self.context.caller(request)
+        job = self.context.job(act.job, caller)
         updates: Updates = {}
         if job is not None:
             try:
-                updates = self._done(act.what, act.value, job, visit.texts)
+                updates = self._done(act.what, act.value, job, caller.texts)
             except StudioError as error:
-                updates = {self.message: Message.refusal(error).html(visit.texts)}
-            self.desk.engine.touch()
-        return updates | self.draw(visit)
+                updates = {self.message: Message.refusal(error).html(caller.texts)}
+            self.context.engine.touch()
+        return updates | self.draw(caller)
 
     @opens_files
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Queues a job's request once more: the same, with a new seed, a storyboard from one of its shots on, or its video made
         larger. Shows it on the stage."""
-        act, visit = Act.of(event), self.desk.visit(request)
-        job = self.desk.job(act.job, visit)
+        act, caller = Act.of(event), self.context.caller(request)
+        job = self.context.job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
         try:
             wanted = self._wanted(job, act)
             first = _shot_of(act.value) if act.what == "shot" else None
-            steps = self.desk.submitting(wanted, visit) if first is None else self._from_shot(job, wanted, first, visit)
+            steps = self.context.submitting(wanted, caller) if first is None else self._from_shot(job, wanted, first, caller)
             copy = yield from steps
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
+            return {self.message: Message.refusal(error).html(caller.texts)}
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
-        return self.draw(visit) | {self.job_id: shown, self.message: Message(view="stage").html(visit.texts)}
+        return self.draw(caller) | {self.job_id: shown, self.message: Message(view="stage").html(caller.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Puts a job on the stage."""
-        act, visit = Act.of(event), self.desk.visit(request)
-        job = self.desk.job(act.job, visit)
+        act, caller = Act.of(event), self.context.caller(request)
+        job = self.context.job(act.job, caller)
         if job is None:
             return {self.job_id: gr.skip()}
-        return {self.job_id: job.id, self.message: Message(view="stage").html(visit.texts)}
+        return {self.job_id: job.id, self.message: Message(view="stage").html(caller.texts)}
 
     def _wanted(self, job: Job, act: Act) -> GenerationRequest:
         """The job's request once more, with a new seed, or of its video made larger. Raises: RequestError."""
         if act.what == "upscale":
-            result = self.desk.engine.library.result(job.id)
+            result = self.context.engine.library.result(job.id)
             if result is None:
                 raise RequestError("this video", "is not there to be made larger", "choose another")
             return larger_job(job, result, *chosen(act.value))
@@ -91,14 +91,14 @@ class QueueHandlers:
             return made.changed(seed=_new_seed(job.request.seed))
         return job.request
 
-    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, visit: Visit) -> Steps[Job]:
+    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
         anew = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
-        return self.desk.submitting(wanted.changed(shots=anew), visit, again=(job.id, first))
+        return self.context.submitting(wanted.changed(shots=anew), caller, again=(job.id, first))
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""
-        engine = self.desk.engine
+        engine = self.context.engine
         match what:
             case "cancel":
                 engine.cancel(job.id)
@@ -118,7 +118,7 @@ class QueueHandlers:
         return {}
 
     def _own(self, job: Job) -> set[str]:
-        return {other.id for other in self.desk.engine.library.unended(job.owner)}
+        return {other.id for other in self.context.engine.library.unended(job.owner)}
 
 
 def _index(line: list[str], own: set[str], job_id: str, what: str, value: str) -> int:

@@ -12,9 +12,9 @@ from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from wan_ui.components.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import listed_view
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 MOST_RECENT = 5
 REST = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core
@@ -37,14 +37,14 @@ class Lines:
         self._line: Line | None = None
         self._changes, self._read, self._rested = -1, 0.0, 0.0
 
-    def now(self, desk: Desk) -> Line:
+    def now(self, context: StudioContext) -> Line:
         """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed. If a long line has just
         been read it waits."""
         with self._lock:
-            if self._line is None or desk.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
+            if self._line is None or context.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
                 time.sleep(max(0.0, self._rested - time.monotonic()))
-                self._changes, self._read = desk.engine.changes(), time.monotonic()
-                self._line = _line_of(desk)
+                self._changes, self._read = context.engine.changes(), time.monotonic()
+                self._line = _line_of(context)
                 self._rested = time.monotonic() + REST * (time.monotonic() - self._read)
             return self._line
 
@@ -52,46 +52,48 @@ class Lines:
 _LINES: WeakKeyDictionary[Engine, Lines] = WeakKeyDictionary()
 
 
-def queue_of(desk: Desk, visit: Visit) -> Queue:
+def queue_of(context: StudioContext, caller: Caller) -> Queue:
     """The queue as this visitor sees it; the operator sees everybody's."""
-    engine = desk.engine
-    line = _LINES.setdefault(engine, Lines()).now(desk)
-    waiting = tuple(entry for entry in line.waiting if visit.may_see(entry.job.owner))
-    running = tuple(entry for entry in line.running if visit.may_see(entry.job.owner))
+    engine = context.engine
+    line = _LINES.setdefault(engine, Lines()).now(context)
+    waiting = tuple(entry for entry in line.waiting if caller.may_see(entry.job.owner))
+    running = tuple(entry for entry in line.running if caller.may_see(entry.job.owner))
     unended = {entry.job.id for entry in (*running, *waiting)}
-    ended = [job for job in engine.library.ended(visit.scope, MOST_RECENT) if job.id not in unended]  # it may have ended just now
+    ended = [
+        job for job in engine.library.ended(caller.scope, MOST_RECENT) if job.id not in unended
+    ]  # it may have ended just now
     return Queue(
         running=running,
         waiting=waiting,
-        recent=tuple(_entry(desk, job) for job in ended),
+        recent=tuple(_entry(context, job) for job in ended),
         others=len(line.waiting) - len(waiting),
-        shortage=engine.shortage(visit.scope) if waiting else None,
+        shortage=engine.shortage(caller.scope) if waiting else None,
     )
 
 
-def queue_now(desk: Desk, visit: Visit) -> str:
+def queue_now(context: StudioContext, caller: Caller) -> str:
     """The queue's drawing, with its moment."""
     now = moment()
-    return at_moment(queue_html(queue_of(desk, visit), visit.texts), now)
+    return at_moment(queue_html(queue_of(context, caller), caller.texts), now)
 
 
-def _line_of(desk: Desk) -> Line:
-    order = desk.engine.line()  # before the jobs: one that begins in between is then among those that run, and not nowhere
-    everybody = {job.id: job for job in desk.engine.library.unended(None)}
-    running = tuple(_entry(desk, job) for job in everybody.values() if job.state == "running")
+def _line_of(context: StudioContext) -> Line:
+    order = context.engine.line()  # before the jobs: one that begins in between is then among those that run, and not nowhere
+    everybody = {job.id: job for job in context.engine.library.unended(None)}
+    running = tuple(_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
     queued = [job for job in everybody.values() if job.state == "queued"]
     queued.sort(key=lambda job: places.get(job.id, len(places)))  # those that came in between, and another server's, at the end
-    return Line(running=running, waiting=tuple(_with_waits(desk, queued, everybody)))
+    return Line(running=running, waiting=tuple(_with_waits(context, queued, everybody)))
 
 
-def _with_waits(desk: Desk, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
+def _with_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
     """All waiting jobs, with the seconds until each should be done; each goes to the worker that is free first."""
-    free = _free_in(desk, everybody.values())
+    free = _free_in(context, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:
         try:
-            entry = _entry(desk, job)
+            entry = _entry(context, job)
         except StudioError:  # its request is of another version, or it has gone
             continue
         known = known and entry.estimate is not None
@@ -104,26 +106,28 @@ def _with_waits(desk: Desk, line: list[ListedJob], everybody: dict[str, ListedJo
     return entries
 
 
-def _free_in(desk: Desk, jobs: Iterable[ListedJob]) -> list[float]:
+def _free_in(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
     """The seconds until each worker that can run is free, as a heap; one at least."""
-    free = [0.0] * max(1, sum(worker.is_fit for worker in desk.engine.workers()))
+    free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.workers()))
     for job in jobs:
         if job.state == "running":
-            heapreplace(free, free[0] + (_left(desk, job) or 0.0))
+            heapreplace(free, free[0] + (_left(context, job) or 0.0))
     return free
 
 
-def _entry(desk: Desk, job: ListedJob) -> Entry:
-    view = listed_view(desk, job)
+def _entry(context: StudioContext, job: ListedJob) -> Entry:
+    view = listed_view(context, job)
     if job.state != "queued":
         return Entry(job=job, view=view)
-    shape = desk.engine.shape_of_job(job)
-    return Entry(job=job, view=view, shape=shape, estimate=desk.engine.estimate_job(job), is_warm=desk.engine.is_warm(shape))
+    shape = context.engine.shape_of_job(job)
+    return Entry(
+        job=job, view=view, shape=shape, estimate=context.engine.estimate_job(job), is_warm=context.engine.is_warm(shape)
+    )
 
 
-def _left(desk: Desk, job: ListedJob) -> float | None:
-    view = listed_view(desk, job)
+def _left(context: StudioContext, job: ListedJob) -> float | None:
+    view = listed_view(context, job)
     if view.seconds_left is not None:
         return view.seconds_left
-    estimated = desk.engine.estimate_job(job)
+    estimated = context.engine.estimate_job(job)
     return estimated.seconds if estimated else None

@@ -28,7 +28,7 @@ from wan_ui.gateway.uploads import Sent, uploaded_path
 from wan_ui.services.animate_request import described
 from wan_ui.services.job_followers import follow
 from wan_ui.services.media import video_url
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 FILES = {
     **dict.fromkeys(("video", "control", "mask", "sound", "track", "drive", "face"), (dict, "a file")),
@@ -40,12 +40,12 @@ FILES = {
 _WHAT: dict[str, Sent] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
-def add_api(desk: Desk) -> None:
+def add_api(context: StudioContext) -> None:
     """Adds the endpoint to the page that is being built."""
-    gr.api(_generate_with(desk), api_name="generate", concurrency_limit=None)
+    gr.api(_generate_with(context), api_name="generate", concurrency_limit=None)
 
 
-def _generate_with(desk: Desk) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
+def _generate_with(context: StudioContext) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
     # Gradio makes the API's description of these annotations, and knows a JSON object by a plain `dict` alone
     async def generate(
         prompt: str,
@@ -94,15 +94,15 @@ def _generate_with(desk: Desk) -> Callable[..., Coroutine[Any, Any, tuple[dict[s
         try:
             settings, again = _without_again(settings)
             wanted = Wanted.of(prompt, preset, image, *without_files(settings))
-            visit = desk.visit(request)
-            preset_named, values = await asyncio.to_thread(wanted.values, desk.names(visit)[0])
-            job = await desk.submitted(await described(desk, visit, preset_named, values), visit, again)
-            result = await _wait(desk.engine, job.id)
+            caller = context.caller(request)
+            preset_named, values = await asyncio.to_thread(wanted.values, context.names(caller)[0])
+            job = await context.submitted(await described(context, caller, preset_named, values), caller, again)
+            result = await _wait(context.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
         assert request.request is not None, "Gradio makes it of the caller's request"
-        return _file(video_url(job.id, request.request, desk.access)), facts_of(job.id, result) | {"rates": rates}
+        return _file(video_url(job.id, request.request, context.access)), facts_of(job.id, result) | {"rates": rates}
 
     return generate
 

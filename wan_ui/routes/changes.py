@@ -23,10 +23,10 @@ from wan_ui.components.events import at_moment, moment
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.queue_query import queue_of
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.change_notifier import changes
 from wan_ui.services.shared_work import SharedWork
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 PATH = "/studio/changes"
 SHORTEST_SECONDS = 0.2  # between two events
@@ -37,29 +37,29 @@ Looks = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ..
 """All streams of one visitor in one language share one look."""
 
 
-def changes_route(desk: Desk) -> Route:
+def changes_route(context: StudioContext) -> Route:
     """The endpoint."""
 
     looks: Looks = SharedWork()
 
     async def answer(request: Request) -> Response:
-        events = _events(desk, desk.visit(gr.Request(request)), looks)
+        events = _events(context, context.caller(gr.Request(request)), looks)
         return StreamingResponse(events, media_type="text/event-stream", headers=_AT_ONCE)
 
     return Route(PATH, answer, methods=["GET"])
 
 
-async def _events(desk: Desk, visit: Visit, looks: Looks) -> AsyncIterator[str]:
+async def _events(context: StudioContext, caller: Caller, looks: Looks) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
     seen, last = None, 0
     yield "retry: 2000\n\n"
-    async for since in changes(desk.engine, SILENCE_SECONDS):
+    async for since in changes(context.engine, SILENCE_SECONDS):
         if since is None:
             yield "event: still\ndata: {}\n\n"
             continue
-        count, now = desk.engine.changes(), moment()
-        whose = visit.owner, visit.is_operator, id(visit.texts)
-        parts, jobs = await looks.result(whose, functools.partial(_look, desk, visit))
+        count, now = context.engine.changes(), moment()
+        whose = caller.owner, caller.is_operator, id(caller.texts)
+        parts, jobs = await looks.result(whose, functools.partial(_look, context, caller))
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
             last = last if jobs == seen else count
@@ -75,14 +75,14 @@ def _warm(workers: Sequence[WorkerView]) -> str:
     return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
 
 
-def _look(desk: Desk, visit: Visit) -> tuple[dict[str, str], tuple[object, ...]]:
+def _look(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
     """The parts that all views share, as this visitor sees them, by element id; and all that other views may show of the
     visitor's jobs, to be compared."""
-    queue = queue_of(desk, visit)
+    queue = queue_of(context, caller)
     parts = {
-        "worker-status": status_html(desk.engine.workers(), visit.texts),
-        "queue": queue_html(queue, visit.texts),
-        "warm": _warm(desk.engine.workers()),
+        "worker-status": status_html(context.engine.workers(), caller.texts),
+        "queue": queue_html(queue, caller.texts),
+        "warm": _warm(context.engine.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
-    return parts, (desk.engine.touches(), [(entry.job, entry.view) for entry in entries])
+    return parts, (context.engine.touches(), [(entry.job, entry.view) for entry in entries])

@@ -29,10 +29,10 @@ from wan_ui.components.progress import StageView, progress_words
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import Wanted, facts_of, finished_video
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow
 from wan_ui.services.media import video_url
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 VERSIONS = ("2025-06-18", "2025-03-26")
 NAME = "mcp"  # of the owners
@@ -40,9 +40,9 @@ _AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies p
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
-def mcp_route(desk: Desk, *, is_open: bool) -> Route:
+def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
     """The endpoint."""
-    access = desk.access
+    access = context.access
 
     async def answer(request: Request) -> Response:
         if not _is_allowed(request, access, is_open):
@@ -58,11 +58,11 @@ def mcp_route(desk: Desk, *, is_open: bool) -> Route:
         if "id" not in message:
             return Response(status_code=202)  # a notification
         if _wants_video(message):
-            messages = _make_video(desk, message, request)
+            messages = _make_video(context, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
             return JSONResponse(await _last(messages, request))
-        return JSONResponse(_answer(message, desk.names(desk.program(request, NAME))))
+        return JSONResponse(_answer(message, context.names(context.program(request, NAME))))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -157,7 +157,9 @@ def tool(presets: list[str]) -> dict[str, Any]:
     }
 
 
-async def _make_video(desk: Desk, message: dict[str, Any], request: Request) -> AsyncGenerator[dict[str, Any] | None, None]:
+async def _make_video(
+    context: StudioContext, message: dict[str, Any], request: Request
+) -> AsyncGenerator[dict[str, Any] | None, None]:
     """Runs the tool: yields its progress if the assistant gave a token, None while there is no news, and last the answer.
 
     An error is the tool's answer, too, in the engine's words, so that the assistant can correct its call. If the assistant hangs
@@ -165,26 +167,26 @@ async def _make_video(desk: Desk, message: dict[str, Any], request: Request) -> 
     """
     token, reached, view, job = _progress_token(message), -1.0, None, None
     try:
-        visit = desk.program(request, NAME)
-        wanted = await asyncio.to_thread(_wanted, desk, _object(_params(message).get("arguments")), visit)
-        job = await desk.submitted(wanted, visit)
-        async for view in follow(desk.engine, job.id):
+        caller = context.program(request, NAME)
+        wanted = await asyncio.to_thread(_wanted, context, _object(_params(message).get("arguments")), caller)
+        job = await context.submitted(wanted, caller)
+        async for view in follow(context.engine, job.id):
             yield None if token is None or view.fraction <= reached else _progress(token, view)
             reached = max(reached, view.fraction)
-        result = _facts(finished_video(view), job.id, video_url(job.id, request, desk.access))
+        result = _facts(finished_video(view), job.id, video_url(job.id, request, context.access))
     except StudioError as error:
         result = {"content": [{"type": "text", "text": without_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
-        if job is not None and desk.engine.position(job.id) is not None:
-            desk.engine.cancel(job.id)
+        if job is not None and context.engine.position(job.id) is not None:
+            context.engine.cancel(job.id)
         raise
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _wanted(desk: Desk, arguments: dict[str, Any], visit: Visit) -> GenerationRequest:
+def _wanted(context: StudioContext, arguments: dict[str, Any], caller: Caller) -> GenerationRequest:
     """The request. Raises: StudioError."""
     wanted = Wanted.of(arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings"))
-    return wanted.to_request(desk.names(visit)[0])
+    return wanted.to_request(context.names(caller)[0])
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:

@@ -12,22 +12,22 @@ from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.media import PRIVATE, nothing
 from wan_ui.services.sandbox_calls import asker
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 PATH = "/studio/tasks"
 
 
-def tasks_routes(desk: Desk) -> Sequence[Route]:
+def tasks_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses. A caller sees and stops only what their own cookie began."""
 
     async def show(request: Request) -> Response:
         texts = texts_for(request.headers)
-        tasks = [_described(task, texts) for task in desk.engine.sandbox.tasks(asker(request).owner)]
+        tasks = [_described(task, texts) for task in context.engine.sandbox.tasks(asker(request).owner)]
         return JSONResponse({"tasks": tasks, "stop": texts.stop}, headers=PRIVATE)
 
     async def stop(request: Request) -> Response:
         task_id, owner = request.path_params["task_id"], asker(request).owner
-        is_stopped = await asyncio.to_thread(desk.engine.sandbox.stop_task, task_id, owner)
+        is_stopped = await asyncio.to_thread(context.engine.sandbox.stop_task, task_id, owner)
         return JSONResponse({}, headers=PRIVATE) if is_stopped else nothing()
 
     return [Route(PATH, show, methods=["GET"]), Route(f"{PATH}/{{task_id}}/stop", stop, methods=["POST"])]

@@ -34,11 +34,11 @@ from wan_ui.gateway.uploads import folder_for_parts
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
 from wan_ui.services.animate_request import described
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import listed_view
 from wan_ui.services.media import MEDIA_TYPES, VIDEO, file_below, poster
 from wan_ui.services.sandbox_calls import unless_gone
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 USUAL_PAGE, MOST_ON_PAGE = 20, 100
 STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at the end of a step
@@ -48,7 +48,7 @@ _OWNER = "wan-tpu-studio"
 _PARAMS = {*FIELDS, *FOR_PROGRAMS, "limit", "after", "order", "variant"}
 _OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # what the engine's errors call these
 
-Endpoint = Callable[[Request, Visit], Awaitable[Response]]
+Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class VideoMissing(StudioError):
@@ -59,19 +59,19 @@ class StillStopping(StudioError):
     """The video has been told to stop, and has not yet."""
 
 
-def videos_routes(desk: Desk) -> list[Route]:
+def videos_routes(context: StudioContext) -> list[Route]:
     """The addresses. The door has let in only who has a key or a visitor's cookie."""
-    videos = Videos(desk)
+    videos = Videos(context)
     return [
-        _route(desk, VIDEOS, GET=videos.page, POST=videos.create),
-        _route(desk, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
-        _route(desk, f"{VIDEOS}/{{video_id}}/content", GET=videos.content),
-        _route(desk, f"{V1}/models", GET=videos.models),
-        _route(desk, f"{V1}/models/{{model}}", GET=videos.model),
+        _route(context, VIDEOS, GET=videos.page, POST=videos.create),
+        _route(context, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
+        _route(context, f"{VIDEOS}/{{video_id}}/content", GET=videos.content),
+        _route(context, f"{V1}/models", GET=videos.models),
+        _route(context, f"{V1}/models/{{model}}", GET=videos.model),
     ]
 
 
-def _route(desk: Desk, path: str, **endpoints: Endpoint) -> Route:
+def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
     """A route whose errors have the shape that its callers expect, also for methods that it does not have."""
 
     async def answer(request: Request) -> Response:
@@ -80,7 +80,7 @@ def _route(desk: Desk, path: str, **endpoints: Endpoint) -> Route:
             text = f"{request.method} is not offered here: use {' or '.join(endpoints)}."
             return refused(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": ", ".join(endpoints)})
         try:
-            return await endpoint(request, desk.visit(gr.Request(request)))
+            return await endpoint(request, context.caller(gr.Request(request)))
         except StudioError as error:
             return _explained(request, error)
 
@@ -90,49 +90,49 @@ def _route(desk: Desk, path: str, **endpoints: Endpoint) -> Route:
 class Videos:
     """What the addresses do, for a caller who is known."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk, self._bodies, self._posters = desk, BodyReader(), asyncio.Semaphore(1)
+    def __init__(self, context: StudioContext) -> None:
+        self._context, self._bodies, self._posters = context, BodyReader(), asyncio.Semaphore(1)
 
-    async def create(self, request: Request, visit: Visit) -> Response:
+    async def create(self, request: Request, caller: Caller) -> Response:
         """Queues a video."""
         with folder_for_parts() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            preset, values = await asyncio.to_thread(values_of, sent, self._desk.names(visit)[0])
-            wanted = await described(self._desk, visit, preset, values)
-            job = await unless_gone(request, self._desk.submitted(wanted, visit))
+            preset, values = await asyncio.to_thread(values_of, sent, self._context.names(caller)[0])
+            wanted = await described(self._context, caller, preset, values)
+            job = await unless_gone(request, self._context.submitted(wanted, caller))
             return JSONResponse(await asyncio.to_thread(self._object, job))
 
-    async def page(self, request: Request, visit: Visit) -> Response:
+    async def page(self, request: Request, caller: Caller) -> Response:
         """The caller's videos, the newest first unless they ask otherwise."""
-        return JSONResponse(await asyncio.to_thread(self._page, dict(request.query_params), visit))
+        return JSONResponse(await asyncio.to_thread(self._page, dict(request.query_params), caller))
 
-    async def retrieve(self, request: Request, visit: Visit) -> Response:
+    async def retrieve(self, request: Request, caller: Caller) -> Response:
         """How far a video is."""
-        return JSONResponse(await asyncio.to_thread(lambda: self._object(self._job(request, visit))))
+        return JSONResponse(await asyncio.to_thread(lambda: self._object(self._job(request, caller))))
 
-    async def content(self, request: Request, visit: Visit) -> Response:
+    async def content(self, request: Request, caller: Caller) -> Response:
         """The finished video, or a small picture of it."""
-        path = await self._file(request, visit)
+        path = await self._file(request, caller)
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
 
-    async def delete(self, request: Request, visit: Visit) -> Response:
+    async def delete(self, request: Request, caller: Caller) -> Response:
         """Puts a video into the bin; one that waits or is being made is stopped first."""
-        job = await asyncio.to_thread(self._job, request, visit)
+        job = await asyncio.to_thread(self._job, request, caller)
         if not job.has_ended:
             await self._stop(job)
         await asyncio.to_thread(self._deleted, job)
         return JSONResponse({"id": job.id, "object": "video.deleted", "deleted": True})
 
-    async def models(self, request: Request, visit: Visit) -> Response:
+    async def models(self, request: Request, caller: Caller) -> Response:
         """The presets with which this caller can make videos here."""
-        presets = await asyncio.to_thread(self._offered, visit)
+        presets = await asyncio.to_thread(self._offered, caller)
         return JSONResponse({"object": "list", "data": [_model(preset) for preset in presets]})
 
-    async def model(self, request: Request, visit: Visit) -> Response:
+    async def model(self, request: Request, caller: Caller) -> Response:
         """One of them."""
         name = request.path_params["model"]
-        presets = await asyncio.to_thread(self._offered, visit)
+        presets = await asyncio.to_thread(self._offered, caller)
         found = next((preset for preset in presets if preset.name == name), None)
         if found is None:
             text = f"There is no model {name[:60]!r} here. GET {V1}/models lists those that there are."
@@ -140,10 +140,10 @@ class Videos:
         return JSONResponse(_model(found))
 
     def _deleted(self, job: Job) -> None:
-        self._desk.engine.library.delete(job.id)
-        self._desk.engine.touch()  # pages that show it look again
+        self._context.engine.library.delete(job.id)
+        self._context.engine.touch()  # pages that show it look again
 
-    def _page(self, query: dict[str, str], visit: Visit) -> dict[str, Any]:
+    def _page(self, query: dict[str, str], caller: Caller) -> dict[str, Any]:
         limit, after, order = query.get("limit", str(USUAL_PAGE)), query.get("after") or None, query.get("order", "desc")
         if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MOST_ON_PAGE):
             raise RequestError(
@@ -151,10 +151,10 @@ class Videos:
             )
         if order not in ("asc", "desc"):
             raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out to have the newest first")
-        if after is not None and self._desk.job(after, visit) is None:
+        if after is not None and self._context.job(after, caller) is None:
             raise RequestError(f"after={after[:60]!r}", "must be the id of one of your videos", "take last_id of the page before")
-        library = self._desk.engine.library
-        jobs = library.page(visit.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
+        library = self._context.engine.library
+        jobs = library.page(caller.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
         shown = jobs[: int(limit)]
         return {
             "object": "list",
@@ -165,17 +165,17 @@ class Videos:
         }
 
     def _object(self, job: ListedJob) -> dict[str, Any]:
-        return video_object(job, listed_view(self._desk, job), self._desk.engine.cleaner.limits)
+        return video_object(job, listed_view(self._context, job), self._context.engine.cleaner.limits)
 
-    def _job(self, request: Request, visit: Visit) -> Job:
+    def _job(self, request: Request, caller: Caller) -> Job:
         """The caller's job. Raises: VideoMissing alike for others' jobs, deleted ones and those that never were."""
-        job = self._desk.job(request.path_params["video_id"], visit)
+        job = self._context.job(request.path_params["video_id"], caller)
         if job is None or job.deleted is not None:
             raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
         return job
 
-    async def _file(self, request: Request, visit: Visit) -> Path:
-        job, variant = await asyncio.to_thread(self._job, request, visit), request.query_params.get("variant", "video")
+    async def _file(self, request: Request, caller: Caller) -> Path:
+        job, variant = await asyncio.to_thread(self._job, request, caller), request.query_params.get("variant", "video")
         if variant not in ("video", "thumbnail"):
             raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out to have the video")
         if job.state != "finished":
@@ -190,11 +190,11 @@ class Videos:
 
     async def _poster(self, job: Job) -> Path | None:
         async with self._posters:
-            return await poster(job.folder, self._desk.engine.sandbox)
+            return await poster(job.folder, self._context.engine.sandbox)
 
     async def _stop(self, job: Job) -> None:
         """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""
-        engine = self._desk.engine
+        engine = self._context.engine
         await asyncio.to_thread(engine.cancel, job.id)
         until = time.monotonic() + STOP_SECONDS
         while not (await asyncio.to_thread(engine.job, job.id)).has_ended:
@@ -202,8 +202,8 @@ class Videos:
                 raise StillStopping("this video", "is being stopped and can be deleted once it has", "try again in a minute")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _offered(self, visit: Visit) -> list[Preset]:
-        can_run = self._desk.offers(visit)
+    def _offered(self, caller: Caller) -> list[Preset]:
+        can_run = self._context.offers(caller)
         return [preset for preset in list_presets() if can_run(preset)]
 
 

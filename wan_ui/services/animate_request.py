@@ -8,17 +8,17 @@ from backend.media.driving_video import from_files
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.request import GenerationRequest
 from presets import Preset
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import visitor
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 _OPENED = ("drive", "image", "num_frames", "trim", "width", "height", "fps")
 
 
-async def described(desk: Desk, visit: Visit, preset: Preset, values: dict[str, Any]) -> GenerationRequest:
+async def described(context: StudioContext, caller: Caller, preset: Preset, values: dict[str, Any]) -> GenerationRequest:
     """The request of these settings, by their names. Raises: StudioError."""
     if preset.segment_frames is not None and values.get("drive"):
         known = {name: values.get(name) for name in _OPENED}
         opening = SandboxCall(work=from_files, arguments=(preset, known), seconds=LONG_SECONDS)
-        values = values | await desk.engine.sandbox.opened(opening, visitor(visit))
+        values = values | await context.engine.sandbox.opened(opening, visitor(caller))
     return await asyncio.to_thread(lambda: GenerationRequest.from_preset(preset, **values))

@@ -8,8 +8,8 @@ from wan_ui.i18n.english import ENGLISH, Texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
-    """A visitor's name in the store, what they may see and queue, and their words. `Desk.visit` makes it.
+class Caller:
+    """A visitor's name in the store, what they may see and queue, and their words. `StudioContext.caller` makes it.
 
     `scope` says whose jobs are shown: the visitor's own, or None, everybody's, for the operator. `room` is how many videos may
     wait with one more of this visitor; None: any number.

@@ -9,31 +9,31 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.shared_work import SharedWork
 from wan_ui.services.shots import address_of_picture
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 MOST_OFFERED = 12
 PATH = "/studio/figures"
 _HEADERS = {"Cache-Control": "private, no-store"}
 
 
-def figures_route(desk: Desk) -> Route:
+def figures_route(context: StudioContext) -> Route:
     """The endpoint: nobody's figures but the caller's own, of their current project, or of what is in none."""
 
     looks: SharedWork[str, list[dict[str, Any]]] = SharedWork()
 
     async def serve(request: Request) -> Response:
-        visit = desk.visit(gr.Request(request))
-        known = await looks.result(visit.owner, functools.partial(_known, desk, visit))
+        caller = context.caller(gr.Request(request))
+        known = await looks.result(caller.owner, functools.partial(_known, context, caller))
         return JSONResponse({"figures": known}, headers=_HEADERS)
 
     return Route(PATH, serve, methods=["GET"])
 
 
-def _known(desk: Desk, visit: Visit) -> list[dict[str, Any]]:
-    """Names, and the pictures' addresses, which `desk.shots` takes in place of uploads."""
-    current = desk.engine.projects.current(visit.owner)
-    found = desk.engine.library.figures(visit.owner, current, MOST_OFFERED)
+def _known(context: StudioContext, caller: Caller) -> list[dict[str, Any]]:
+    """Names, and the pictures' addresses, which `context.shots` takes in place of uploads."""
+    current = context.engine.projects.current(caller.owner)
+    found = context.engine.library.figures(caller.owner, current, MOST_OFFERED)
     return [{"name": name, "path": address_of_picture(path)} for name, path in found.items() if os.path.isfile(path)]

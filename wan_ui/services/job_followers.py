@@ -13,7 +13,7 @@ from backend.errors import StudioError
 from backend.schemas.events import Event, Failed
 from wan_ui.components.progress import StageView, advance
 from wan_ui.services.broadcast import Feed
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 SHORTEST_SECONDS = 0.08  # between two pictures: nobody sees a faster change, and the page would lag behind
 REPLAY_SECONDS = 0.03  # by then the past events have arrived: the page shows only the last of them
@@ -75,26 +75,26 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
     return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))
 
 
-def view_of(desk: Desk, job: ListedJob) -> StageView:
+def view_of(context: StudioContext, job: ListedJob) -> StageView:
     """The job's last event as a view."""
-    event = desk.engine.last_event(job.id) if job.state != "queued" else None
-    return advance(StageView(phase="queued"), event) if event else listed_view(desk, job)
+    event = context.engine.last_event(job.id) if job.state != "queued" else None
+    return advance(StageView(phase="queued"), event) if event else listed_view(context, job)
 
 
-def listed_view(desk: Desk, job: ListedJob) -> StageView:
+def listed_view(context: StudioContext, job: ListedJob) -> StageView:
     """The job's progress for a list. It has no `result`: `ListedJob` says whether there is a video, and no request is parsed."""
     match job.state:
         case "queued":
-            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(desk, job))
+            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(context, job))
         case "finished":
             return StageView(phase="finished", fraction=1.0)
         case "cancelled":
             return StageView(phase="cancelled")
-    event = desk.engine.last_progress(job.id)
+    event = context.engine.last_progress(job.id)
     return advance(StageView(phase="queued"), event) if event else StageView(phase="queued")
 
 
-def _place(desk: Desk, job: ListedJob) -> str:
+def _place(context: StudioContext, job: ListedJob) -> str:
     """Where the work on a waiting job was interrupted; "" if it has not begun."""
-    interruptions = desk.engine.interruptions(job.id) if job.has_begun else []
+    interruptions = context.engine.interruptions(job.id) if job.has_begun else []
     return interruptions[-1].place if interruptions else ""

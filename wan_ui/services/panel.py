@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from wan_ui.components.events import Updates, Values
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 Acts = Mapping[str, Callable[..., Updates | Coroutine[Any, Any, Updates]]]
 
@@ -34,10 +34,10 @@ class Panel:
     def wire(self) -> None:
         """Wires the panel's own components to their handlers."""
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """What the panel shows on a page that has just been opened; `asked` holds the parameters of the page's address."""
         return {}
 
-    def tick(self, visit: Visit, values: Values) -> Updates:
+    def tick(self, caller: Caller, values: Values) -> Updates:
         """What the panel shows now, after something has happened in the engine. Only what has changed is sent to the page."""
         return {}

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from backend.media.sandbox import Requester, Steps
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import address_of, owner_of
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 Result = TypeVar("Result")
 
@@ -22,20 +22,20 @@ def asker(request: Request, access: Access | None = None) -> Requester:
     return Requester(owner=owner_of(dict(request.cookies)), address=address_of(request.scope), has_budget=not is_operator)
 
 
-def visitor(visit: Visit) -> Requester:
+def visitor(caller: Caller) -> Requester:
     """The same of a visit."""
-    return Requester(owner=visit.owner, address=visit.room.address if visit.room else "", has_budget=not visit.is_operator)
+    return Requester(owner=caller.owner, address=caller.room.address if caller.room else "", has_budget=not caller.is_operator)
 
 
 def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Decorates a handler of a page, a method of something with a `desk`, that yields each `SandboxCall` and is given what it
+    """Decorates a handler of a page, a method of something with a `context`, that yields each `SandboxCall` and is given what it
     returns: the handler waits for it in the event loop, without a thread."""
 
     @functools.wraps(handler)
     async def waiting(self: Any, *arguments: Any) -> Result:
         request = next(argument for argument in arguments if isinstance(argument, gr.Request))
-        visit = await asyncio.to_thread(self.desk.visit, request)
-        return await self.desk.engine.sandbox.followed(handler(self, *arguments), visitor(visit))
+        caller = await asyncio.to_thread(self.context.caller, request)
+        return await self.context.engine.sandbox.followed(handler(self, *arguments), visitor(caller))
 
     return waiting
 

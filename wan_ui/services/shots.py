@@ -13,7 +13,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB, carried_frames, goes_on, shot_length
 from wan_ui.gateway.uploads import Sent, checked_upload
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 VIDEO = "video.mp4"
 _NAMED = re.compile(r"([\w\-]{1,120})(?:/([1-9]\d?))?")  # a job's id; after it the number of a video that it was given
@@ -21,12 +21,12 @@ _PICTURE = re.compile(r"/studio/media/([\w\-]{1,120})/([\w\-.]{1,60})")  # a job
 _ERRORS = {"image": ImageError, "sound": SoundError, "clip": ClipError}
 
 
-def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> GenerationRequest:
+def own_files(wanted: GenerationRequest, engine: Engine, caller: Caller) -> GenerationRequest:
     """The request with the videos of its made shots in place of their jobs. Raises: RequestError for a job that the visitor may
     not see or that has no video, ImageError, ClipError or SoundError for a file that is neither an upload nor of such a job."""
     if not wanted.shots:
         return wanted
-    files = Files(engine, visit)
+    files = Files(engine, caller)
     jobs = [files.job_of(path) for path in wanted.shot_videos]
     named = zip(wanted.shot_videos, jobs, strict=True)
     videos = [files.video_of(path, job) if job else files.checked(path, "clip") for path, job in named]
@@ -47,8 +47,8 @@ def own_files(wanted: GenerationRequest, engine: Engine, visit: Visit) -> Genera
 class Files:
     """What a visitor may name."""
 
-    def __init__(self, engine: Engine, visit: Visit) -> None:
-        self._engine, self._visit = engine, visit
+    def __init__(self, engine: Engine, caller: Caller) -> None:
+        self._engine, self._caller = engine, caller
 
     def job_of(self, path: str) -> Job | None:
         """The job that stands in place of a made shot's video, or of one that it was given itself; None if a file does. Raises:
@@ -107,7 +107,7 @@ class Files:
             job = self._engine.job(job_id)
         except JobNotFound:
             return None
-        return job if self._visit.may_see(job.owner) else None
+        return job if self._caller.may_see(job.owner) else None
 
 
 def address_of_picture(path: str) -> str:

@@ -25,14 +25,14 @@ from wan_ui.gateway.uploads import has_room
 from wan_ui.gateway.visitors import address, owner_of
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.presets import CanRun
 from wan_ui.services.sandbox_calls import visitor
 from wan_ui.services.shots import own_files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class StudioContext:
     """One engine, and the rules for what each visitor sees of it.
 
     `models` are the names of the presets that visitors may use; None: all that can run here. `uploads` keeps the folder of
@@ -50,19 +50,19 @@ class Desk:
     rewriter: Helper | None = None
     uploads: EngineLock | None = None
 
-    def visit(self, request: gr.Request) -> Visit:
+    def caller(self, request: gr.Request) -> Caller:
         """Who is asking: the program whose key the request carries, else the browser by its cookies."""
         cookies = dict(request.cookies)
-        return self._visit(
+        return self._caller(
             request, owner_of(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
         )
 
-    def program(self, request: Request, name: str) -> Visit:
+    def program(self, request: Request, name: str) -> Caller:
         """Which program is asking through the endpoint `name`: by its key, else by its address."""
         place = address(request.client[0]) if request.client else ""
-        return self._visit(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
+        return self._caller(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
 
-    def _visit(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Visit:
+    def _caller(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Caller:
         """The caller of this request; without a key, `owner`."""
         key = self.access.program(request.headers)
         if key is not None:  # it was given by the operator, so its address does not count
@@ -71,46 +71,46 @@ class Desk:
             owner, is_operator, room = "operator", True, None
         else:
             room = None if is_operator else self._room(request.client)
-        return Visit(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, room=room)
+        return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, room=room)
 
-    def offers(self, visit: Visit | None = None) -> CanRun:
+    def offers(self, caller: Caller | None = None) -> CanRun:
         """Which presets are offered to this visitor; without one, to visitors in general."""
-        is_operator = visit is not None and visit.is_operator
+        is_operator = caller is not None and caller.is_operator
         return self.can_run if is_operator or self.models is None else self._is_offered
 
-    def names(self, visit: Visit) -> list[str]:
+    def names(self, caller: Caller) -> list[str]:
         """The names of the presets that this visitor may ask for, whether they are here or not; the first is the usual one."""
-        allowed = None if visit.is_operator else self.models
+        allowed = None if caller.is_operator else self.models
         return [preset.name for preset in list_presets() if allowed is None or preset.name in allowed]
 
-    def job(self, job_id: object, visit: Visit) -> Job | None:
+    def job(self, job_id: object, caller: Caller) -> Job | None:
         """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
         try:
             job = self.engine.job(job_id) if isinstance(job_id, str) and job_id else None
         except JobNotFound:
             return None
-        return job if job and visit.may_see(job.owner) else None
+        return job if job and caller.may_see(job.owner) else None
 
-    def submitting(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Steps[Job]:
+    def submitting(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
         """Queues it for the visitor, within their limits, as steps; `again` as for `Engine.submit`, of a storyboard that they may
         see. Raises: StudioError."""
-        self._check(wanted, visit)
-        wanted = own_files(wanted, self.engine, visit)
-        if again is not None and self.job(again[0], visit) is None:
+        self._check(wanted, caller)
+        wanted = own_files(wanted, self.engine, caller)
+        if again is not None and self.job(again[0], caller) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
-        job = yield from self.engine.submitting(wanted, visit.owner, visit.room, may_download=visit.is_operator, again=again)
-        if visit.is_operator:
+        job = yield from self.engine.submitting(wanted, caller.owner, caller.room, may_download=caller.is_operator, again=again)
+        if caller.is_operator:
             self.engine.tell_operator(job.id)
         return job
 
-    def submitting_all(self, wanted: Sequence[GenerationRequest], visit: Visit) -> Steps[tuple[str, ...]]:
+    def submitting_all(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
         """Queues all of these, as steps, and gives the jobs' ids; if one is refused, cancels those that were queued. Raises:
         StudioError."""
         job_ids: list[str] = []
-        self.engine.check_room(visit.owner, visit.room, len(wanted))  # before one begins
+        self.engine.check_room(caller.owner, caller.room, len(wanted))  # before one begins
         try:
             for one in wanted:
-                job = yield from self.submitting(one, visit)
+                job = yield from self.submitting(one, caller)
                 job_ids.append(job.id)
         except (StudioError, GeneratorExit):
             for job_id in job_ids:
@@ -118,32 +118,32 @@ class Desk:
             raise
         return tuple(job_ids)
 
-    async def submitted(self, wanted: GenerationRequest, visit: Visit, again: tuple[str, int] | None = None) -> Job:
+    async def submitted(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Job:
         """As `submitting`, done. If the caller goes before it is told of the job, the job is cancelled."""
-        steps = self.submitting(wanted, visit, again)
-        return await self.engine.sandbox.followed(steps, visitor(visit), lambda job: self.engine.cancel(job.id))
+        steps = self.submitting(wanted, caller, again)
+        return await self.engine.sandbox.followed(steps, visitor(caller), lambda job: self.engine.cancel(job.id))
 
-    def importing(self, archive: Path, folder: str, visit: Visit) -> Steps[tuple[Project, int]]:
+    def importing(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
         """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""
         if not has_room(self.engine.settings.data_dir):
             raise _no_room()
         try:
-            limited = visit.room is not None
-            return (yield from self.engine.importing_project(archive, Path(folder), visit.owner, is_limited=limited))
+            limited = caller.room is not None
+            return (yield from self.engine.importing_project(archive, Path(folder), caller.owner, is_limited=limited))
         except OSError as error:
             raise DataFolderError(
                 f"the project could not be written ({error.strerror}):", "the disk must have room", "make room"
             ) from error
 
-    def revising(self, job: Job, wanted: GenerationRequest, visit: Visit) -> Steps[Job]:
+    def revising(self, job: Job, wanted: GenerationRequest, caller: Caller) -> Steps[Job]:
         """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
-        self._check(wanted, visit)
-        wanted = own_files(wanted, self.engine, visit)
-        return (yield from self.engine.revising(job.id, wanted, may_download=visit.is_operator))
+        self._check(wanted, caller)
+        wanted = own_files(wanted, self.engine, caller)
+        return (yield from self.engine.revising(job.id, wanted, may_download=caller.is_operator))
 
-    def _check(self, wanted: GenerationRequest, visit: Visit) -> None:
+    def _check(self, wanted: GenerationRequest, caller: Caller) -> None:
         """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""
-        if visit.is_operator:
+        if caller.is_operator:
             return
         if self.models is not None and wanted.preset not in self.models and not wanted.finished_video:
             fix = f"take {' or '.join(sorted(self.models))}"

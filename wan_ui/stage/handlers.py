@@ -25,12 +25,12 @@ from wan_ui.form.shots import sent_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.queue_query import queue_now
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow, placed
 from wan_ui.services.panel import Panel
 from wan_ui.services.presets import full_preset
 from wan_ui.services.sandbox_calls import opens_files
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import offers
 from wan_ui.stage.html import Model, stage_html
 from wan_ui.stage.panel import Stage
@@ -43,7 +43,7 @@ class StageHandlers(Panel):
     """The stage's handlers, for one engine and one form. The page's follower draws it; its buttons belong to the queue and the
     form."""
 
-    desk: Desk
+    context: StudioContext
     form: Form
     panel: Stage
     message: gr.HTML
@@ -53,7 +53,7 @@ class StageHandlers(Panel):
     @property
     def form_handlers(self) -> FormHandlers:
         """The form's handlers, for when a job was queued or has ended."""
-        return FormHandlers(desk=self.desk, form=self.form, message=self.message)
+        return FormHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
@@ -85,11 +85,11 @@ class StageHandlers(Panel):
         settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH)
         self.form_handlers.estimate_after(settled)
 
-    def opened(self, visit: Visit, asked: Mapping[str, str], values: Values) -> Updates:
+    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
-        job_id = self.attach(visit)
+        job_id = self.attach(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
-        words: Updates = {} if visit.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, visit.texts)}
+        words: Updates = {} if caller.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, caller.texts)}
         return shown | words
 
     @property
@@ -106,94 +106,94 @@ class StageHandlers(Panel):
 
         A wrong form changes only the notes: the stage stays as it is.
         """
-        visit, notes = self.desk.visit(request), self.form_handlers.notes
+        caller, notes = self.context.caller(request), self.form_handlers.notes
         try:
             draft = self.form.read(values)
-            job = yield from self._queue(draft.to_request(), values[self.form.editing], visit)
+            job = yield from self._queue(draft.to_request(), values[self.form.editing], caller)
         except StudioError as error:
             return notes(sentence(error), place_of(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
         except Exception:
             log.exception("a request could not be submitted")
-            return notes(f"{visit.texts.error_unexpected} {visit.texts.error_unexpected_fix}")
+            return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
-        shown = self._on_stage(values[self.panel.job_id], job, visit, request.session_hash or "")
+        shown = self._on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
         shown |= {self.form.prompt.shots.sent: sent_html(values[self.form.prompt.shots.lines], job)}
-        return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(visit) | self._line(visit)
+        return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(caller) | self._line(caller)
 
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
         """The form after its job was queued, and the values that the browser keeps."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 
-    def _line(self, visit: Visit) -> Updates:
-        return {self.panel.queue: queue_now(self.desk, visit)}
+    def _line(self, caller: Caller) -> Updates:
+        return {self.panel.queue: queue_now(self.context, caller)}
 
-    def _on_stage(self, shown: str | None, job: Job, visit: Visit, page: str) -> Updates:
+    def _on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
         """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one.
 
         `shown` is older than a press of Generate that is being answered, so what that one has put there counts too.
         """
         for job_id in (shown, self.placed.get(page), self.followed.get(page)):
-            old = self.desk.job(job_id, visit)
+            old = self.context.job(job_id, caller)
             if old is not None and not old.has_ended and old.id != job.id:
                 return {}
         self.placed[page] = job.id
-        view = placed(StageView(phase="queued"), self.desk.engine, job.id)
-        return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, visit.texts)}
+        view = placed(StageView(phase="queued"), self.context.engine, job.id)
+        return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, caller.texts)}
 
-    def _queue(self, wanted: GenerationRequest, editing: str | None, visit: Visit) -> Steps[Job]:
-        old = self.desk.job(editing, visit)
+    def _queue(self, wanted: GenerationRequest, editing: str | None, caller: Caller) -> Steps[Job]:
+        old = self.context.job(editing, caller)
         if old is not None:
-            return (yield from self.desk.revising(old, wanted, visit))
-        return (yield from self.desk.submitting(wanted, visit))
+            return (yield from self.context.revising(old, wanted, caller))
+        return (yield from self.context.submitting(wanted, caller))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
         """The stage after each of the job's events, until it ends or the page shows another job."""
-        visit, page = await asyncio.to_thread(self.desk.visit, request), request.session_hash or ""
-        job = self.desk.job(job_id, visit)
+        caller, page = await asyncio.to_thread(self.context.caller, request), request.session_hash or ""
+        job = self.context.job(job_id, caller)
         if job is None or self.followed.get(page) == job.id:
             yield gr.skip()
             return
         self.followed[page] = job.id
         self.placed.pop(page, None)
         try:
-            async for view in follow(self.desk.engine, job.id):
+            async for view in follow(self.context.engine, job.id):
                 if self.followed.get(page) != job.id:
                     return
-                yield self.draw(view, job, visit.texts)
+                yield self.draw(view, job, caller.texts)
         finally:
             if self.followed.get(page) == job.id:
                 del self.followed[page]
 
     def stop(self, job_id: str | None, request: gr.Request) -> Updates:
         """Asks the engine to stop the page's job; the follower shows the result."""
-        visit, button = self.desk.visit(request), self.form.actions.stop
-        job = self.desk.job(job_id, visit)
+        caller, button = self.context.caller(request), self.form.actions.stop
+        job = self.context.job(job_id, caller)
         if job is None:
             return {button: gr.skip()}
         try:
-            self.desk.engine.cancel(job.id)
+            self.context.engine.cancel(job.id)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(visit.texts)}
-        return {button: gr.update(value=visit.texts.stopping, interactive=False)}
+            return {self.message: Message.refusal(error).html(caller.texts)}
+        return {button: gr.update(value=caller.texts.stopping, interactive=False)}
 
     def settle(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
-        visit, now = self.desk.visit(request), moment()
-        return self._line(visit) | {
-            self.panel.status: at_moment(status_html(self.desk.engine.workers(), visit.texts), now),
-            self.form.actions.stop: gr.update(value=visit.texts.stop, interactive=True),
+        caller, now = self.context.caller(request), moment()
+        return self._line(caller) | {
+            self.panel.status: at_moment(status_html(self.context.engine.workers(), caller.texts), now),
+            self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
         }
 
-    def attach(self, visit: Visit) -> str | None:
+    def attach(self, caller: Caller) -> str | None:
         """The job that a newly opened page shows: the visitor's running one, else their newest."""
-        running = [job for job in self.desk.engine.library.unended(visit.owner) if job.state == "running"]
-        newest = running or self.desk.engine.jobs(visit.owner, most=1)
+        running = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
+        newest = running or self.context.engine.jobs(caller.owner, most=1)
         return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
         """Puts the seed of the video on the stage into the form, and keeps it there."""
-        job = self.desk.job(job_id, self.desk.visit(request))
+        job = self.context.job(job_id, self.context.caller(request))
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
@@ -204,5 +204,5 @@ class StageHandlers(Panel):
         except RequestError:
             title = job.request.preset
         full_title = full.words(texts.language).title if full else ""
-        found = tuple(offers(self.desk.engine, job, view.result))
+        found = tuple(offers(self.context.engine, job, view.result))
         return stage_html(view, job, texts, Model(title=title, full_title=full_title, offers=found))

@@ -23,7 +23,7 @@ from wan_ui.components.field_errors import without_paths
 from wan_ui.components.values import pairs_html, rate_words, size_words
 from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.system.charts import DAY, charts_html
 
 MOST_ERRORS = 8
@@ -48,18 +48,18 @@ class Report:
         return "\n".join([*parts, "errors", *(f"  {error}" for error in self.errors), *([self.log] if self.log else [])])
 
 
-def system_html(engine: Engine, visit: Visit) -> str:
+def system_html(engine: Engine, caller: Caller) -> str:
     """The panel for this visitor."""
-    texts = visit.texts
-    report = report_of(engine, visit)
-    buttons = _buttons(engine.workers(), texts) if visit.is_operator else {}
+    texts = caller.texts
+    report = report_of(engine, caller)
+    buttons = _buttons(engine.workers(), texts) if caller.is_operator else {}
     sections = "".join(
         f"<section><h2>{escape(title)}</h2><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
     )
     errors = "".join(f"<li>{escape(error)}</li>" for error in report.errors) or f"<li>{escape(texts.system_no_errors)}</li>"
     log = _log_html(report, texts)
-    who = texts.system_operator if visit.is_operator else texts.system_visitor
+    who = texts.system_operator if caller.is_operator else texts.system_visitor
     return (
         f'<section class="system"><p class="row"><span class="hint">{escape(who)}</span>'
         f'<button type="button" data-copy-text="{escape(report.text())}" data-said="{escape(texts.system_copied)}"'
@@ -98,18 +98,18 @@ def _log_html(report: Report, texts: Texts) -> str:
     return f"<section class=wide><h2>{escape(texts.system_log)}</h2><pre>{escape(report.log)}</pre></section>"
 
 
-def report_of(engine: Engine, visit: Visit) -> Report:
+def report_of(engine: Engine, caller: Caller) -> Report:
     """The report, in the order in which it is shown."""
-    texts = visit.texts
+    texts = caller.texts
     return Report(
         sections=(
-            *_worker_sections(engine.workers(), texts, visit.is_operator),
+            *_worker_sections(engine.workers(), texts, caller.is_operator),
             (texts.system_storage, _storage(engine, texts)),
             (texts.system_jobs, _jobs(engine.library.counts(), texts)),
             (texts.system_versions, _versions()),
         ),
-        errors=_errors(engine) if visit.is_operator else (),
-        log=_logs(engine.workers()) if visit.is_operator else "",
+        errors=_errors(engine) if caller.is_operator else (),
+        log=_logs(engine.workers()) if caller.is_operator else "",
     )
 
 

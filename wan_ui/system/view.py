@@ -9,7 +9,9 @@ from wan_ui.view import Shell, View
 
 def build_system(shell: Shell) -> SystemHandlers:
     """The panel, empty, with its handlers."""
-    return SystemHandlers(desk=shell.desk, panel=gr.HTML("", elem_id="system", apply_default_css=False), message=shell.message)
+    return SystemHandlers(
+        context=shell.context, panel=gr.HTML("", elem_id="system", apply_default_css=False), message=shell.message
+    )
 
 
 SYSTEM = View(key="system", title="view_system", build=build_system)

@@ -11,15 +11,15 @@ from wan_ui.edit.routes import edit_routes
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE
 from wan_ui.services.media import media_route
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
 @pytest.fixture
 def visitor(engine):
     """Makes a visitor of each letter."""
     access = Access("key")
-    desk = Desk(engine=engine, access=access, can_run=engine.has_weights)
-    app = Starlette(routes=[*edit_routes(desk), media_route(engine, access)])
+    context = StudioContext(engine=engine, access=access, can_run=engine.has_weights)
+    app = Starlette(routes=[*edit_routes(context), media_route(engine, access)])
     return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
 
 

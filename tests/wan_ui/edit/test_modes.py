@@ -33,12 +33,12 @@ WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256,
 PART = {"start": 0.5, "num_frames": 5}
 
 
-VISIT = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None, is_operator=False)
+CALLER = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None, is_operator=False)
 
 
 def handlers(engine: Engine) -> EditHandlers:
     """Handlers that need no page."""
-    return EditHandlers(desk=SimpleNamespace(engine=engine), panel=None, stage=None, message=None)
+    return EditHandlers(context=SimpleNamespace(engine=engine), panel=None, stage=None, message=None)
 
 
 @pytest.fixture(scope="module")
@@ -301,14 +301,14 @@ def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
 
 def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_said(tmp_path, engine):
     job, message = a_job(folder=tmp_path), object()
-    visit = VISIT
-    desk = SimpleNamespace(
-        visit=lambda request: visit,
-        job=lambda wanted, visit: job if wanted == "mine" else None,
-        offers=lambda visit=None: lambda preset: preset.name == "wan-tiny",
+    caller = CALLER
+    context = SimpleNamespace(
+        caller=lambda request: caller,
+        job=lambda wanted, caller: job if wanted == "mine" else None,
+        offers=lambda caller=None: lambda preset: preset.name == "wan-tiny",
         engine=engine,
     )
-    handlers = EditHandlers(desk=desk, panel=object(), stage=None, message=message)
+    handlers = EditHandlers(context=context, panel=object(), stage=None, message=message)
 
     def told(wanted: str):
         return asyncio.run(handlers.act({}, gr.Request(), SimpleNamespace(_data={"what": "clip", "job": wanted, "value": ""})))

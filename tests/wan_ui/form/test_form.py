@@ -76,11 +76,11 @@ def test_the_form_keeps_what_it_was_told_of_windows():
     ],
 )
 def test_first_steps_with_guidance_become_its_strength_and_its_end(given, expected):
-    assert FormHandlers(desk=None, form=None, message=None).guide_first(*given) == expected
+    assert FormHandlers(context=None, form=None, message=None).guide_first(*given) == expected
 
 
 def test_what_a_stranger_sends_in_its_place_changes_nothing():
-    handlers = FormHandlers(desk=None, form=None, message=None)
+    handlers = FormHandlers(context=None, form=None, message=None)
     for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
         assert all("value" not in update for update in handlers.guide_first(*given))
     for given in ((None, None, None), (1, "nothing", 8), (20, "wan-tiny", 60)):  # wan-tiny guides every step, however many

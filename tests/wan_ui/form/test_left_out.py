@@ -59,8 +59,8 @@ def changed(setting: Setting) -> GenerationRequest:
 def fill_handlers(found: list | None = None) -> FillHandlers:
     form = Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
     form.sound.load.return_value = form.prompt.shots.load.return_value = {}
-    handlers = FillHandlers(desk=Mock(), form=form, message="message")
-    handlers.desk.engine.jobs.return_value = found or []
+    handlers = FillHandlers(context=Mock(), form=form, message="message")
+    handlers.context.engine.jobs.return_value = found or []
     return handlers
 
 
@@ -106,7 +106,7 @@ def test_a_dropped_storyboard_names_the_files_that_it_does_not_hold():
 
 def test_a_next_video_of_another_model_names_the_settings_that_stay_behind():
     handlers, job = fill_handlers(), a_job(solver="euler", negative_prompt="text", num_frames=17)
-    handlers.desk.can_run = lambda preset: preset.name == "wan2.2-i2v-a14b-480p"
+    handlers.context.can_run = lambda preset: preset.name == "wan2.2-i2v-a14b-480p"
     going = handlers._continue(job, Mock(texts=ENGLISH))
     Path(next(going).arguments[-1]).write_bytes(b"a frame")
     with pytest.raises(StopIteration) as done:
@@ -130,8 +130,8 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
     changes = {"video": "/data/a.mp4", "strength": 0.5, "fps": 8, "solver": "euler"}
     preset = load_preset("wan2.1-t2v-1.3b-480p-draft" if what == "full" else "wan2.1-t2v-1.3b-480p")
     request = GenerationRequest.from_stored(GenerationRequest.from_preset(preset, prompt="a").model_dump() | changes)
-    handlers = EditHandlers(desk=Mock(), panel="panel", stage=Mock(), message="message")
-    handlers.desk.visit.return_value, handlers.desk.job.return_value = Mock(texts=ENGLISH), Mock(request=request)
+    handlers = EditHandlers(context=Mock(), panel="panel", stage=Mock(), message="message")
+    handlers.context.caller.return_value, handlers.context.job.return_value = Mock(texts=ENGLISH), Mock(request=request)
 
     def filled(*_):
         return {"kept": kept_settings(request)}
@@ -146,10 +146,10 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
 
 
 def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
-    handlers = CompareHandlers(desk=Mock(), form=Mock(), panel=Mock(), message="message")
+    handlers = CompareHandlers(context=Mock(), form=Mock(), panel=Mock(), message="message")
     handlers.form.read.return_value.to_request.return_value = a_request(solver="euler")
-    handlers.desk.visit.return_value = Mock(texts=ENGLISH)
-    handlers.desk.submitting_all.return_value = iter(())
+    handlers.context.caller.return_value = Mock(texts=ENGLISH)
+    handlers.context.submitting_all.return_value = iter(())
     with patch.object(CompareHandlers, "_wanted", return_value=([], [])), patch.object(CompareHandlers, "_shown") as shown:
         for what in ("preset", "steps"):
             shown.return_value = {}
@@ -160,13 +160,13 @@ def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
 
 def test_an_own_preset_that_says_more_than_the_form_shows():
     settings = changed(next(one for one in FIELDS if one.name == "guidance_rescale")).for_sharing()
-    handlers = OwnPresetHandlers(desk=Mock(), form=Mock(show=lambda *_: {}), fill=Mock(), message="message")
+    handlers = OwnPresetHandlers(context=Mock(), form=Mock(show=lambda *_: {}), fill=Mock(), message="message")
     assert "guidance rescale 0.7, 0.7" in handlers._load(settings, ENGLISH)["message"]
     assert "message" not in handlers._load(a_request().for_sharing(), ENGLISH)
 
 
 def test_a_link_names_the_files_that_it_does_not_hold():
-    handlers = OwnPresetHandlers(desk=Mock(), form=Mock(), fill=Mock(), message="message")
+    handlers = OwnPresetHandlers(context=Mock(), form=Mock(), fill=Mock(), message="message")
     draft = handlers.form.read.return_value
     draft.settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
     link = Mock(what="link")
@@ -178,7 +178,7 @@ def test_a_link_names_the_files_that_it_does_not_hold():
 
 
 def test_a_shared_comparison_names_differences_that_the_bar_cannot_vary():
-    handlers, visit = CompareHandlers(desk=Mock(), form=Mock(), panel=Mock(), message="message"), Mock(texts=ENGLISH)
+    handlers, caller = CompareHandlers(context=Mock(), form=Mock(), panel=Mock(), message="message"), Mock(texts=ENGLISH)
     one, other = a_request(steps=4), a_request(steps=8)
-    assert handlers._not_varied([one, other], 0, visit) == ""
-    assert "sampler" in handlers._not_varied([one, other.changed(solver="euler")], 0, visit)
+    assert handlers._not_varied([one, other], 0, caller) == ""
+    assert "sampler" in handlers._not_varied([one, other.changed(solver="euler")], 0, caller)

@@ -77,7 +77,7 @@ def test_the_samplers_are_the_presets_own_and_the_one_that_settings_bring():
 
 def test_what_the_form_cannot_hold_of_a_live_video_is_said():
     def said(request: GenerationRequest) -> str:
-        handlers = FillHandlers(desk=Mock(), form=Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}), message="message")
+        handlers = FillHandlers(context=Mock(), form=Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}), message="message")
         return handlers.shown(request, ENGLISH, Message(text="Settings loaded."))["message"]
 
     request = GenerationRequest.from_preset(load_preset("wan2.1-live-1.3b-480p"), prompt="a circle")
@@ -90,10 +90,10 @@ def test_a_dropped_videos_own_sound_must_be_given_again(language):
     texts, loaded = LANGUAGES[language], []
     form = Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
     form.sound.load = lambda request, path: loaded.append((request.sound_start, path)) or {}
-    handlers = FillHandlers(desk=Mock(), form=form, message="message")
+    handlers = FillHandlers(context=Mock(), form=form, message="message")
 
     def said(request: GenerationRequest) -> str:
-        handlers.desk.engine.jobs.return_value = []
+        handlers.context.engine.jobs.return_value = []
         opening = handlers._video(Path("dropped.mp4"), Mock(texts=texts))
         next(opening)
         with pytest.raises(StopIteration) as done:
@@ -111,7 +111,7 @@ def test_what_would_fit_fills_the_form_and_nothing_else_does():
     loaded = []
     form = Mock(show=lambda request, *_: loaded.append(request) or {}, show_prompt=lambda *_, **__: {}, editing="editing")
     form.sound.load.return_value = form.prompt.shots.load.return_value = {}
-    handlers = FillHandlers(desk=Mock(), form=form, message="message")
+    handlers = FillHandlers(context=Mock(), form=form, message="message")
     job = a_job(num_frames=33, width=128)
     said = handlers._fits(job, "96x96x17", ENGLISH)
     assert (loaded[0].width, loaded[0].height, loaded[0].num_frames, loaded[0].seed) == (96, 96, 17, job.request.seed)

@@ -21,41 +21,41 @@ from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import ENGLISH
 
 
-def visit(owner: str, address: str | None) -> SimpleNamespace:
+def caller(owner: str, address: str | None) -> SimpleNamespace:
     return SimpleNamespace(owner=owner, room=address and SimpleNamespace(address=address))
 
 
 def test_a_visitor_an_address_and_all_together_have_their_limits():
-    handlers = RewriteHandlers(desk=None, form=None)
-    with handlers._room(visit("a", "1.1.1.1")):
-        with pytest.raises(Busy), handlers._room(visit("a", "2.2.2.2")):
+    handlers = RewriteHandlers(context=None, form=None)
+    with handlers._room(caller("a", "1.1.1.1")):
+        with pytest.raises(Busy), handlers._room(caller("a", "2.2.2.2")):
             pass
-        with handlers._room(visit("b", "1.1.1.1")):
-            with pytest.raises(Busy), handlers._room(visit("c", "1.1.1.1")):
+        with handlers._room(caller("b", "1.1.1.1")):
+            with pytest.raises(Busy), handlers._room(caller("c", "1.1.1.1")):
                 pass
-            with handlers._room(visit("d", "3.3.3.3")), handlers._room(visit("operator", None)):
+            with handlers._room(caller("d", "3.3.3.3")), handlers._room(caller("operator", None)):
                 assert handlers.busy["all"] == PROMPTS_WRITTEN.in_all
-                with pytest.raises(Busy), handlers._room(visit("e", "4.4.4.4")):
+                with pytest.raises(Busy), handlers._room(caller("e", "4.4.4.4")):
                     pass
     assert not handlers.busy, "nobody is remembered who has none"
 
 
 def test_visitors_behind_this_machines_own_address_do_not_share_places():
     """As all are who come through a share link."""
-    handlers = RewriteHandlers(desk=None, form=None)
+    handlers = RewriteHandlers(context=None, form=None)
     with ExitStack() as rooms:
         for number in range(PROMPTS_WRITTEN.in_all):
             rooms.enter_context(handlers._room(SimpleNamespace(owner=f"visitor-{number}", room=SimpleNamespace(address=""))))
 
 
 def test_a_visitor_has_so_many_suggestions_an_hour():
-    handlers = RewriteHandlers(desk=None, form=None)
+    handlers = RewriteHandlers(context=None, form=None)
     for _ in range(PROMPTS_HOURLY.of_visitor):
-        with handlers._room(visit("a", "1.1.1.1")):
+        with handlers._room(caller("a", "1.1.1.1")):
             pass
-    with pytest.raises(Busy, match="60 suggestions an hour"), handlers._room(visit("a", "1.1.1.1")):
+    with pytest.raises(Busy, match="60 suggestions an hour"), handlers._room(caller("a", "1.1.1.1")):
         pass
-    with handlers._room(visit("b", "1.1.1.1")), handlers._room(visit("operator", None)):
+    with handlers._room(caller("b", "1.1.1.1")), handlers._room(caller("operator", None)):
         pass
 
 

@@ -16,7 +16,7 @@ from tests.fake_pipeline import square_in
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE
 from wan_ui.live.routes import live_routes
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 PROMPT = {"preset": "wan-live-tiny", "prompt": "a red square"}
 
@@ -31,8 +31,8 @@ def engine(tmp_path_factory):
 @pytest.fixture
 def visitor(engine):
     """Makes a visitor of each letter."""
-    desk = Desk(engine=engine, access=Access("key"), can_run=engine.has_weights)
-    app = Starlette(routes=[*live_routes(desk)])
+    context = StudioContext(engine=engine, access=Access("key"), can_run=engine.has_weights)
+    app = Starlette(routes=[*live_routes(context)])
     return lambda letter="A": TestClient(app, cookies={COOKIE: letter * 43})
 
 

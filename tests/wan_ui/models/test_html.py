@@ -10,14 +10,14 @@ from presets import list_presets
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.models.html import models_html, name_of
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 
 BIG = "Wan-AI/Wan2.1-T2V-14B-Diffusers"
 LORA = "lightx2v/Wan2.1-Distill-Loras:wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"
 
 
-def visit(is_operator: bool = True, texts=ENGLISH) -> Visit:
-    return Visit(owner="me", scope=None, is_operator=is_operator, texts=texts, room=None)
+def caller(is_operator: bool = True, texts=ENGLISH) -> Caller:
+    return Caller(owner="me", scope=None, is_operator=is_operator, texts=texts, room=None)
 
 
 def row(num_bytes=None, begun=0, total=0, download=None, source=BIG) -> ModelRow:
@@ -65,41 +65,41 @@ def download(phase, **values) -> Download:
     ],
 )
 def test_a_card_says_its_state_and_offers_what_can_be_done(given, state, offered, said):
-    html = models_html([given], visit())
+    html = models_html([given], caller())
     assert f'data-state="{state}"' in html and buttons(html) == offered and said in html
-    assert buttons(models_html([given], visit(False))) == []
+    assert buttons(models_html([given], caller(False))) == []
 
 
 def test_a_card_says_disk_memory_slice_and_licence():
-    html = models_html([row()], visit())
+    html = models_html([row()], caller())
     assert "40.0 GB of weights, on all devices together" in html
     assert "v6e:2x2 for wan2.1-t2v-14b-720p: 23.6 GiB a chip, 5.4 s a step (predicted)" in html
     assert "as on its page on the Hub" in html and "devices not known yet" in html
     tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_i2v")
-    html = models_html([tencent], visit())
+    html = models_html([tencent], caller())
     assert "does not cover the European Union" in html and "app.py check-tpu --preset hunyuanvideo-1.5-i2v-480p" in html
 
 
 def test_visitors_see_only_what_is_here():
     rows = [row(num_bytes=5, source="embedded:wan-tiny"), row(), row(begun=5, source=LORA)]
-    html = models_html(rows, visit(False))
+    html = models_html(rows, caller(False))
     assert 'data-model="embedded:wan-tiny"' in html and BIG not in html and LORA not in html
-    assert all(source in models_html(rows, visit()) for source in (BIG, LORA))
+    assert all(source in models_html(rows, caller()) for source in (BIG, LORA))
 
 
 def test_a_group_counts_models_and_loras_apart():
     rows = [row(), row(source=LORA), row(source=LORA)]
-    assert "models 1, LoRAs 2" in models_html(rows, visit())
-    assert "模型 1，LoRA 2" in models_html(rows, visit(texts=CHINESE))
+    assert "models 1, LoRAs 2" in models_html(rows, caller())
+    assert "模型 1，LoRA 2" in models_html(rows, caller(texts=CHINESE))
 
 
 def test_what_came_with_the_studio_has_no_buttons():
-    assert buttons(models_html([row(num_bytes=5, source="embedded:wan-tiny")], visit())) == []
+    assert buttons(models_html([row(num_bytes=5, source="embedded:wan-tiny")], caller())) == []
 
 
 def test_the_page_looks_often_only_while_something_comes():
-    assert 'data-busy="true"' in models_html([row(download=download("running"))], visit())
-    assert 'data-busy="false"' in models_html([row(begun=5), row(download=download("failed"))], visit())
+    assert 'data-busy="true"' in models_html([row(download=download("running"))], caller())
+    assert 'data-busy="false"' in models_html([row(begun=5), row(download=download("failed"))], caller())
 
 
 def test_a_name_is_without_its_owner():
@@ -108,5 +108,5 @@ def test_a_name_is_without_its_owner():
 
 
 def test_chinese_visitors_read_chinese():
-    html = models_html([row(begun=5_000_000_000)], visit(texts=CHINESE))
+    html = models_html([row(begun=5_000_000_000)], caller(texts=CHINESE))
     assert "已暂停，5.0 GB" in html and "继续下载" in html and "Wan 2.1 文生视频" in html

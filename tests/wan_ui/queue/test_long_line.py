@@ -14,7 +14,7 @@ READ_SECONDS = 0.05
 
 
 @pytest.fixture
-def desk(monkeypatch):
+def context(monkeypatch):
     """An engine that changes at every look, and whose line takes a while to read; the line says which change it shows."""
     changes = count()
     now = SimpleNamespace(last=0)
@@ -23,7 +23,7 @@ def desk(monkeypatch):
         now.last = next(changes)
         return now.last
 
-    def read(desk) -> int:
+    def read(context) -> int:
         time.sleep(READ_SECONDS)
         return now.last
 
@@ -31,23 +31,23 @@ def desk(monkeypatch):
     return SimpleNamespace(engine=SimpleNamespace(changes=change), now=now)
 
 
-def test_a_long_line_takes_a_fifth_of_the_time_at_most(desk):
+def test_a_long_line_takes_a_fifth_of_the_time_at_most(context):
     lines, began = Lines(), time.monotonic()
     for _ in range(4):
-        lines.now(desk)
+        lines.now(context)
     assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + queue_query.REST)
 
 
-def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(desk):
+def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(context):
     lines = Lines()
-    assert lines.now(desk) == desk.now.last
-    assert lines.now(desk) == desk.now.last > 0
+    assert lines.now(context) == context.now.last
+    assert lines.now(context) == context.now.last > 0
 
 
 @pytest.mark.bench
-def test_an_unchanged_line_is_not_read_again_at_once(desk):
+def test_an_unchanged_line_is_not_read_again_at_once(context):
     lines = Lines()
-    first = lines.now(desk)
-    desk.engine.changes = lambda: first
+    first = lines.now(context)
+    context.engine.changes = lambda: first
     began = time.monotonic()
-    assert lines.now(desk) == first and is_within(time.monotonic() - began, READ_SECONDS)
+    assert lines.now(context) == first and is_within(time.monotonic() - began, READ_SECONDS)

@@ -15,26 +15,28 @@ from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_of
 from wan_ui.routes import changes
 from wan_ui.services.shared_work import SharedWork
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 ANNA, BEN = "a" * 43, "b" * 43
 Until = Callable[[dict], object]
 
 
 @pytest.fixture
-def desk(tmp_path) -> Iterator[Desk]:
+def context(tmp_path) -> Iterator[StudioContext]:
     engine = Engine(tmp_path / "data", pipeline=FAKE)
     wait_for(lambda: engine.worker_status().state == "ready")
-    yield Desk(engine=engine, access=Access.of(engine.settings.data_dir), can_run=engine.has_weights)
+    yield StudioContext(engine=engine, access=Access.of(engine.settings.data_dir), can_run=engine.has_weights)
     engine.close()
 
 
-def told(desk: Desk, token: str, *untils: Until, act: Callable[[], object] = lambda: None, language: str = "en") -> list[dict]:
+def told(
+    context: StudioContext, token: str, *untils: Until, act: Callable[[], object] = lambda: None, language: str = "en"
+) -> list[dict]:
     """The event for which each of these is true, in order; `act` happens after the first event."""
     request = SimpleNamespace(cookies={COOKIE: token}, session_hash="x", headers={"accept-language": language}, client=None)
 
     async def listen() -> list[dict]:
-        stream, found, has_acted = changes._events(desk, desk.visit(request), SharedWork()), [], False
+        stream, found, has_acted = changes._events(context, context.caller(request), SharedWork()), [], False
         async for text in stream:
             if not text.startswith("data: "):
                 continue
@@ -54,11 +56,11 @@ def in_queue(words: str) -> Until:
     return lambda news: words in news["parts"].get("queue", "")
 
 
-def submit(desk: Desk, token: str, prompt: str, **options) -> None:
-    desk.engine.submit(a_request(prompt, **options), owner_of({COOKIE: token}))
+def submit(context: StudioContext, token: str, prompt: str, **options) -> None:
+    context.engine.submit(a_request(prompt, **options), owner_of({COOKIE: token}))
 
 
-def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk, close_gate):
+def test_a_new_page_gets_everything_at_once_and_then_what_changes(context, close_gate):
     gate = close_gate("a held square")
 
     def is_shown(news: dict) -> bool:
@@ -66,69 +68,69 @@ def test_a_new_page_gets_everything_at_once_and_then_what_changes(desk, close_ga
             gate.open()
         return found
 
-    act, is_finished = (lambda: submit(desk, ANNA, "a held square")), in_queue('data-state="finished"')
-    first, came, _ = told(desk, ANNA, in_queue("Nothing is waiting"), is_shown, is_finished, act=act)
+    act, is_finished = (lambda: submit(context, ANNA, "a held square")), in_queue('data-state="finished"')
+    first, came, _ = told(context, ANNA, in_queue("Nothing is waiting"), is_shown, is_finished, act=act)
     assert set(first["parts"]) == {"worker-status", "queue", "warm"} and came["count"] > first["count"]
 
 
 @pytest.mark.bench
-def test_a_change_is_told_within_half_a_second(desk, close_gate):
+def test_a_change_is_told_within_half_a_second(context, close_gate):
     close_gate("a held square")
-    submit(desk, BEN, "a held square")
+    submit(context, BEN, "a held square")
     began = time.time()
-    (news,) = told(desk, ANNA, in_queue("waiting square"), act=lambda: submit(desk, ANNA, "a waiting square"))
+    (news,) = told(context, ANNA, in_queue("waiting square"), act=lambda: submit(context, ANNA, "a waiting square"))
     assert began <= news["since"] and time.time() - news["since"] < 0.5
 
 
-def test_nobody_is_told_of_anothers_job(desk, close_gate):
+def test_nobody_is_told_of_anothers_job(context, close_gate):
     close_gate("a secret of anna")
-    submit(desk, ANNA, "a secret of anna")
-    submit(desk, ANNA, "another secret of anna")
-    assert told(desk, ANNA, in_queue("another secret of anna"))
-    news = told(desk, BEN, in_queue("Somebody else"))
+    submit(context, ANNA, "a secret of anna")
+    submit(context, ANNA, "another secret of anna")
+    assert told(context, ANNA, in_queue("another secret of anna"))
+    news = told(context, BEN, in_queue("Somebody else"))
     assert "anna" not in json.dumps(news)
     assert "anna" not in json.dumps(
-        told(desk, BEN, in_queue("a square of ben"), act=lambda: submit(desk, BEN, "a square of ben"))
+        told(context, BEN, in_queue("a square of ben"), act=lambda: submit(context, BEN, "a square of ben"))
     )
 
 
-def test_anothers_steps_are_no_reason_to_draw_a_view_again(desk, close_gate):
+def test_anothers_steps_are_no_reason_to_draw_a_view_again(context, close_gate):
     gate = close_gate("a held square", "step 1")
-    submit(desk, ANNA, "a held square", steps=4)
+    submit(context, ANNA, "a held square", steps=4)
     gate.wait()
-    before = desk.engine.changes()
+    before = context.engine.changes()
     busy, ready = (
         lambda news, state=state: f'data-state="{state}"' in news["parts"].get("worker-status", "") for state in ("busy", "ready")
     )
-    first, later = told(desk, BEN, busy, ready, act=gate.open)
-    assert later["count"] == first["count"] and desk.engine.changes() > before + 2
+    first, later = told(context, BEN, busy, ready, act=gate.open)
+    assert later["count"] == first["count"] and context.engine.changes() > before + 2
 
 
-def test_a_change_outside_the_queue_lets_every_page_look_again(desk):
-    first, later = told(desk, BEN, lambda news: True, lambda news: True, act=lambda: desk.engine.touch())
+def test_a_change_outside_the_queue_lets_every_page_look_again(context):
+    first, later = told(context, BEN, lambda news: True, lambda news: True, act=lambda: context.engine.touch())
     assert later["count"] > first["count"] and later["parts"] == {}
 
 
-def test_a_page_is_told_in_its_visitors_language(desk):
-    assert told(desk, ANNA, in_queue("队列"), language="zh-CN")
+def test_a_page_is_told_in_its_visitors_language(context):
+    assert told(context, ANNA, in_queue("队列"), language="zh-CN")
 
 
-def test_a_workers_state_is_told(desk, close_gate):
+def test_a_workers_state_is_told(context, close_gate):
     close_gate("a held square")
     assert told(
-        desk,
+        context,
         ANNA,
         lambda news: 'data-state="busy"' in news["parts"].get("worker-status", ""),
-        act=lambda: submit(desk, BEN, "a held square"),
+        act=lambda: submit(context, BEN, "a held square"),
     )
 
 
-def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeypatch):
+def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(context, monkeypatch):
     monkeypatch.setattr(changes, "SILENCE_SECONDS", 0.2)
 
     async def first_lines() -> list[str]:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        stream, lines = changes._events(desk, desk.visit(request), SharedWork()), []
+        stream, lines = changes._events(context, context.caller(request), SharedWork()), []
         async for text in stream:
             lines.append(text)
             if len(lines) == 5:
@@ -139,11 +141,11 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(desk, monkeyp
     assert first.startswith("data") and set(rest) == {"event: still\ndata: {}\n\n"}
 
 
-def test_the_stream_ends_when_the_engine_does(desk):
+def test_the_stream_ends_when_the_engine_does(context):
     async def listen() -> None:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        async for text in changes._events(desk, desk.visit(request), SharedWork()):
+        async for text in changes._events(context, context.caller(request), SharedWork()):
             if text.startswith("data"):
-                await asyncio.to_thread(desk.engine.close)
+                await asyncio.to_thread(context.engine.close)
 
     asyncio.run(asyncio.wait_for(listen(), 20))

@@ -17,7 +17,7 @@ from tests.wan_ui.builders import a_request
 from wan_ui.gateway.access import Access
 from wan_ui.routes.mcp import mcp_route
 from wan_ui.services.media import video_route
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def engine(tmp_path_factory):
     engine.close()
 
 
-def desk_of(engine, **limits) -> Desk:
-    return Desk(engine=engine, access=Access("key"), can_run=engine.has_weights, **limits)
+def context_of(engine, **limits) -> StudioContext:
+    return StudioContext(engine=engine, access=Access("key"), can_run=engine.has_weights, **limits)
 
 
 def client(engine, is_open: bool = True) -> TestClient:
-    return TestClient(Starlette(routes=[mcp_route(desk_of(engine), is_open=is_open)]))
+    return TestClient(Starlette(routes=[mcp_route(context_of(engine), is_open=is_open)]))
 
 
 def ask(engine, method: str, **params):
@@ -141,7 +141,7 @@ def test_foreign_pages_and_strangers_stay_out(engine):
 
 
 def test_where_visitors_need_a_password_the_video_is_fetched_by_its_address_and_goes_with_its_job(engine):
-    routes = [mcp_route(desk_of(engine), is_open=False), video_route(engine, Access("key"))]
+    routes = [mcp_route(context_of(engine), is_open=False), video_route(engine, Access("key"))]
     site = TestClient(Starlette(routes=routes))
     call = {"name": "generate_video", "arguments": {"prompt": "a red square", "settings": {"steps": 2}}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
@@ -166,13 +166,13 @@ def test_an_id_must_be_one_that_can_be_sent_back(engine, key):
 def test_callers_have_places_of_their_own(engine, close_gate):
     close_gate("a held square")
     held = engine.submit(a_request(prompt="a held square"))
-    narrow = desk_of(engine, most_waiting=1)
+    narrow = context_of(engine, most_waiting=1)
     for address in ("203.0.113.1", "203.0.113.2"):
         request = SimpleNamespace(headers={}, client=(address, 1))
-        visit = narrow.program(request, "mcp")
-        asyncio.run(narrow.submitted(a_request(), visit))
+        caller = narrow.program(request, "mcp")
+        asyncio.run(narrow.submitted(a_request(), caller))
         with pytest.raises(QueueFull):
-            asyncio.run(narrow.submitted(a_request(), visit))
+            asyncio.run(narrow.submitted(a_request(), caller))
     for job_id in (*engine.line(), held.id):
         engine.cancel(job_id)
 
@@ -183,7 +183,7 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
     held = engine.submit(a_request(prompt="a held square"))
     call = {"name": "generate_video", "arguments": {"prompt": "a red square"}, "_meta": {"progressToken": token}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
-    app = Starlette(routes=[mcp_route(desk_of(engine), is_open=True)])
+    app = Starlette(routes=[mcp_route(context_of(engine), is_open=True)])
     headers = [(b"accept", b"text/event-stream"), (b"host", b"testserver")]
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b"", "client": ("::1", 1)}
 
@@ -217,8 +217,8 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
 
 
 def test_an_assistant_is_offered_the_presets_that_visitors_may_use(engine):
-    desk = desk_of(engine, models=frozenset({MISSING_PRESET}))
-    site = TestClient(Starlette(routes=[mcp_route(desk, is_open=True)]))
+    context = context_of(engine, models=frozenset({MISSING_PRESET}))
+    site = TestClient(Starlette(routes=[mcp_route(context, is_open=True)]))
     ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     for headers, is_all in (({}, False), ({"authorization": "bearer key"}, True)):
         [tool] = site.post("/mcp", json=ask, headers=headers).json()["result"]["tools"]

@@ -39,8 +39,8 @@ def site(sandbox, cookie):
 
     engine = Engine()
     engine.sandbox = sandbox
-    desk = type("Desk", (), {"engine": engine})()
-    return TestClient(Starlette(routes=tasks_routes(desk)), cookies={COOKIE: cookie} if cookie else {})
+    context = type("Desk", (), {"engine": engine})()
+    return TestClient(Starlette(routes=tasks_routes(context)), cookies={COOKIE: cookie} if cookie else {})
 
 
 def test_a_visitor_sees_their_own_in_their_language(sandbox):

@@ -19,38 +19,38 @@ from tests.wan_ui.builders import a_request
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import OPERATOR_COOKIE, Access
 from wan_ui.routes.api import Wanted
-from wan_ui.services.studio_context import Desk
+from wan_ui.services.studio_context import StudioContext
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
 VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={})
 
 
-def submitted(desk: Desk, wanted: Wanted, request) -> Job:
+def submitted(context: StudioContext, wanted: Wanted, request) -> Job:
     """What a program's call queues."""
-    visit = desk.visit(request)
-    return queued(desk, wanted.to_request(desk.names(visit)[0]), visit)
+    caller = context.caller(request)
+    return queued(context, wanted.to_request(context.names(caller)[0]), caller)
 
 
-def queued(desk: Desk, wanted: GenerationRequest, visit) -> Job:
-    return asyncio.run(desk.submitted(wanted, visit))
+def queued(context: StudioContext, wanted: GenerationRequest, caller) -> Job:
+    return asyncio.run(context.submitted(wanted, caller))
 
 
-def revised(desk: Desk, job: Job, wanted: GenerationRequest, visit) -> Job:
-    return desk.engine.sandbox.follow(desk.revising(job, wanted, visit))
+def revised(context: StudioContext, job: Job, wanted: GenerationRequest, caller) -> Job:
+    return context.engine.sandbox.follow(context.revising(job, wanted, caller))
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch):
+def context(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     engine = Engine(tmp_path / "data", pipeline="tests.fake_pipeline", warm_up=False)
-    yield Desk(engine=engine, access=Access("key"), can_run=engine.has_weights)
+    yield StudioContext(engine=engine, access=Access("key"), can_run=engine.has_weights)
     engine.close()
 
 
 @pytest.fixture
-def operator(desk) -> SimpleNamespace:
+def operator(context) -> SimpleNamespace:
     return SimpleNamespace(
-        cookies={OPERATOR_COOKIE: desk.access._cookie()}, session_hash="page", client=("203.0.113.7", 1), headers={}
+        cookies={OPERATOR_COOKIE: context.access._cookie()}, session_hash="page", client=("203.0.113.7", 1), headers={}
     )
 
 
@@ -58,82 +58,82 @@ def a_large_request() -> GenerationRequest:
     return GenerationRequest.from_preset(WAN, prompt="x", steps=1)
 
 
-def test_only_the_operator_may_begin_a_download(desk, operator):
+def test_only_the_operator_may_begin_a_download(context, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
-        queued(desk, a_large_request(), desk.visit(VISITOR))
-    assert desk.engine.jobs() == [] and not desk.can_run(WAN)
-    assert queued(desk, a_large_request(), desk.visit(operator)).request.preset == WAN.name
+        queued(context, a_large_request(), context.caller(VISITOR))
+    assert context.engine.jobs() == [] and not context.can_run(WAN)
+    assert queued(context, a_large_request(), context.caller(operator)).request.preset == WAN.name
 
 
 @pytest.fixture
-def running(desk, close_gate) -> Job:
+def running(context, close_gate) -> Job:
     """A visitor's video that is being made until the test's end, so that others wait."""
     close_gate("a held square")
-    return queued(desk, a_request(prompt="a held square"), desk.visit(VISITOR))
+    return queued(context, a_request(prompt="a held square"), context.caller(VISITOR))
 
 
-def test_a_waiting_video_cannot_be_changed_into_a_download(desk, running, operator):
-    waiting = queued(desk, a_request(), desk.visit(VISITOR))
+def test_a_waiting_video_cannot_be_changed_into_a_download(context, running, operator):
+    waiting = queued(context, a_request(), context.caller(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
-        revised(desk, waiting, a_large_request(), desk.visit(VISITOR))
-    assert desk.engine.job(waiting.id).request == waiting.request
-    assert revised(desk, waiting, a_large_request(), desk.visit(operator)).request.preset == WAN.name
+        revised(context, waiting, a_large_request(), context.caller(VISITOR))
+    assert context.engine.job(waiting.id).request == waiting.request
+    assert revised(context, waiting, a_large_request(), context.caller(operator)).request.preset == WAN.name
 
 
-def test_the_endpoint_for_programs_asks_who_calls(desk, operator):
+def test_the_endpoint_for_programs_asks_who_calls(context, operator):
     wanted = Wanted(prompt="x", preset=WAN.name, image=None, settings={"steps": 1})
     with pytest.raises(RequestError, match="only the operator may download it"):
-        submitted(desk, wanted, VISITOR)
-    assert submitted(desk, wanted, operator).request.preset == WAN.name
+        submitted(context, wanted, VISITOR)
+    assert submitted(context, wanted, operator).request.preset == WAN.name
 
 
-def test_a_visit_says_once_who_asks_and_what_they_may(desk, operator):
-    visitor = desk.visit(
+def test_a_visit_says_once_who_asks_and_what_they_may(context, operator):
+    visitor = context.caller(
         SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={"accept-language": "zh"})
     )
-    assert (visitor.scope, visitor.is_operator, visitor.room.of_owner) == (visitor.owner, False, desk.most_waiting)
+    assert (visitor.scope, visitor.is_operator, visitor.room.of_owner) == (visitor.owner, False, context.most_waiting)
     assert visitor.texts.language == "zh" and not visitor.reads_the_first_page
     assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
-    everybody = desk.visit(operator)
+    everybody = context.caller(operator)
     assert (everybody.scope, everybody.is_operator, everybody.room) == (None, True, None) and everybody.may_see("anybody")
 
 
-def test_a_programs_key_counts_more_than_its_cookies_and_its_address(desk, operator, tmp_path):
+def test_a_programs_key_counts_more_than_its_cookies_and_its_address(context, operator, tmp_path):
     key, secret = Keys(tmp_path).create("shop", 3)
-    keyed = replace(desk, access=Access("key", Keys(tmp_path)))
+    keyed = replace(context, access=Access("key", Keys(tmp_path)))
     for cookies in ({}, operator.cookies):
-        caller = SimpleNamespace(
+        sender = SimpleNamespace(
             cookies=cookies, session_hash="page", client=VISITOR.client, headers={"authorization": f"Bearer {secret}"}
         )
-        for visit in (keyed.visit(caller), keyed.program(caller, "mcp")):
-            assert (visit.owner, visit.scope, visit.is_operator) == (key.owner, key.owner, False)
-            assert (visit.room.of_owner, visit.room.address, visit.room.in_all) == (3, "", desk.most_in_all)
-    caller.headers = {"authorization": "Bearer key"}
-    assert keyed.visit(caller).is_operator and keyed.program(caller, "mcp").scope is None
+        for caller in (keyed.caller(sender), keyed.program(sender, "mcp")):
+            assert (caller.owner, caller.scope, caller.is_operator) == (key.owner, key.owner, False)
+            assert (caller.room.of_owner, caller.room.address, caller.room.in_all) == (3, "", context.most_in_all)
+    sender.headers = {"authorization": "Bearer key"}
+    assert keyed.caller(sender).is_operator and keyed.program(sender, "mcp").scope is None
     Keys(tmp_path).revoke("shop")
-    caller.headers, caller.cookies = {"authorization": f"Bearer {secret}"}, {}
-    assert keyed.visit(caller).owner.startswith("session-")
+    sender.headers, sender.cookies = {"authorization": f"Bearer {secret}"}, {}
+    assert keyed.caller(sender).owner.startswith("session-")
 
 
-def test_visitors_use_only_the_presets_that_the_operator_names(desk, running, operator):
-    narrow = replace(desk, can_run=lambda preset: True, models=frozenset({WAN.name}))
-    visitor = narrow.visit(VISITOR)
+def test_visitors_use_only_the_presets_that_the_operator_names(context, running, operator):
+    narrow = replace(context, can_run=lambda preset: True, models=frozenset({WAN.name}))
+    visitor = narrow.caller(VISITOR)
     with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
         queued(narrow, a_request(), visitor)
-    waiting = queued(desk, a_request(), desk.visit(VISITOR))
+    waiting = queued(context, a_request(), context.caller(VISITOR))
     with pytest.raises(RequestError, match="is not offered to visitors"):
         revised(narrow, waiting, a_request(), visitor)
-    everything, tiny = narrow.visit(operator), load_preset("wan-tiny")
+    everything, tiny = narrow.caller(operator), load_preset("wan-tiny")
     assert narrow.offers()(WAN) and not narrow.offers(visitor)(tiny) and narrow.offers(everything)(tiny)
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
-def test_a_new_cookie_is_no_new_place_in_line(desk, running):
-    narrow = replace(desk, most_of_address=2, most_in_all=4)
+def test_a_new_cookie_is_no_new_place_in_line(context, running):
+    narrow = replace(context, most_of_address=2, most_in_all=4)
 
     def queue(number: int, host: str) -> None:
-        caller = SimpleNamespace(cookies={}, session_hash=f"page {number}", client=(host, 1), headers={})
-        queued(narrow, a_request(), narrow.visit(caller))
+        sender = SimpleNamespace(cookies={}, session_hash=f"page {number}", client=(host, 1), headers={})
+        queued(narrow, a_request(), narrow.caller(sender))
 
     queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
     with pytest.raises(QueueFull, match="2 videos from your address are in line and there may be 2"):
@@ -143,12 +143,12 @@ def test_a_new_cookie_is_no_new_place_in_line(desk, running):
         queue(6, "127.0.0.1")
 
 
-def test_places_are_counted_and_taken_in_one_step(desk, running):
-    visit, answers = desk.visit(VISITOR), []
+def test_places_are_counted_and_taken_in_one_step(context, running):
+    caller, answers = context.caller(VISITOR), []
 
     def queue() -> None:
         try:
-            answers.append(queued(desk, a_request(), visit).id)
+            answers.append(queued(context, a_request(), caller).id)
         except QueueFull:
             answers.append(None)
 
@@ -157,19 +157,19 @@ def test_places_are_counted_and_taken_in_one_step(desk, running):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len([one for one in answers if one]) == desk.most_waiting and len(desk.engine.line()) == desk.most_waiting
+    assert len([one for one in answers if one]) == context.most_waiting and len(context.engine.line()) == context.most_waiting
 
 
-def test_nothing_is_taken_when_the_disk_is_almost_full(desk, operator, monkeypatch):
+def test_nothing_is_taken_when_the_disk_is_almost_full(context, operator, monkeypatch):
     usage = shutil.disk_usage  # other threads ask it too
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda folder: usage(folder)._replace(free=1000))
     with pytest.raises(DataFolderError, match="disk is almost full"):
-        queued(desk, a_request(), desk.visit(VISITOR))
-    assert queued(desk, a_request(), desk.visit(operator))
+        queued(context, a_request(), context.caller(VISITOR))
+    assert queued(context, a_request(), context.caller(operator))
 
 
-def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, running, monkeypatch):
-    begun, gate, queue = threading.Event(), threading.Event(), desk.engine._enqueue
+def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context, running, monkeypatch):
+    begun, gate, queue = threading.Event(), threading.Event(), context.engine._enqueue
 
     def held(*arguments) -> Job:
         job = queue(*arguments)
@@ -177,17 +177,17 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(desk, r
         gate.wait(60)
         return job
 
-    monkeypatch.setattr(desk.engine, "_enqueue", held)
+    monkeypatch.setattr(context.engine, "_enqueue", held)
 
     async def go() -> None:
-        task = asyncio.ensure_future(desk.submitted(a_request(), desk.visit(VISITOR)))
+        task = asyncio.ensure_future(context.submitted(a_request(), context.caller(VISITOR)))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         gate.set()
-        [told_of_none] = [job.id for job in desk.engine.jobs() if job.id != running.id]
-        while desk.engine.job(told_of_none).state != "cancelled":
+        [told_of_none] = [job.id for job in context.engine.jobs() if job.id != running.id]
+        while context.engine.job(told_of_none).state != "cancelled":
             await asyncio.sleep(0.02)
 
     asyncio.run(asyncio.wait_for(go(), 120))

@@ -9,7 +9,7 @@ from tests.wan_ui.builders import a_request
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.stage.handlers import StageHandlers
 
-VISIT = SimpleNamespace(owner="visitor", texts=ENGLISH, reads_the_first_page=True)
+CALLER = SimpleNamespace(owner="visitor", texts=ENGLISH, reads_the_first_page=True)
 
 
 @pytest.fixture
@@ -21,17 +21,17 @@ def engine(tmp_path):
 
 def handlers(engine: Engine) -> StageHandlers:
     panel = SimpleNamespace(job_id="job_id", view="view")
-    return StageHandlers(desk=SimpleNamespace(engine=engine), form=None, panel=panel, message=None)
+    return StageHandlers(context=SimpleNamespace(engine=engine), form=None, panel=panel, message=None)
 
 
 def test_a_page_that_opens_without_a_job_leaves_the_stage_to_a_video_that_was_queued_since(engine):
     """Gradio writes the answer to the opening of the page after that to a press of Generate, if it took longer."""
-    assert handlers(engine).opened(VISIT, {}, {}) == {}
+    assert handlers(engine).opened(CALLER, {}, {}) == {}
 
 
 def test_a_page_opens_with_the_visitors_job(engine):
     job = engine.submit(a_request(), owner="visitor")
-    assert handlers(engine).opened(VISIT, {}, {}) == {"job_id": job.id}
+    assert handlers(engine).opened(CALLER, {}, {}) == {"job_id": job.id}
 
 
 @pytest.mark.parametrize("known", ["shown", "placed", "followed"])
@@ -39,10 +39,10 @@ def test_a_video_keeps_the_stage_until_it_has_ended(engine, monkeypatch, known):
     """Whether the page reports it, or a press of Generate has just placed it there, or the page already follows it."""
     first, second = (engine.submit(a_request(), owner="visitor") for _ in range(2))
     jobs, stage = {job.id: job for job in (first, second)}, handlers(engine)
-    stage.desk.job = lambda job_id, visit: jobs.get(job_id)
+    stage.context.job = lambda job_id, caller: jobs.get(job_id)
     monkeypatch.setattr(StageHandlers, "draw", lambda *_: "drawn")
     if known != "shown":
         getattr(stage, known)["page"] = first.id
     shown = first.id if known == "shown" else None
-    assert stage._on_stage(shown, second, VISIT, "page") == {}
-    assert stage._on_stage(None, second, VISIT, "another page")["job_id"] == second.id
+    assert stage._on_stage(shown, second, CALLER, "page") == {}
+    assert stage._on_stage(None, second, CALLER, "another page")["job_id"] == second.id

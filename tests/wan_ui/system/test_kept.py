@@ -7,7 +7,7 @@ import pytest
 from backend.schemas.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.services.caller import Visit
+from wan_ui.services.caller import Caller
 from wan_ui.system import html
 
 KEPT = (
@@ -37,12 +37,12 @@ def test_each_kept_model_has_a_row_and_all_have_a_sum():
 
 @pytest.mark.parametrize("is_operator", [True, False])
 def test_only_the_operator_has_buttons_and_none_to_drop_what_is_in_use(monkeypatch, is_operator):
-    monkeypatch.setattr(html, "report_of", lambda engine, visit: html.Report(sections=SECTIONS, errors=()))
+    monkeypatch.setattr(html, "report_of", lambda engine, caller: html.Report(sections=SECTIONS, errors=()))
     engine = SimpleNamespace(
         workers=lambda: (worker("one", "a"), worker("two", "b")), history=SimpleNamespace(since=lambda seconds: [])
     )
-    visit = Visit(owner="x", scope=None, is_operator=is_operator, texts=ENGLISH, room=None)
-    drawn = html.system_html(engine, visit)
+    caller = Caller(owner="x", scope=None, is_operator=is_operator, texts=ENGLISH, room=None)
+    drawn = html.system_html(engine, caller)
     assert drawn.count('data-act="keep:unpin"') == drawn.count('data-act="keep:pin"') / 2 == (2 if is_operator else 0)
     assert drawn.count('data-act="keep:drop"') == (4 if is_operator else 0)
     assert ('data-job="two" data-value="third"' in drawn) == is_operator
