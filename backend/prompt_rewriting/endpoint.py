@@ -15,7 +15,7 @@ import httpx2
 
 from backend.errors import StudioError, one_line
 from backend.prompt_rewriting.helper import BY_HAND, SECONDS_OF_SILENCE
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 
 CHAT = "/chat/completions"
 MOST_BYTES = 1_000_000
@@ -51,7 +51,7 @@ class Endpoint:
     def close(self) -> None:
         """There is nothing to end."""
 
-    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
         """What the model says. Raises: StudioError."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         timeout = httpx2.Timeout(10.0, read=SECONDS_OF_SILENCE)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from backend.errors import StudioError
-from backend.prompt_rewriting.request import LONGEST, Asked, spoken
+from backend.prompt_rewriting.request import LONGEST, RewriteRequest, extract_suggestion
 
 SECONDS_OF_SILENCE = 120.0  # a large model on the host's processors reads its instructions and a picture
 SECONDS = 300.0
@@ -20,7 +20,7 @@ class Helper(Protocol):
     def prepare(self) -> None:
         """Begins to load what it needs, if anything, and returns at once."""
 
-    def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+    def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
         """Its answer, piece by piece; closing the generator stops it. Raises: StudioError."""
 
     def close(self) -> None:
@@ -28,7 +28,7 @@ class Helper(Protocol):
 
 
 async def suggestions(
-    helper: Helper, asked: Asked, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
+    helper: Helper, asked: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
     """The suggestion as it grows, the last one whole. `silence` and `longest` are in seconds. Raises: StudioError."""
     answer, suggestion, ends = "", "", asyncio.get_running_loop().time() + longest
@@ -44,7 +44,7 @@ async def suggestions(
                 raise StudioError("the prompt could not be rewritten:", reason, BY_HAND) from None
             if len(answer) > MOST_CHARACTERS:
                 raise StudioError("the prompt could not be rewritten:", "the helper does not stop talking", BY_HAND)
-            if (now := spoken(answer)) and now != suggestion:
+            if (now := extract_suggestion(answer)) and now != suggestion:
                 suggestion = now
                 yield suggestion
     if not suggestion:

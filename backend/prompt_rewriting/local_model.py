@@ -18,7 +18,7 @@ from typing import Any
 from backend.child_process import start_module
 from backend.errors import StudioError
 from backend.prompt_rewriting.helper import BY_HAND
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 from backend.settings import PROJECT_FOLDER, module_environment
 
 MODULE = "backend.cli.rewrite_run"
@@ -87,7 +87,7 @@ class LocalModel:
                     process.stdin.close()
             self._running = None
 
-    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
         """What the model says; an empty piece for each second in which it is still being loaded or reads. Raises: StudioError."""
         async with self._turn:
             if self._running is None or self._running.process.poll() is not None:

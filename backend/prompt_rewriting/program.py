@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from backend.errors import StudioError, one_line
 from backend.prompt_rewriting.helper import BY_HAND
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 
 MOST_ERRORS = 20_000  # bytes of the end of its standard error that are kept
 
@@ -43,7 +43,7 @@ class Program:
     def close(self) -> None:
         """There is nothing to end."""
 
-    async def pieces(self, asked: Asked) -> AsyncGenerator[str]:
+    async def pieces(self, asked: RewriteRequest) -> AsyncGenerator[str]:
         """What the program writes. Raises: StudioError."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -82,7 +82,7 @@ def _last_line(said: bytearray) -> str:
     return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
-async def _give(process: Process, asked: Asked) -> None:
+async def _give(process: Process, asked: RewriteRequest) -> None:
     """Writes what is asked to the program, which may not care to read it."""
     given = {
         "prompt": asked.prompt,

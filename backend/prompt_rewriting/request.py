@@ -22,7 +22,7 @@ _CHINESE = re.compile(r"[\u3400-\u9fff]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RewriteRequest:
     """A prompt to be written anew, and for what: `seconds` is the video's length, `picture` its first frame as a data address,
     for helpers that see; `starts_from_picture` is true with or without it."""
 
@@ -69,7 +69,7 @@ def has_instructions(preset: Preset) -> bool:
     return preset.reads_prompt and _of_series(preset.series) is not None
 
 
-def spoken(answer: str) -> str:
+def extract_suggestion(answer: str) -> str:
     """The suggestion in what a helper has answered so far: one text without thoughts, quotation marks around it and characters
     that cannot be seen, at most LONGEST long."""
     text = "".join(

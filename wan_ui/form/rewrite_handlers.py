@@ -14,7 +14,7 @@ from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.sandbox import SandboxCall
 from backend.prompt_rewriting.helper import Helper, suggestions
-from backend.prompt_rewriting.request import Asked, has_instructions
+from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from backend.schemas.request import find_preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import QUIET, SILENT, Updates, Values
@@ -135,7 +135,7 @@ class RewriteHandlers:
                 if not self.busy[one]:
                     del self.busy[one]
 
-    async def _asked(self, draft: Draft, prompt: str, caller: Caller) -> Asked:
+    async def _asked(self, draft: Draft, prompt: str, caller: Caller) -> RewriteRequest:
         """What the helper is asked, with the picture as the model will see it. Raises: StudioError."""
         given = draft.given
         preset = find_preset(given["preset"])
@@ -147,10 +147,10 @@ class RewriteHandlers:
             opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
             picture = await self.context.engine.sandbox.opened(opening, visitor(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
-        return Asked(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
+        return RewriteRequest(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 
 
-async def _drawn(ended: asyncio.Event, helper: Helper, asked: Asked, texts: Texts) -> AsyncGenerator[str]:
+async def _drawn(ended: asyncio.Event, helper: Helper, asked: RewriteRequest, texts: Texts) -> AsyncGenerator[str]:
     """The suggestion now and then, and at last what it changes. Raises: StudioError."""
     async with aclosing(_until(ended, helper, asked)) as growing:
         async for suggestion, is_whole in growing:
@@ -160,7 +160,7 @@ async def _drawn(ended: asyncio.Event, helper: Helper, asked: Asked, texts: Text
                 yield growing_html(suggestion, texts)
 
 
-async def _until(ended: asyncio.Event, helper: Helper, asked: Asked) -> AsyncGenerator[tuple[str, bool]]:
+async def _until(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) -> AsyncGenerator[tuple[str, bool]]:
     """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:

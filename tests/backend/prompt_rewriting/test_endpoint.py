@@ -11,7 +11,7 @@ import pytest
 from backend.errors import StudioError
 from backend.prompt_rewriting.endpoint import MOST_BYTES, Endpoint
 from backend.prompt_rewriting.helper import suggestions
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
 
 PICTURE = "data:image/jpeg;base64,QUJD"
@@ -77,16 +77,16 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def suggested(endpoint: Endpoint, asked: Asked, **limits: float) -> list[str]:
+def suggested(endpoint: Endpoint, asked: RewriteRequest, **limits: float) -> list[str]:
     async def collect() -> list[str]:
         return [one async for one in suggestions(endpoint, asked, **limits)]
 
     return asyncio.run(collect())
 
 
-def asked(prompt: str = "a cat", preset: str = "wan2.1-i2v-14b-720p", picture: str | None = None) -> Asked:
+def asked(prompt: str = "a cat", preset: str = "wan2.1-i2v-14b-720p", picture: str | None = None) -> RewriteRequest:
     starts = picture is not None
-    return Asked(prompt=prompt, preset=load_preset(preset), seconds=5.0625, starts_from_picture=starts, picture=picture)
+    return RewriteRequest(prompt=prompt, preset=load_preset(preset), seconds=5.0625, starts_from_picture=starts, picture=picture)
 
 
 def test_it_streams_in_the_models_own_taste(server):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from backend.errors import StudioError
 from backend.prompt_rewriting.helper import suggestions
 from backend.prompt_rewriting.local_model import LocalModel
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
 
 CHARACTERS = [chr(code) for code in range(32, 127)]
@@ -44,8 +44,8 @@ def model(folder) -> Iterator[LocalModel]:
     model.close()
 
 
-def asked(prompt: str) -> Asked:
-    return Asked(prompt=prompt, preset=load_preset("wan2.1-t2v-14b-720p"), seconds=5.0625)
+def asked(prompt: str) -> RewriteRequest:
+    return RewriteRequest(prompt=prompt, preset=load_preset("wan2.1-t2v-14b-720p"), seconds=5.0625)
 
 
 async def first_pieces(model: LocalModel, count: int) -> list[str]:

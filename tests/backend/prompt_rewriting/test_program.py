@@ -8,7 +8,7 @@ import pytest
 from backend.errors import StudioError
 from backend.prompt_rewriting.helper import suggestions
 from backend.prompt_rewriting.program import Program
-from backend.prompt_rewriting.request import Asked
+from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
 
 
@@ -16,11 +16,11 @@ def program(code: str) -> Program:
     return Program(command=(sys.executable, "-c", code))
 
 
-def asked(prompt: str = "x") -> Asked:
-    return Asked(prompt=prompt, preset=load_preset("wan-tiny"), seconds=1.0625)
+def asked(prompt: str = "x") -> RewriteRequest:
+    return RewriteRequest(prompt=prompt, preset=load_preset("wan-tiny"), seconds=1.0625)
 
 
-def all_suggestions(helper: Program, asked: Asked, **limits: float) -> list[str]:
+def all_suggestions(helper: Program, asked: RewriteRequest, **limits: float) -> list[str]:
     async def collect() -> list[str]:
         return [one async for one in suggestions(helper, asked, **limits)]
 

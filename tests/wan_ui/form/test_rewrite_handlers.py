@@ -12,7 +12,7 @@ import pytest
 
 from backend.errors import Busy
 from backend.prompt_rewriting.program import Program
-from backend.prompt_rewriting.request import Asked, has_instructions
+from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from presets import list_presets, load_preset
 from wan_ui.form import rewrite_handlers
 from wan_ui.form.rewrite import MOST_COMPARED_WORDS, suggestion_html
@@ -89,7 +89,7 @@ def test_the_comparison_runs_outside_the_event_loop(monkeypatch):
     threads = []
     monkeypatch.setattr(rewrite_handlers, "suggestion_html", lambda *given: threads.append(threading.current_thread()) or "done")
     helper = Program(command=(sys.executable, "-c", "print('a blue circle')"))
-    asked = Asked(prompt="a red circle", preset=load_preset("wan-tiny"), seconds=1.0)
+    asked = RewriteRequest(prompt="a red circle", preset=load_preset("wan-tiny"), seconds=1.0)
 
     async def suggest() -> list[str]:
         return [drawn async for drawn in rewrite_handlers._drawn(asyncio.Event(), helper, asked, ENGLISH)]
@@ -99,7 +99,7 @@ def test_the_comparison_runs_outside_the_event_loop(monkeypatch):
 
 def test_an_end_stops_the_helper_at_once():
     helper = Program(command=(sys.executable, "-c", "import time; print('a', flush=True); time.sleep(600)"))
-    asked = Asked(prompt="x", preset=load_preset("wan-tiny"), seconds=1.0)
+    asked = RewriteRequest(prompt="x", preset=load_preset("wan-tiny"), seconds=1.0)
 
     async def stopped() -> list[tuple[str, bool]]:
         ended, found = asyncio.Event(), []
