@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """One node of a berth, where others reach it, and what a worker takes of its resources."""
+    """One node of a slot, where others reach it, and what a worker takes of its resources."""
 
     node: str
     address: str
@@ -52,7 +52,7 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Berth:
+class WorkerSlot:
     """Where one worker can be: all hosts of a slice, the first one first, or one node."""
 
     key: str
@@ -70,8 +70,8 @@ class Berth:
         return frozenset(host.node for host in self.hosts)
 
 
-def berths(nodes: Sequence[Node]) -> list[Berth]:
-    """The berths of a cluster: its whole TPU slices; if no machine has a TPU, every node that offers CPUs."""
+def slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
+    """The slots of a cluster: its whole TPU slices; if no machine has a TPU, every node that offers CPUs."""
     alive = [node for node in nodes if node["Alive"]]
     with_chips = [node for node in alive if node["Resources"].get("TPU", 0) >= 1]
     if not with_chips:
@@ -99,11 +99,11 @@ def _is_whole(hosts: Sequence[Node]) -> bool:
     return sum(node["Resources"]["TPU"] for node in hosts) >= _chips(hosts[0].get("Labels") or {})
 
 
-def _slice(key: str, hosts: Sequence[Node]) -> Berth:
+def _slice(key: str, hosts: Sequence[Node]) -> WorkerSlot:
     hosts = sorted(hosts, key=lambda node: int((node.get("Labels") or {}).get(HOST_LABEL) or 0))
     slice_name = (hosts[0].get("Labels") or {}).get(SLICE_LABEL)
     machine = ", ".join(filter(None, (slice_name, _machine(hosts[0]))))
-    return Berth(key=key, machine=machine, hosts=tuple(map(_with_chips, hosts)))
+    return WorkerSlot(key=key, machine=machine, hosts=tuple(map(_with_chips, hosts)))
 
 
 def _with_chips(node: Node) -> Host:
@@ -111,10 +111,10 @@ def _with_chips(node: Node) -> Host:
     return Host(node=node["NodeID"], address=node["NodeManagerAddress"], resources=taken)
 
 
-def _whole(node: Node) -> Berth:
+def _whole(node: Node) -> WorkerSlot:
     offered = node["Resources"]
     host = Host(node=node["NodeID"], address=node["NodeManagerAddress"], cpus=offered["CPU"], gpus=offered.get("GPU", 0.0))
-    return Berth(key=node["NodeID"], machine=_machine(node), hosts=(host,))
+    return WorkerSlot(key=node["NodeID"], machine=_machine(node), hosts=(host,))
 
 
 def _machine(node: Node) -> str:
@@ -123,9 +123,9 @@ def _machine(node: Node) -> str:
 
 @dataclass(kw_only=True)
 class _Held:
-    """A berth that was asked for: the actors on its hosts, and whether the fleet has its worker."""
+    """A slot that was asked for: the actors on its hosts, and whether the fleet has its worker."""
 
-    berth: Berth
+    slot: WorkerSlot
     actors: list[Any]
     answers: list[Any]  # of the project there
     serving: list[Any] = field(default_factory=list)  # the members' answers, which come only when one ends
@@ -152,7 +152,7 @@ class Cluster:
         """Raises: RequestError if this is no address, StudioError if Ray is not installed or no cluster answers."""
         self._fingerprint = fingerprint()
         self._held: dict[str, _Held] = {}
-        self._not_before: dict[str, float] = {}  # when a machine that cannot work is asked again, by the berth's key
+        self._not_before: dict[str, float] = {}  # when a machine that cannot work is asked again, by the slot's key
         self._complaints: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -195,19 +195,19 @@ class Cluster:
 
         nodes = ray.nodes()
         alive = {node["NodeID"] for node in nodes if node["Alive"]}
-        wanted = {berth.key: berth for berth in berths(nodes)}
+        wanted = {slot.key: slot for slot in slots(nodes)}
         working = {view.name: view.job_id is not None for view in fleet.workers()}
         for key, held in list(self._held.items()):
-            is_gone = not alive.issuperset(held.berth.nodes)
-            is_lost = held.is_taken_in and (held.berth.name not in working or self._has_lost_a_member(held))
-            is_unwanted = key not in wanted and not working.get(held.berth.name, False)
+            is_gone = not alive.issuperset(held.slot.nodes)
+            is_lost = held.is_taken_in and (held.slot.name not in working or self._has_lost_a_member(held))
+            is_unwanted = key not in wanted and not working.get(held.slot.name, False)
             if is_lost:
                 self._not_before[key] = time.monotonic() + _SOON_SECONDS
             if is_gone or is_lost or is_unwanted:
                 self._give_up(key, fleet)
-        for key, berth in wanted.items():
+        for key, slot in wanted.items():
             if key not in self._held and time.monotonic() >= self._not_before.get(key, 0.0):
-                self._held[key] = self._ask_for(berth)
+                self._held[key] = self._ask_for(slot)
         for key, held in list(self._held.items()):
             if not held.is_taken_in and not ray.wait(held.answers, num_returns=len(held.answers), timeout=0)[1]:
                 self._take_in(key, fleet, plan)
@@ -221,29 +221,29 @@ class Cluster:
             try:
                 ray.get(ended)
             except Exception as error:
-                self._complain(held.berth, f"{held.berth.machine} has lost one of its hosts: {_last_line(error)}")
+                self._complain(held.slot, f"{held.slot.machine} has lost one of its hosts: {_last_line(error)}")
         return bool(ended)
 
-    def _ask_for(self, berth: Berth) -> _Held:
+    def _ask_for(self, slot: WorkerSlot) -> _Held:
         """Makes the actors, which wait in Ray's own queue while somebody else has a machine."""
-        first, *others = berth.hosts
-        actors = [_actor(NodeWorker, first).remote(berth.name), *(_actor(NodeMember, host).remote() for host in others)]
-        return _Held(berth=berth, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
+        first, *others = slot.hosts
+        actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
+        return _Held(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
     def _take_in(self, key: str, fleet: Fleet, plan: WorkerPlan) -> None:
         """The machines are ours: starts their worker, if all have the same project."""
         import ray
 
         held = self._held[key]
-        berth = held.berth
+        slot = held.slot
         try:
             if set(ray.get(held.answers)) != {self._fingerprint}:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
-            hosts = self._gather(held) if len(berth.hosts) > 1 else None
+            hosts = self._gather(held) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, held.actors[0])
-            fleet.take_in(replace(plan, link=LINK, name=berth.name, node=ask, machine=berth.machine, hosts=hosts))
+            fleet.take_in(replace(plan, link=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
-            self._complain(berth, f"{berth.machine} cannot work: {_last_line(error)}")
+            self._complain(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._not_before[key] = time.monotonic() + _AGAIN_SECONDS
             self._give_up(key, fleet)
             return
@@ -252,7 +252,7 @@ class Cluster:
 
     def _gather(self, held: _Held) -> Hosts:
         """Sends the other hosts to the first one, which gets a port to meet at and a secret for this time."""
-        first, address = held.actors[0], held.berth.hosts[0].address
+        first, address = held.actors[0], held.slot.hosts[0].address
         port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
         hosts = Hosts(count=len(held.actors), address=address, port=port, secret=secrets.token_urlsafe())
         held.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(held.actors) if index]
@@ -262,14 +262,14 @@ class Cluster:
         import ray
 
         held = self._held.pop(key)
-        fleet.let_go(held.berth.name)
+        fleet.let_go(held.slot.name)
         for actor in held.actors:
             ray.kill(actor)
 
-    def _complain(self, berth: Berth, sentence: str) -> None:
+    def _complain(self, slot: WorkerSlot, sentence: str) -> None:
         """Says it in the server's log, once."""
-        if self._complaints.get(berth.key) != sentence:
-            self._complaints[berth.key] = sentence
+        if self._complaints.get(slot.key) != sentence:
+            self._complaints[slot.key] = sentence
             logger.warning("%s", sentence)
 
 
