@@ -25,7 +25,7 @@ from backend.schemas.events import Decoding, Encoding, Finished, Step, VideoResu
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts, WorkerStatus
-from backend.worker_pool.transports import LINKS
+from backend.worker_pool.transports import TRANSPORTS
 from backend.workers.messages import Alive, Facts, JobEvent, Message, Run, Status, decode, encode
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
@@ -41,7 +41,7 @@ SLOWEST_PAGE_SECONDS = 1.0  # 99 of 100
 PROMPT = "a red circle moving right on a black background"
 
 
-class SleepingLink:
+class SleepingTransport:
     """A worker without a model: a thread that sleeps and writes where a real worker computes."""
 
     pid = None
@@ -133,8 +133,8 @@ def serve(arguments: argparse.Namespace) -> None:
     from wan_ui.serve import serve as serve_page
     from wan_ui.studio import build
 
-    LINKS["sleeping"], SleepingLink.seconds = SleepingLink, arguments.seconds
-    engine = Engine(arguments.folder / "data", link="sleeping", shares=[Share()] * arguments.workers[0])
+    TRANSPORTS["sleeping"], SleepingTransport.seconds = SleepingTransport, arguments.seconds
+    engine = Engine(arguments.folder / "data", transport="sleeping", shares=[Share()] * arguments.workers[0])
     blocks = build(engine)
     serve_page(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
 from backend.multihost.member import Member
-from backend.multihost.transport import SliceLink, free_port
+from backend.multihost.transport import MultihostTransport, free_port
 from backend.multihost.versions import fingerprint
 from backend.schemas.worker import Hosts
 from backend.settings import Settings, from_environment
@@ -139,7 +139,7 @@ class Relay:
         self._number, self._batch = 0, []  # taken last
         self._log_bytes = 0  # handed on
         self._job: _Away | None = None
-        start = SliceLink if plan.hosts else WorkerProcess
+        start = MultihostTransport if plan.hosts else WorkerProcess
         self.worker = start(plan, self._log, self._receive, self._end)
 
     def begin(self, job_id: str) -> None:
@@ -227,4 +227,4 @@ class _Away:
 def plan_here(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
     """The studio's plan for a worker of this machine; ends what an earlier studio has left here."""
     end_orphans(settings.data_dir)
-    return replace(plan, settings=settings, link="hosts" if plan.hosts else "process", share=Share(), node=None)
+    return replace(plan, settings=settings, transport="hosts" if plan.hosts else "process", share=Share(), node=None)

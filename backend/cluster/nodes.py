@@ -241,7 +241,7 @@ class Cluster:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
             hosts = self._gather(held) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, held.actors[0])
-            fleet.take_in(replace(plan, link=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
+            fleet.take_in(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
             self._complain(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._not_before[key] = time.monotonic() + _AGAIN_SECONDS

@@ -33,7 +33,7 @@ _REST_SECONDS = 1.0  # then, for the last files
 logger = logging.getLogger(__name__)
 
 
-class ClusterLink:
+class ClusterTransport:
     """One worker process on a node. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
 
     pid = None

@@ -14,7 +14,7 @@ from presets import Preset, list_presets
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The workers are one for each of this machine's `shares`, reached through `link`; or one that is spread over several
+    """The workers are one for each of this machine's `shares`, reached through `transport`; or one that is spread over several
     `hosts`; or, with a `cluster`'s address, one for each of its machines, as they come and go.
 
     `model` replaces the presets' checkpoint, `preset` is loaded first, `warm_up` compiles its shapes ahead,
@@ -33,7 +33,7 @@ class EngineOptions:
     pipeline: str | None = None
     options: WorkerOptions | None = None
     shares: Sequence[Share] = (Share(),)
-    link: str = "process"
+    transport: str = "process"
     hosts: Hosts | None = None
     cluster: str | None = None
     limits: Limits = NO_LIMITS
@@ -49,7 +49,7 @@ class EngineOptions:
             settings=settings,
             pipeline=self.pipeline,
             options=self.options or WorkerOptions(),
-            link="hosts" if self.hosts else self.link,
+            transport="hosts" if self.hosts else self.transport,
             hosts=self.hosts,
             has_standby=self.has_standby,
         )

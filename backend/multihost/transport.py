@@ -52,8 +52,8 @@ _SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # of a job that goes 
 logger = logging.getLogger(__name__)
 
 
-class SliceLink:
-    """See `backend.worker_pool.transports.Link`."""
+class MultihostTransport:
+    """See `backend.worker_pool.transports.Transport`."""
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit
@@ -78,7 +78,7 @@ class SliceLink:
         return self._first.pid if self._first else None
 
     def send(self, message: Message) -> None:
-        """See `Link`. Members hear of jobs alone: all else they learn from the first process."""
+        """See `Transport`. Members hear of jobs alone: all else they learn from the first process."""
         with self._lock:
             if self._first is None:
                 self._waiting.append(message)
@@ -90,13 +90,13 @@ class SliceLink:
                     wire.send(job, files)
 
     def kill(self) -> None:
-        """See `Link`."""
+        """See `Transport`."""
         self._is_ending.set()
         if self._first is not None:
             self._first.kill()
 
     def stop(self) -> None:
-        """See `Link`."""
+        """See `Transport`."""
         self._is_ending.set()
         self._thread.join()
         if self._first is not None:

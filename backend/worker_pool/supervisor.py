@@ -13,7 +13,7 @@ from backend.schemas.events import Event, Interrupted
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
-from backend.worker_pool.transports import LINKS, Link
+from backend.worker_pool.transports import TRANSPORTS, Transport
 from backend.workers.exit_reasons import LOST, describe_code, explain_death, out_of_memory_kills
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.process import Standby, WorkerPlan
@@ -52,7 +52,7 @@ class Supervisor:
     ):
         self._plan, self._on_event, self._on_ready, self._on_loss = plan, on_event, on_ready, on_loss
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._transport: Transport | None = None
         self._standby: Standby | None = None
         self._ready_at: float | None = None  # when this worker was ready first
         self._job_id: str | None = None
@@ -72,7 +72,7 @@ class Supervisor:
     def start(self) -> None:
         """Starts the worker if there is none."""
         with self._lock:
-            if self._link is None:
+            if self._transport is None:
                 self._start()
 
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
@@ -82,28 +82,28 @@ class Supervisor:
             if self._is_closed:
                 raise WorkerLost
             self._idle_restarts = 0
-            link = self._start() if self._link is None else self._link
+            transport = self._start() if self._transport is None else self._transport
             self._job_id, self._job_preset = job_id, request.preset
-            link.send(Run(job_id=job_id, request=request, folder=folder))
+            transport.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
         """Asks the worker to stop this job; its final event follows. A worker that does not stop in time is ended."""
         with self._lock:
-            if self._link is not None and self._job_id == job_id:
+            if self._transport is not None and self._job_id == job_id:
                 self._patience.take_stop(time.monotonic())
-                self._link.send(Cancel(job_id=job_id))
+                self._transport.send(Cancel(job_id=job_id))
 
     def say(self, job_id: str, cue: Cue) -> None:
         """Tells the worker what is said to this job, from its next block on."""
         with self._lock:
-            if self._link is not None and self._job_id == job_id:
-                self._link.send(Say(job_id=job_id, cue=cue))
+            if self._transport is not None and self._job_id == job_id:
+                self._transport.send(Say(job_id=job_id, cue=cue))
 
     def tell(self, message: Expect | Foresee | Keep) -> None:
         """Tells the worker about what it keeps and makes ready; nothing if there is none."""
         with self._lock:
-            if self._link is not None:
-                self._link.send(message)
+            if self._transport is not None:
+                self._transport.send(message)
 
     def view(self) -> WorkerView:
         """The worker's status, and what it last reported."""
@@ -114,7 +114,7 @@ class Supervisor:
                 facts=self._facts,
                 job_id=self._job_id,
                 log=self._log,
-                pid=self._link.pid if self._link else None,
+                pid=self._transport.pid if self._transport else None,
                 is_fit=self._status.state != "failed" and not self._has_died,
                 num_cores=len(self._plan.share.cores),
                 machine=self._plan.machine,
@@ -124,34 +124,34 @@ class Supervisor:
     def lose(self) -> None:
         """The machine that the worker is on has gone: its job is interrupted."""
         with self._lock:
-            link = self._link
+            transport = self._transport
         self._handle_exit(LOST)
-        if link is not None:
-            threading.Thread(target=link.kill, name="kill", daemon=True).start()
+        if transport is not None:
+            threading.Thread(target=transport.kill, name="kill", daemon=True).start()
 
     def close(self) -> None:
         """Ends the worker. No callback comes afterwards."""
         with self._lock:
             self._is_closed = True
-            link, standby = self._link, self._standby
+            transport, standby = self._transport, self._standby
             self._standby = None
         self._closing.set()
         if standby is not None:
             standby.end()
-        if link is not None:
-            link.stop()
+        if transport is not None:
+            transport.stop()
 
-    def _start(self, preset: str | None = None) -> Link:
+    def _start(self, preset: str | None = None) -> Transport:
         """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", out_of_memory_kills()
         self._patience, self._ready_at = Patience(alive=time.monotonic(), progress=time.monotonic()), None
-        link = self._link = self._taken_over(plan) or self._begun(plan)
-        threading.Thread(target=self._watch, args=(link,), name="watch", daemon=True).start()
-        return link
+        transport = self._transport = self._taken_over(plan) or self._begun(plan)
+        threading.Thread(target=self._watch, args=(transport,), name="watch", daemon=True).start()
+        return transport
 
-    def _taken_over(self, plan: WorkerPlan) -> Link | None:
+    def _taken_over(self, plan: WorkerPlan) -> Transport | None:
         """The worker that the process which stands by becomes; None if there is none."""
         standby, self._standby = self._standby, None
         if standby is None:
@@ -161,13 +161,13 @@ class Supervisor:
             self._log = standby.log
         return worker
 
-    def _begun(self, plan: WorkerPlan) -> Link:
+    def _begun(self, plan: WorkerPlan) -> Transport:
         self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
-        return LINKS[plan.link](plan, self._log, self._receive, self._handle_exit)
+        return TRANSPORTS[plan.transport](plan, self._log, self._receive, self._handle_exit)
 
     def _stand_by(self, now: float) -> None:
         """Starts the process that stands by, once the worker has been ready for a while."""
-        lacks = self._plan.has_standby and self._plan.link == "process" and self._standby is None and not self._is_closed
+        lacks = self._plan.has_standby and self._plan.transport == "process" and self._standby is None and not self._is_closed
         if lacks and self._ready_at is not None and now - self._ready_at > STANDBY_SECONDS and free_memory() > STANDBY_BYTES:
             try:
                 self._standby = Standby(self._plan, _new_log(self._plan.settings.logs_dir, self._plan.name))
@@ -175,13 +175,13 @@ class Supervisor:
                 logger.exception("No process can stand by")
                 self._ready_at = None
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, transport: Transport) -> None:
         """Ends the worker if it hangs; returns when it is gone."""
         looked = time.monotonic()
         while not self._closing.wait(_LOOK_SECONDS):
             now = time.monotonic()
             with self._lock:
-                if self._link is not link:
+                if self._transport is not transport:
                     return
                 if now - looked > _LATE_SECONDS:
                     self._patience.excuse(now)
@@ -191,7 +191,7 @@ class Supervisor:
             looked = now
             if complaint:
                 logger.error("%s", complaint)
-                link.kill()
+                transport.kill()
                 return
 
     def _receive(self, message: Message) -> None:
@@ -246,7 +246,7 @@ class Supervisor:
             self._is_closed = is_lost
             job_id, self._job_id = self._job_id, None
             had_devices = bool(self._facts.devices)
-            self._link, self._facts, self._has_died = None, WorkerFacts(), True
+            self._transport, self._facts, self._has_died = None, WorkerFacts(), True
             assert self._log is not None, "each worker has one"
             death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
             detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
@@ -260,7 +260,7 @@ class Supervisor:
         if job_id is not None:
             self._on_event(job_id, death)
         with self._lock:
-            if self._link is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
+            if self._transport is None and not self._is_closed and self._idle_restarts < MAX_IDLE_RESTARTS:
                 self._idle_restarts += death.by != "signal"
                 self._start(self._job_preset if job_id is not None else None)
 

@@ -1,11 +1,11 @@
-"""How a supervisor reaches its worker loop, wherever that runs. A new kind of link is a module and a line in `LINKS`."""
+"""How a supervisor reaches its worker loop, wherever that runs. A new kind of link is a module and a line in `TRANSPORTS`."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from backend.cluster.transport import ClusterLink
-from backend.multihost.transport import SliceLink
+from backend.cluster.transport import ClusterTransport
+from backend.multihost.transport import MultihostTransport
 from backend.workers.messages import Message
 from backend.workers.process import WorkerPlan, WorkerProcess
 
@@ -14,7 +14,7 @@ OnExit = Callable[[int], None]
 """Gets an exit code: 0 or more from the worker itself; below 0, minus the signal that killed it; `death.LOST` if it is lost."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """One running worker loop. It calls back from a thread of its own, `on_exit` once, at the end."""
 
     @property
@@ -31,12 +31,12 @@ class Link(Protocol):
         """Asks the worker to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
 
 
-Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Link]
+Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Transport]
 """Starts the worker of a plan; its output goes to the log at this path. Raises: OSError."""
 
-LINKS: dict[str, Open] = {
+TRANSPORTS: dict[str, Open] = {
     "process": WorkerProcess,
-    "hosts": SliceLink,
-    "cluster": ClusterLink,
+    "hosts": MultihostTransport,
+    "cluster": ClusterTransport,
 }
-"""The kinds of links, by the name in `WorkerPlan.link`."""
+"""The kinds of links, by the name in `WorkerPlan.transport`."""

@@ -29,10 +29,10 @@ _STACK_SECONDS = 1.0
 class WorkerPlan:
     """How to start a worker: what to load first, and whether to compile ahead. `pipeline` is for tests.
 
-    `name` begins its logs' names; `link` says how to reach it, one of `backend.worker_pool.transports.LINKS`; `share` is its part
-    of the machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place` among them.
-    `node` is what a link to another machine reaches it by (`Calls.ask` of it), and `machine` which one that is, for the operator.
-    Beside a worker of this machine that `has_standby` another process waits to take its place.
+    `name` begins its logs' names; `transport` says how to reach it, one of `backend.worker_pool.transports.TRANSPORTS`; `share`
+    is its part of the machine. A worker on several `hosts` is reached by the link "hosts"; its processes each have a `place`
+    among them. `node` is what a link to another machine reaches it by (`Calls.ask` of it), and `machine` which one that is, for
+    the operator. Beside a worker of this machine that `has_standby` another process waits to take its place.
     """
 
     preset: str
@@ -42,7 +42,7 @@ class WorkerPlan:
     pipeline: str | None = None
     options: WorkerOptions = WorkerOptions()
     name: str = "worker"
-    link: str = "process"
+    transport: str = "process"
     share: Share = Share()
     hosts: Hosts | None = None
     place: HostPlace | None = None

@@ -13,7 +13,7 @@ import pytest
 
 from backend.cluster.calls import Calls, Disconnected
 from backend.cluster.nodes import Cluster
-from backend.cluster.transport import ClusterLink
+from backend.cluster.transport import ClusterTransport
 from backend.settings import from_environment
 from backend.workers.process import WorkerPlan
 from tests.backend.conftest import wait_for
@@ -91,16 +91,16 @@ def cluster(ray, monkeypatch):
 def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster, tmp_path):
     """A lost worker's link, which nobody stops, is in the middle of a call; so is the thread that ends its worker."""
     ask = partial(cluster._calls.ask, Actor(ray))
-    plan = WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(), link="cluster", node=ask)
+    plan = WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=from_environment(), transport="cluster", node=ask)
     codes = []
-    link = ClusterLink(plan, tmp_path / "log", lambda message: None, codes.append)
+    transport = ClusterTransport(plan, tmp_path / "log", lambda message: None, codes.append)
     wait_for(lambda: "take" in ray.calls)
-    threading.Thread(target=link.kill).start()
+    threading.Thread(target=transport.kill).start()
     cluster.disconnect()
     assert ray.is_down and ray.late == []
     wait_for(lambda: codes)
-    link.kill()
-    link.stop()
+    transport.kill()
+    transport.stop()
     assert ray.late == []
 
 

@@ -9,14 +9,14 @@ from backend.schemas.events import Failed, Finished, Interrupted, Queued
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts
 from backend.shares import Share
-from backend.worker_pool.transports import LINKS
+from backend.worker_pool.transports import TRANSPORTS
 from backend.workers.exit_reasons import LOST
 from backend.workers.messages import Facts, Run
 from tests.backend.conftest import all_events, request, wait_for
-from tests.thread_link import ThreadLink
+from tests.thread_transport import ThreadTransport
 
 
-class LossyLink:
+class LossyTransport:
     """A worker whose machine goes as soon as it has a job. It says that it is warm, so that it gets the job first."""
 
     pid = None
@@ -44,7 +44,7 @@ def lossy_then_whole(count: int):
 
     def open_link(plan, log, on_message, on_exit):
         opened.append(plan.name)
-        kind = LossyLink if len(opened) <= count else ThreadLink
+        kind = LossyTransport if len(opened) <= count else ThreadTransport
         return kind(plan, log, on_message, on_exit)
 
     return open_link
@@ -52,8 +52,8 @@ def lossy_then_whole(count: int):
 
 @pytest.mark.parametrize(("lossy", "end"), [(1, Finished), (2, Finished), (3, Failed)])
 def test_a_lost_workers_job_goes_to_another_twice_at_most(make_engine, monkeypatch, lossy, end):
-    monkeypatch.setitem(LINKS, "lossy", lossy_then_whole(lossy))
-    engine = make_engine(link="lossy", shares=(Share(),) * (lossy + 1))
+    monkeypatch.setitem(TRANSPORTS, "lossy", lossy_then_whole(lossy))
+    engine = make_engine(transport="lossy", shares=(Share(),) * (lossy + 1))
     wait_for(lambda: all(worker.facts.warm for worker in engine.workers()[:lossy]))
     events = all_events(engine, engine.submit(request()).id)
     assert isinstance(events[-1], end) and sum(event.is_final for event in events) == 1
@@ -64,8 +64,8 @@ def test_a_lost_workers_job_goes_to_another_twice_at_most(make_engine, monkeypat
 
 
 def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):
-    monkeypatch.setitem(LINKS, "lossy", lossy_then_whole(1))
-    engine = make_engine(link="lossy")
+    monkeypatch.setitem(TRANSPORTS, "lossy", lossy_then_whole(1))
+    engine = make_engine(transport="lossy")
     job = engine.submit(request())
     wait_for(lambda: engine.interruptions(job.id) and engine.job(job.id).state == "queued")
     assert engine.workers() == () and engine.worker_status().state == "starting" and engine.position(job.id) == 0

@@ -10,7 +10,7 @@ from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus,
 from backend.settings import from_environment
 from backend.worker_pool.pool import Fleet
 from backend.worker_pool.supervisor import WorkerLost
-from backend.worker_pool.transports import LINKS
+from backend.worker_pool.transports import TRANSPORTS
 from backend.workers.exit_reasons import LOST
 from backend.workers.messages import Facts, JobEvent, Status
 from backend.workers.process import WorkerPlan
@@ -21,10 +21,10 @@ SHAPE = Shape.of(request())
 WIDE = Shape.of(request(width=128))
 
 
-class PlayedLink:
+class PlayedTransport:
     """A worker that does what the test says."""
 
-    opened: dict[str, "PlayedLink"] = {}
+    opened: dict[str, "PlayedTransport"] = {}
     refuses = False
 
     def __init__(self, plan, log, on_message, on_exit):
@@ -62,10 +62,10 @@ class PlayedLink:
 
 
 @pytest.fixture
-def links(monkeypatch):
-    monkeypatch.setitem(LINKS, "played", PlayedLink)
-    monkeypatch.setattr(PlayedLink, "opened", {})
-    return PlayedLink.opened
+def transports(monkeypatch):
+    monkeypatch.setitem(TRANSPORTS, "played", PlayedTransport)
+    monkeypatch.setattr(PlayedTransport, "opened", {})
+    return PlayedTransport.opened
 
 
 @pytest.fixture
@@ -74,10 +74,11 @@ def heard():
 
 
 @pytest.fixture
-def fleet(links, heard, tmp_path):
+def fleet(transports, heard, tmp_path):
     settings = from_environment(tmp_path)
     plans = [
-        WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name) for name in "ab"
+        WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, transport="played", name=name)
+        for name in "ab"
     ]
     fleet = Fleet(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
     fleet.start()
@@ -87,7 +88,9 @@ def fleet(links, heard, tmp_path):
 
 def a_plan(tmp_path, name: str) -> WorkerPlan:
     settings = from_environment(tmp_path)
-    return WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, link="played", name=name, machine="far")
+    return WorkerPlan(
+        preset="wan-tiny", model=None, warm_up=False, settings=settings, transport="played", name=name, machine="far"
+    )
 
 
 def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
@@ -100,84 +103,84 @@ def test_jobs_fill_the_idle_workers_and_no_more(fleet):
     assert not fleet.has_room() and give(fleet, "3") is None
 
 
-def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(fleet, links):
-    links["b"].has(WIDE)
+def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(fleet, transports):
+    transports["b"].has(WIDE)
     assert give(fleet, "1") == "b"  # it has the model
-    links["b"].ends("1")
-    links["a"].has(SHAPE)
+    transports["b"].ends("1")
+    transports["a"].has(SHAPE)
     assert [give(fleet, "2", WIDE), give(fleet, "3")] == ["b", "a"]
 
 
-def test_a_cancel_goes_to_the_right_worker(fleet, links):
+def test_a_cancel_goes_to_the_right_worker(fleet, transports):
     give(fleet, "1"), give(fleet, "2")
     fleet.cancel("2")
     fleet.cancel("nobody's")
-    assert ("cancel", "2") in links["b"].sent and all(kind != "cancel" for kind, _ in links["a"].sent)
+    assert ("cancel", "2") in transports["b"].sent and all(kind != "cancel" for kind, _ in transports["a"].sent)
 
 
-def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(fleet, links, heard):
+def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(fleet, transports, heard):
     give(fleet, "1")
-    links["a"].ends("1")
+    transports["a"].ends("1")
     assert heard == [("1", "finished")] and fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
 
 
-def test_a_dead_worker_interrupts_its_own_job_alone(fleet, links, heard):
+def test_a_dead_worker_interrupts_its_own_job_alone(fleet, transports, heard):
     give(fleet, "1"), give(fleet, "2")
-    links["a"].on_exit(-9)
+    transports["a"].on_exit(-9)
     assert heard == [("1", "interrupted")]
     assert [worker.job_id for worker in fleet.workers()] == [None, "2"]
 
 
-def test_who_died_gets_no_job_before_it_is_ready_again(fleet, links, heard):
+def test_who_died_gets_no_job_before_it_is_ready_again(fleet, transports, heard):
     give(fleet, "1"), give(fleet, "2")
-    links["a"].on_exit(-9)
+    transports["a"].on_exit(-9)
     assert fleet.workers()[0].status.state == "starting" and not fleet.has_room()
-    links["a"].is_in("ready")
+    transports["a"].is_in("ready")
     assert heard[-1] == "ready" and fleet.has_room() and give(fleet, "3") == "a"
 
 
-def test_a_failed_worker_gets_no_job_while_another_can_work(fleet, links):
-    links["a"].is_in("failed")
+def test_a_failed_worker_gets_no_job_while_another_can_work(fleet, transports):
+    transports["a"].is_in("failed")
     assert give(fleet, "1") == "b" and not fleet.has_room()
 
 
-def test_where_all_have_failed_a_job_is_given_to_say_why(fleet, links):
-    links["a"].is_in("failed")
-    links["b"].is_in("failed")
+def test_where_all_have_failed_a_job_is_given_to_say_why(fleet, transports):
+    transports["a"].is_in("failed")
+    transports["b"].is_in("failed")
     assert fleet.has_room() and give(fleet, "1") == "a"
 
 
-def test_a_worker_that_cannot_be_started_keeps_no_job(fleet, links, monkeypatch):
+def test_a_worker_that_cannot_be_started_keeps_no_job(fleet, transports, monkeypatch):
     for name in "ab":
         for _ in range(3):
-            links[name].on_exit(1)
-    monkeypatch.setattr(PlayedLink, "refuses", True)
+            transports[name].on_exit(1)
+    monkeypatch.setattr(PlayedTransport, "refuses", True)
     with pytest.raises(OSError, match="no memory"):
         give(fleet, "1")
     assert fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
 
 
-def test_closing_stops_every_worker(fleet, links):
+def test_closing_stops_every_worker(fleet, transports):
     fleet.close()
-    assert all(link.sent == [("stop", None)] for link in links.values())
+    assert all(transport.sent == [("stop", None)] for transport in transports.values())
 
 
-def test_together_they_have_failed_only_if_all_have(fleet, links):
-    links["a"].is_in("failed")
-    links["b"].is_in("loading")
+def test_together_they_have_failed_only_if_all_have(fleet, transports):
+    transports["a"].is_in("failed")
+    transports["b"].is_in("loading")
     assert summary(fleet.workers()).state == "loading"
-    links["b"].is_in("failed")
+    transports["b"].is_in("failed")
     assert summary(fleet.workers()).state == "failed"
 
 
-def test_the_kind_of_devices_counts_them(fleet, links):
+def test_the_kind_of_devices_counts_them(fleet, transports):
     assert fleet.workers()[0].device_kind == ""
     chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
-    links["a"].on_message(Facts(facts=WorkerFacts(devices=chips)))
+    transports["a"].on_message(Facts(facts=WorkerFacts(devices=chips)))
     assert fleet.workers()[0].device_kind == "4 TPU v6 lite"
 
 
-def test_a_worker_is_taken_in_while_the_others_work(fleet, links, tmp_path):
+def test_a_worker_is_taken_in_while_the_others_work(fleet, transports, tmp_path):
     give(fleet, "1"), give(fleet, "2")
     assert not fleet.has_room()
     fleet.take_in(a_plan(tmp_path, "c"))
@@ -185,25 +188,25 @@ def test_a_worker_is_taken_in_while_the_others_work(fleet, links, tmp_path):
     assert [(worker.name, worker.machine) for worker in fleet.workers()] == [("a", ""), ("b", ""), ("c", "far")]
 
 
-def test_a_lost_worker_is_gone_before_its_job_is_interrupted(fleet, links, heard):
+def test_a_lost_worker_is_gone_before_its_job_is_interrupted(fleet, transports, heard):
     seen = []
     fleet._on_event = lambda job_id, event: seen.append((job_id, event, [worker.name for worker in fleet.workers()]))
     give(fleet, "1"), give(fleet, "2")
-    links["a"].on_exit(LOST)
+    transports["a"].on_exit(LOST)
     [(job_id, event, names)] = seen
     assert (job_id, names) == ("1", ["b"]) and isinstance(event, Interrupted) and event.by == "loss"
-    assert give(fleet, "1") is None and len(links) == 2  # nobody is started in its place
+    assert give(fleet, "1") is None and len(transports) == 2  # nobody is started in its place
 
 
-def test_what_a_lost_worker_still_says_is_not_heard(fleet, links, heard):
+def test_what_a_lost_worker_still_says_is_not_heard(fleet, transports, heard):
     give(fleet, "1")
-    links["a"].on_exit(LOST)
-    links["a"].ends("1")
-    links["a"].on_exit(-9)
+    transports["a"].on_exit(LOST)
+    transports["a"].ends("1")
+    transports["a"].on_exit(-9)
     assert heard == [("1", "interrupted")] and len(fleet) == 1
 
 
-def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, links, heard):
+def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, transports, heard):
     give(fleet, "1")
     fleet.let_go("a")
     fleet.let_go("nobody")
@@ -211,7 +214,7 @@ def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, links, hea
     assert give(fleet, "1") == "b"
 
 
-def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, links, monkeypatch):
+def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, transports, monkeypatch):
     def lost(self, *job):
         raise WorkerLost
 
@@ -219,7 +222,7 @@ def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, links, monke
     assert give(fleet, "1") == "b" and give(fleet, "2") is None and fleet.worker_of("2") is None
 
 
-def test_a_fleet_may_be_empty(links, tmp_path):
+def test_a_fleet_may_be_empty(transports, tmp_path):
     fleet = Fleet([], lambda job_id, event: None)
     fleet.start()
     assert not fleet.has_room() and fleet.workers() == () and summary(fleet.workers()).state == "starting"
@@ -227,39 +230,39 @@ def test_a_fleet_may_be_empty(links, tmp_path):
     assert give(fleet, "1") == "a"
     fleet.close()
     fleet.take_in(a_plan(tmp_path, "b"))  # too late
-    assert len(fleet) == 1 and "b" not in links
+    assert len(fleet) == 1 and "b" not in transports
 
 
-def test_a_job_goes_where_its_model_lies_nearest(fleet, links, tmp_path):
-    links["a"].has(model="other", host=[SHAPE.model])
-    links["b"].has(model="other", chips=["other", SHAPE.model])
+def test_a_job_goes_where_its_model_lies_nearest(fleet, transports, tmp_path):
+    transports["a"].has(model="other", host=[SHAPE.model])
+    transports["b"].has(model="other", chips=["other", SHAPE.model])
     assert fleet.kept_models() == {"other", SHAPE.model}
     assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
     assert fleet.give("two", request(), tmp_path, SHAPE) and fleet.worker_of("two").name == "a"
 
 
-def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(fleet, links, tmp_path):
-    links["a"].has(model="x", chips=["x", "y"])
-    links["b"].has(model=None)
+def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(fleet, transports, tmp_path):
+    transports["a"].has(model="x", chips=["x", "y"])
+    transports["b"].has(model=None)
     assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
 
 
-def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(fleet, links, tmp_path):
-    for link in links.values():
-        link.is_in("ready")
-    links["a"].has(chips=[SHAPE.model])
-    links["b"].has(model="other", chips=["other"])
+def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(fleet, transports, tmp_path):
+    for transport in transports.values():
+        transport.is_in("ready")
+    transports["a"].has(chips=[SHAPE.model])
+    transports["b"].has(model="other", chips=["other"])
     assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # its worker is idle
     assert fleet.give("one", request(), tmp_path, SHAPE)
     assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # nobody knows yet how long that takes
-    links["a"].steps("one", seconds_left=20.0)
+    transports["a"].steps("one", seconds_left=20.0)
     assert fleet.is_worth_waiting(SHAPE.model, 60.0) and not fleet.is_worth_waiting(SHAPE.model, 10.0)
     assert not fleet.is_worth_waiting("a model that nobody keeps", 60.0)
-    links["a"].ends("one")
+    transports["a"].ends("one")
     assert not fleet.is_worth_waiting(SHAPE.model, 60.0)
 
 
-def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(fleet, links):
+def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(fleet, transports):
     fleet.expect(["m"])
     fleet.keep("b", "m", "pin")
-    assert links["a"].sent == [("expect", None)] and links["b"].sent == [("expect", None), ("keep", None)]
+    assert transports["a"].sent == [("expect", None)] and transports["b"].sent == [("expect", None), ("keep", None)]

@@ -1,6 +1,6 @@
 """A second kind of link, for tests only: the real worker loop with the stand-in pipeline, in a thread, over pipes in memory.
 
-It needs nothing of the house but its line in `backend.worker_pool.transports.LINKS`.
+It needs nothing of the house but its line in `backend.worker_pool.transports.TRANSPORTS`.
 """
 
 import os
@@ -19,7 +19,7 @@ from backend.workers.process import WorkerPlan
 _STOP_SECONDS = 5.0
 
 
-class ThreadLink:
+class ThreadTransport:
     """One worker loop in this process. It cannot be killed: `stop` waits until its job has seen the end."""
 
     pid = None

@@ -4,15 +4,15 @@ import pytest
 
 from backend.schemas.events import Cancelled, Finished, Step
 from backend.shares import Share
-from backend.worker_pool.transports import LINKS
+from backend.worker_pool.transports import TRANSPORTS
 from tests.backend.conftest import all_events, request, wait_for
-from tests.thread_link import ThreadLink
+from tests.thread_transport import ThreadTransport
 
 
 @pytest.fixture
 def engine(make_engine, monkeypatch):
-    monkeypatch.setitem(LINKS, "thread", ThreadLink)
-    return make_engine(link="thread", shares=(Share(), Share()))
+    monkeypatch.setitem(TRANSPORTS, "thread", ThreadTransport)
+    return make_engine(transport="thread", shares=(Share(), Share()))
 
 
 def test_videos_are_made_through_another_kind_of_link(engine):
