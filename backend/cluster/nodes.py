@@ -132,8 +132,8 @@ class _Held:
     is_taken_in: bool = False
 
 
-class Fleet(Protocol):
-    """The workers, to which each machine adds one: `backend.worker_pool.pool.Fleet`."""
+class WorkerPool(Protocol):
+    """The workers, to which each machine adds one: `backend.worker_pool.pool.WorkerPool`."""
 
     def take_in(self, plan: WorkerPlan) -> None:
         """Starts one more worker. Raises: OSError if it cannot be started."""
@@ -159,9 +159,9 @@ class Cluster:
         self._calls = Calls()
         _connect(address)
 
-    def start(self, fleet: Fleet, plan: WorkerPlan) -> None:
+    def start(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         """Takes machines into the fleet from now on, each by this plan."""
-        self._thread = threading.Thread(target=self._look_after, args=(fleet, plan), name="cluster", daemon=True)
+        self._thread = threading.Thread(target=self._look_after, args=(pool, plan), name="cluster", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -179,24 +179,24 @@ class Cluster:
         else:
             logger.warning("The cluster does not answer; the machines are given back when this process ends")
 
-    def _look_after(self, fleet: Fleet, plan: WorkerPlan) -> None:
+    def _look_after(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         while not self._closing.is_set():
             try:
                 with self._calls.counted():
-                    self._look(fleet, plan)
+                    self._look(pool, plan)
             except Disconnected:
                 return
             except Exception:  # whatever Ray raises while its head is away; the workers that are there go on
                 logger.exception("The cluster could not be looked at")
             self._closing.wait(_LOOK_SECONDS)
 
-    def _look(self, fleet: Fleet, plan: WorkerPlan) -> None:
+    def _look(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         import ray
 
         nodes = ray.nodes()
         alive = {node["NodeID"] for node in nodes if node["Alive"]}
         wanted = {slot.key: slot for slot in slots(nodes)}
-        working = {view.name: view.job_id is not None for view in fleet.workers()}
+        working = {view.name: view.job_id is not None for view in pool.workers()}
         for key, held in list(self._held.items()):
             is_gone = not alive.issuperset(held.slot.nodes)
             is_lost = held.is_taken_in and (held.slot.name not in working or self._has_lost_a_member(held))
@@ -204,13 +204,13 @@ class Cluster:
             if is_lost:
                 self._not_before[key] = time.monotonic() + _SOON_SECONDS
             if is_gone or is_lost or is_unwanted:
-                self._give_up(key, fleet)
+                self._give_up(key, pool)
         for key, slot in wanted.items():
             if key not in self._held and time.monotonic() >= self._not_before.get(key, 0.0):
                 self._held[key] = self._ask_for(slot)
         for key, held in list(self._held.items()):
             if not held.is_taken_in and not ray.wait(held.answers, num_returns=len(held.answers), timeout=0)[1]:
-                self._take_in(key, fleet, plan)
+                self._take_in(key, pool, plan)
 
     def _has_lost_a_member(self, held: _Held) -> bool:
         """Whether the actor on one of the other hosts has ended: its worker would wait for it for ever."""
@@ -230,7 +230,7 @@ class Cluster:
         actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
         return _Held(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
-    def _take_in(self, key: str, fleet: Fleet, plan: WorkerPlan) -> None:
+    def _take_in(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
         """The machines are ours: starts their worker, if all have the same project."""
         import ray
 
@@ -241,11 +241,11 @@ class Cluster:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
             hosts = self._gather(held) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, held.actors[0])
-            fleet.take_in(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
+            pool.take_in(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
             self._complain(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._not_before[key] = time.monotonic() + _AGAIN_SECONDS
-            self._give_up(key, fleet)
+            self._give_up(key, pool)
             return
         held.is_taken_in = True
         self._complaints.pop(key, None)
@@ -258,11 +258,11 @@ class Cluster:
         held.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(held.actors) if index]
         return hosts
 
-    def _give_up(self, key: str, fleet: Fleet) -> None:
+    def _give_up(self, key: str, pool: WorkerPool) -> None:
         import ray
 
         held = self._held.pop(key)
-        fleet.let_go(held.slot.name)
+        pool.let_go(held.slot.name)
         for actor in held.actors:
             ray.kill(actor)
 

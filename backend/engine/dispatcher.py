@@ -23,7 +23,7 @@ from backend.files import remove_half_written
 from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
 from backend.schemas.request import GenerationRequest, check_current_limits
 from backend.schemas.shape import Shape
-from backend.worker_pool.pool import Fleet
+from backend.worker_pool.pool import WorkerPool
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
@@ -95,7 +95,7 @@ class Dispatcher:
         self._ahead: tuple[Shape, float] | None = None  # what a worker was asked to make ready last, and when
         self._foreseen = 0  # wishes that were followed since the last job
         self._shortages: dict[str, Shortage] = {}  # what the disk lacks, by id of a job that waits for it; "" is every job
-        self.fleet = Fleet(plans, self._record, self._serve_next)
+        self.pool = WorkerPool(plans, self._record, self._serve_next)
 
     def start(self, *, resume: bool, lately: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
         """Begins to look after the queue; with `resume` also after jobs that engines leave behind, now and from now on. What was
@@ -150,7 +150,7 @@ class Dispatcher:
                 self._replan()
             elif job_id in self._running:
                 self._journal.write(functools.partial(self._store.stop, job_id))
-                self.fleet.cancel(job_id)
+                self.pool.cancel(job_id)
             elif not self._store.job(job_id).has_ended and self._store.engine_of(job_id) != self._lock.name:
                 raise StudioError(
                     "another server on the same data folder makes this video and",
@@ -166,7 +166,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Ends the workers, once the journal is closed; the jobs stay stored for the next engine, with what was done of them."""
-        self.fleet.close()
+        self.pool.close()
         with self._journal.changed:
             for job_id in self._running:
                 verdict = self._judge(job_id, _CLOSED)
@@ -275,9 +275,9 @@ class Dispatcher:
         """Lets an idle worker make ready what may be wanted: the last wish, or else what was made lately, one after the other.
         What is made ready stays in its memory, so without a job in between that ends after some wishes."""
         now, is_busy = time.monotonic(), bool(self._waiting or self._running)
-        if is_busy or self._foreseen >= _MOST_FORESEEN or not self.fleet.is_one_ready():
+        if is_busy or self._foreseen >= _MOST_FORESEEN or not self.pool.is_one_ready():
             return
-        warm = frozenset().union(*(worker.facts.warm for worker in self.fleet.workers()))
+        warm = frozenset().union(*(worker.facts.warm for worker in self.pool.workers()))
         if self._wish is not None and now >= self._wish[2]:
             (request, shape, _), self._wish = self._wish, None
         elif self._lately and (self._ahead is None or self._ahead[0] in warm or now > self._ahead[1] + _AHEAD_SECONDS):
@@ -287,7 +287,7 @@ class Dispatcher:
         if shape not in warm:
             self._foreseen += 1
             self._ahead = shape, now
-            self.fleet.foresee(request, shape)
+            self.pool.foresee(request, shape)
 
     def _release(self, held: Collection[str]) -> None:
         for job_id in held:
@@ -307,7 +307,7 @@ class Dispatcher:
         if not self._waiting:
             self._shortages = {}
         before, is_free = self._shortages, False
-        while len(self._running) < len(self.fleet) and self.fleet.has_room():
+        while len(self._running) < len(self.pool) and self.pool.has_room():
             if not is_free:
                 is_free, self._shortages = True, self._find_shortages()
             entry = self._next_to_give()
@@ -339,10 +339,10 @@ class Dispatcher:
         return next((entry for entry in ready if not self._had_better_wait(entry)), None)
 
     def _had_better_wait(self, entry: Waiting) -> bool:
-        if len(self.fleet) < 2:
+        if len(self.pool) < 2:
             return False
         seconds = self._load_seconds(entry.shape.model)
-        return seconds is not None and self.fleet.is_worth_waiting(entry.shape.model, seconds)
+        return seconds is not None and self.pool.is_worth_waiting(entry.shape.model, seconds)
 
     def _find_shortages(self) -> dict[str, Shortage]:
         """What the disk lacks, beside the running jobs, by id of a waiting job. Ends a job that the empty disk could not hold.
@@ -364,7 +364,7 @@ class Dispatcher:
     def _give(self, entry: Waiting, job: Job) -> bool:
         """Gives the job to a worker; False, and it waits again, if the last one that was idle has just gone."""
         try:
-            if self.fleet.give(job.id, job.request, job.folder, entry.shape):
+            if self.pool.give(job.id, job.request, job.folder, entry.shape):
                 return True
         except OSError as error:
             self._forget(job.id)
@@ -379,13 +379,13 @@ class Dispatcher:
     def _replan(self) -> None:
         """Sorts the waiting jobs; reports the places of new ones and those that are near and have changed."""
         last = [self._last] if self._last else []
-        self._waiting = in_turn(self._waiting, list(self._running.values()) or last, self.fleet.kept_models())
+        self._waiting = in_turn(self._waiting, list(self._running.values()) or last, self.pool.kept_models())
         ready = [entry for entry in self._waiting if not entry.is_held]
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
             self._expected = expected
             preset = ready[0].preset if ready else ""
-            self.fleet.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
+            self.pool.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
         self._journal.append_all(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:
@@ -408,7 +408,7 @@ class Dispatcher:
 
     def _learn(self, job_id: str, event: Event) -> None:
         """Passes on what a finished video took; one that was interrupted, open or a storyboard says nothing about others."""
-        worker = self.fleet.worker_of(job_id)
+        worker = self.pool.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return
         try:

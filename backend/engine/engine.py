@@ -97,9 +97,9 @@ class Engine:
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
         if options.start_worker:
-            self._dispatcher.fleet.start()
+            self._dispatcher.pool.start()
         if self._cluster is not None:
-            self._cluster.start(self._dispatcher.fleet, plan)
+            self._cluster.start(self._dispatcher.pool, plan)
         if options.resume:
             self.cleaner.start()
         lately = self._made_lately() if options.resume and options.warm_up and options.start_worker else ()
@@ -217,7 +217,7 @@ class Engine:
     def estimate(self, request: GenerationRequest) -> Estimate | None:
         """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
         shape = self.shape(request)
-        is_kept = shape.model in self._dispatcher.fleet.kept_models()
+        is_kept = shape.model in self._dispatcher.pool.kept_models()
         return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape), is_kept)
 
     def shape_of_job(self, job: ListedJob) -> Shape:
@@ -227,7 +227,7 @@ class Engine:
     def estimate_job(self, job: ListedJob) -> Estimate | None:
         """`estimate` of the job's request, which is parsed again only after a change that may change the estimate."""
         shape, worker = self.shape_of_job(job), self._known_worker()
-        is_warm, is_kept = self.is_warm(shape), shape.model in self._dispatcher.fleet.kept_models()
+        is_warm, is_kept = self.is_warm(shape), shape.model in self._dispatcher.pool.kept_models()
         name = "estimate", is_warm, is_kept, worker.device_kind, len(worker.facts.devices), self._timings.count
         return self._memo.value(job, name, self.estimate)
 
@@ -258,7 +258,7 @@ class Engine:
             raise RequestError("nothing is being made live here, so this", "cannot be followed", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
         check_said(cue, find_preset(job.request.preset))
-        self._dispatcher.fleet.say(job_id, cue)
+        self._dispatcher.pool.say(job_id, cue)
 
     def exporting_project(self, project: Project, path: Path) -> Steps[int]:
         """Writes a project as one file, as steps; how many videos it has. Raises: RequestError, Busy, OSError."""
@@ -292,15 +292,15 @@ class Engine:
 
     def keep_model(self, worker: str, model: str, how: Keeping) -> None:
         """Pins a model that this worker keeps, lets it go again, or drops it if it is not in use."""
-        self._dispatcher.fleet.keep(worker, model, how)
+        self._dispatcher.pool.keep(worker, model, how)
 
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order: state, devices, model, log and current job of each."""
-        return self._dispatcher.fleet.workers()
+        return self._dispatcher.pool.workers()
 
     def worker_status(self, job_id: str | None = None) -> WorkerStatus:
         """The status of the worker that has this job; else a summary of all workers, "failed" only if all have failed."""
-        worker = self._dispatcher.fleet.worker_of(job_id) if job_id else None
+        worker = self._dispatcher.pool.worker_of(job_id) if job_id else None
         return worker.status if worker else summary(self.workers())
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from backend.workers.messages import Expect, Foresee, Keep
 from backend.workers.process import WorkerPlan
 
 
-class Fleet:
+class WorkerPool:
     """A supervisor for each plan, of the start and taken in later; when a worker dies, only its own job is interrupted.
 
     `on_event(job_id, event)` and `on_ready()` are called as a supervisor calls them, from its worker's thread.

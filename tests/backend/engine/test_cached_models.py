@@ -135,7 +135,7 @@ def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine
 
 def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine, close_gate, monkeypatch):
     told = []
-    monkeypatch.setattr(engine._dispatcher.fleet, "foresee", lambda request, shape: told.append(request.preset))
+    monkeypatch.setattr(engine._dispatcher.pool, "foresee", lambda request, shape: told.append(request.preset))
     monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
     engine.foresee(of(NAMES[1]))
     monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.1)
@@ -153,7 +153,7 @@ def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine,
 def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
     """Programs that were made ready stay in the worker's memory."""
     told = []
-    monkeypatch.setattr(engine._dispatcher.fleet, "foresee", lambda request, shape: told.append(request.width))
+    monkeypatch.setattr(engine._dispatcher.pool, "foresee", lambda request, shape: told.append(request.width))
     monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
     monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.01)
     for _ in range(3):

@@ -73,10 +73,10 @@ def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):
 
 def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeypatch):
     engine = make_engine()
-    fleet = engine._dispatcher.fleet
+    pool = engine._dispatcher.pool
     answers = iter([False])
-    give = fleet.give
-    monkeypatch.setattr(fleet, "give", lambda *job: next(answers, None) is not False and give(*job))
+    give = pool.give
+    monkeypatch.setattr(pool, "give", lambda *job: next(answers, None) is not False and give(*job))
     events = all_events(engine, engine.submit(request()).id)
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Interrupted) for event in events)
 

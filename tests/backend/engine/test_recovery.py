@@ -71,7 +71,7 @@ def held(make_engine, close_gate, tmp_path):
     wait_for(lambda: first.job(job.id).state == "running")
     first._store.append(job.id, stop(by="server", place="step 1 of 3"))
     first._journal.close()  # it dies: nothing is put back
-    first._dispatcher.fleet.close()
+    first._dispatcher.pool.close()
     first._lock.release()
     gate.open()
     return make_engine(), job.id

@@ -102,9 +102,7 @@ def test_one_death_is_noticed_ends_and_restarts_all_and_the_job_goes_on(pair, cl
     first, (process,) = engine.workers()[0].pid, processes_of(member.pid)
     killed = {"the process": process, "the member": member.pid, "the first process": first}[what]
     os.kill(killed, signal.SIGKILL)
-    again = (
-        start_member(engine._dispatcher.fleet._workers[0]._plan.hosts, 1, tmp_path / "again") if what == "the member" else None
-    )
+    again = start_member(engine._dispatcher.pool._workers[0]._plan.hosts, 1, tmp_path / "again") if what == "the member" else None
     began = time.monotonic()
     next(event for _, event in engine.events(job.id) if isinstance(event, Interrupted))
     assert is_within(time.monotonic() - began, NOTICED_SECONDS)

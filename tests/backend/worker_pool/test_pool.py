@@ -8,7 +8,7 @@ from backend.schemas.events import Finished, Interrupted, Step
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
 from backend.settings import from_environment
-from backend.worker_pool.pool import Fleet
+from backend.worker_pool.pool import WorkerPool
 from backend.worker_pool.supervisor import WorkerLost
 from backend.worker_pool.transports import TRANSPORTS
 from backend.workers.exit_reasons import LOST
@@ -74,16 +74,16 @@ def heard():
 
 
 @pytest.fixture
-def fleet(transports, heard, tmp_path):
+def pool(transports, heard, tmp_path):
     settings = from_environment(tmp_path)
     plans = [
         WorkerPlan(preset="wan-tiny", model=None, warm_up=False, settings=settings, transport="played", name=name)
         for name in "ab"
     ]
-    fleet = Fleet(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
-    fleet.start()
-    yield fleet
-    fleet.close()
+    pool = WorkerPool(plans, lambda job_id, event: heard.append((job_id, event.kind)), lambda: heard.append("ready"))
+    pool.start()
+    yield pool
+    pool.close()
 
 
 def a_plan(tmp_path, name: str) -> WorkerPlan:
@@ -93,176 +93,176 @@ def a_plan(tmp_path, name: str) -> WorkerPlan:
     )
 
 
-def give(fleet, job_id: str, shape: Shape = SHAPE) -> str | None:
+def give(pool, job_id: str, shape: Shape = SHAPE) -> str | None:
     """Who got the job; None if nobody was idle."""
-    return fleet.worker_of(job_id).name if fleet.give(job_id, request(), "folder", shape) else None
+    return pool.worker_of(job_id).name if pool.give(job_id, request(), "folder", shape) else None
 
 
-def test_jobs_fill_the_idle_workers_and_no_more(fleet):
-    assert [give(fleet, "1"), give(fleet, "2")] == ["a", "b"]
-    assert not fleet.has_room() and give(fleet, "3") is None
+def test_jobs_fill_the_idle_workers_and_no_more(pool):
+    assert [give(pool, "1"), give(pool, "2")] == ["a", "b"]
+    assert not pool.has_room() and give(pool, "3") is None
 
 
-def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(fleet, transports):
+def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(pool, transports):
     transports["b"].has(WIDE)
-    assert give(fleet, "1") == "b"  # it has the model
+    assert give(pool, "1") == "b"  # it has the model
     transports["b"].ends("1")
     transports["a"].has(SHAPE)
-    assert [give(fleet, "2", WIDE), give(fleet, "3")] == ["b", "a"]
+    assert [give(pool, "2", WIDE), give(pool, "3")] == ["b", "a"]
 
 
-def test_a_cancel_goes_to_the_right_worker(fleet, transports):
-    give(fleet, "1"), give(fleet, "2")
-    fleet.cancel("2")
-    fleet.cancel("nobody's")
+def test_a_cancel_goes_to_the_right_worker(pool, transports):
+    give(pool, "1"), give(pool, "2")
+    pool.cancel("2")
+    pool.cancel("nobody's")
     assert ("cancel", "2") in transports["b"].sent and all(kind != "cancel" for kind, _ in transports["a"].sent)
 
 
-def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(fleet, transports, heard):
-    give(fleet, "1")
+def test_a_final_event_makes_a_worker_idle_and_its_home_is_known_until_then(pool, transports, heard):
+    give(pool, "1")
     transports["a"].ends("1")
-    assert heard == [("1", "finished")] and fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+    assert heard == [("1", "finished")] and pool.worker_of("1") is None and pool.workers()[0].job_id is None
 
 
-def test_a_dead_worker_interrupts_its_own_job_alone(fleet, transports, heard):
-    give(fleet, "1"), give(fleet, "2")
+def test_a_dead_worker_interrupts_its_own_job_alone(pool, transports, heard):
+    give(pool, "1"), give(pool, "2")
     transports["a"].on_exit(-9)
     assert heard == [("1", "interrupted")]
-    assert [worker.job_id for worker in fleet.workers()] == [None, "2"]
+    assert [worker.job_id for worker in pool.workers()] == [None, "2"]
 
 
-def test_who_died_gets_no_job_before_it_is_ready_again(fleet, transports, heard):
-    give(fleet, "1"), give(fleet, "2")
+def test_who_died_gets_no_job_before_it_is_ready_again(pool, transports, heard):
+    give(pool, "1"), give(pool, "2")
     transports["a"].on_exit(-9)
-    assert fleet.workers()[0].status.state == "starting" and not fleet.has_room()
+    assert pool.workers()[0].status.state == "starting" and not pool.has_room()
     transports["a"].is_in("ready")
-    assert heard[-1] == "ready" and fleet.has_room() and give(fleet, "3") == "a"
+    assert heard[-1] == "ready" and pool.has_room() and give(pool, "3") == "a"
 
 
-def test_a_failed_worker_gets_no_job_while_another_can_work(fleet, transports):
+def test_a_failed_worker_gets_no_job_while_another_can_work(pool, transports):
     transports["a"].is_in("failed")
-    assert give(fleet, "1") == "b" and not fleet.has_room()
+    assert give(pool, "1") == "b" and not pool.has_room()
 
 
-def test_where_all_have_failed_a_job_is_given_to_say_why(fleet, transports):
+def test_where_all_have_failed_a_job_is_given_to_say_why(pool, transports):
     transports["a"].is_in("failed")
     transports["b"].is_in("failed")
-    assert fleet.has_room() and give(fleet, "1") == "a"
+    assert pool.has_room() and give(pool, "1") == "a"
 
 
-def test_a_worker_that_cannot_be_started_keeps_no_job(fleet, transports, monkeypatch):
+def test_a_worker_that_cannot_be_started_keeps_no_job(pool, transports, monkeypatch):
     for name in "ab":
         for _ in range(3):
             transports[name].on_exit(1)
     monkeypatch.setattr(PlayedTransport, "refuses", True)
     with pytest.raises(OSError, match="no memory"):
-        give(fleet, "1")
-    assert fleet.worker_of("1") is None and fleet.workers()[0].job_id is None
+        give(pool, "1")
+    assert pool.worker_of("1") is None and pool.workers()[0].job_id is None
 
 
-def test_closing_stops_every_worker(fleet, transports):
-    fleet.close()
+def test_closing_stops_every_worker(pool, transports):
+    pool.close()
     assert all(transport.sent == [("stop", None)] for transport in transports.values())
 
 
-def test_together_they_have_failed_only_if_all_have(fleet, transports):
+def test_together_they_have_failed_only_if_all_have(pool, transports):
     transports["a"].is_in("failed")
     transports["b"].is_in("loading")
-    assert summary(fleet.workers()).state == "loading"
+    assert summary(pool.workers()).state == "loading"
     transports["b"].is_in("failed")
-    assert summary(fleet.workers()).state == "failed"
+    assert summary(pool.workers()).state == "failed"
 
 
-def test_the_kind_of_devices_counts_them(fleet, transports):
-    assert fleet.workers()[0].device_kind == ""
+def test_the_kind_of_devices_counts_them(pool, transports):
+    assert pool.workers()[0].device_kind == ""
     chips = tuple(Device(name=str(number), kind="TPU v6 lite") for number in range(4))
     transports["a"].on_message(Facts(facts=WorkerFacts(devices=chips)))
-    assert fleet.workers()[0].device_kind == "4 TPU v6 lite"
+    assert pool.workers()[0].device_kind == "4 TPU v6 lite"
 
 
-def test_a_worker_is_taken_in_while_the_others_work(fleet, transports, tmp_path):
-    give(fleet, "1"), give(fleet, "2")
-    assert not fleet.has_room()
-    fleet.take_in(a_plan(tmp_path, "c"))
-    assert fleet.has_room() and give(fleet, "3") == "c" and len(fleet) == 3
-    assert [(worker.name, worker.machine) for worker in fleet.workers()] == [("a", ""), ("b", ""), ("c", "far")]
+def test_a_worker_is_taken_in_while_the_others_work(pool, transports, tmp_path):
+    give(pool, "1"), give(pool, "2")
+    assert not pool.has_room()
+    pool.take_in(a_plan(tmp_path, "c"))
+    assert pool.has_room() and give(pool, "3") == "c" and len(pool) == 3
+    assert [(worker.name, worker.machine) for worker in pool.workers()] == [("a", ""), ("b", ""), ("c", "far")]
 
 
-def test_a_lost_worker_is_gone_before_its_job_is_interrupted(fleet, transports, heard):
+def test_a_lost_worker_is_gone_before_its_job_is_interrupted(pool, transports, heard):
     seen = []
-    fleet._on_event = lambda job_id, event: seen.append((job_id, event, [worker.name for worker in fleet.workers()]))
-    give(fleet, "1"), give(fleet, "2")
+    pool._on_event = lambda job_id, event: seen.append((job_id, event, [worker.name for worker in pool.workers()]))
+    give(pool, "1"), give(pool, "2")
     transports["a"].on_exit(LOST)
     [(job_id, event, names)] = seen
     assert (job_id, names) == ("1", ["b"]) and isinstance(event, Interrupted) and event.by == "loss"
-    assert give(fleet, "1") is None and len(transports) == 2  # nobody is started in its place
+    assert give(pool, "1") is None and len(transports) == 2  # nobody is started in its place
 
 
-def test_what_a_lost_worker_still_says_is_not_heard(fleet, transports, heard):
-    give(fleet, "1")
+def test_what_a_lost_worker_still_says_is_not_heard(pool, transports, heard):
+    give(pool, "1")
     transports["a"].on_exit(LOST)
     transports["a"].ends("1")
     transports["a"].on_exit(-9)
-    assert heard == [("1", "interrupted")] and len(fleet) == 1
+    assert heard == [("1", "interrupted")] and len(pool) == 1
 
 
-def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(fleet, transports, heard):
-    give(fleet, "1")
-    fleet.let_go("a")
-    fleet.let_go("nobody")
-    assert heard == [("1", "interrupted")] and [worker.name for worker in fleet.workers()] == ["b"]
-    assert give(fleet, "1") == "b"
+def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(pool, transports, heard):
+    give(pool, "1")
+    pool.let_go("a")
+    pool.let_go("nobody")
+    assert heard == [("1", "interrupted")] and [worker.name for worker in pool.workers()] == ["b"]
+    assert give(pool, "1") == "b"
 
 
-def test_a_worker_that_is_lost_in_this_moment_is_passed_over(fleet, transports, monkeypatch):
+def test_a_worker_that_is_lost_in_this_moment_is_passed_over(pool, transports, monkeypatch):
     def lost(self, *job):
         raise WorkerLost
 
-    monkeypatch.setattr(fleet._workers[0], "run", lost.__get__(fleet._workers[0]))
-    assert give(fleet, "1") == "b" and give(fleet, "2") is None and fleet.worker_of("2") is None
+    monkeypatch.setattr(pool._workers[0], "run", lost.__get__(pool._workers[0]))
+    assert give(pool, "1") == "b" and give(pool, "2") is None and pool.worker_of("2") is None
 
 
 def test_a_fleet_may_be_empty(transports, tmp_path):
-    fleet = Fleet([], lambda job_id, event: None)
-    fleet.start()
-    assert not fleet.has_room() and fleet.workers() == () and summary(fleet.workers()).state == "starting"
-    fleet.take_in(a_plan(tmp_path, "a"))
-    assert give(fleet, "1") == "a"
-    fleet.close()
-    fleet.take_in(a_plan(tmp_path, "b"))  # too late
-    assert len(fleet) == 1 and "b" not in transports
+    pool = WorkerPool([], lambda job_id, event: None)
+    pool.start()
+    assert not pool.has_room() and pool.workers() == () and summary(pool.workers()).state == "starting"
+    pool.take_in(a_plan(tmp_path, "a"))
+    assert give(pool, "1") == "a"
+    pool.close()
+    pool.take_in(a_plan(tmp_path, "b"))  # too late
+    assert len(pool) == 1 and "b" not in transports
 
 
-def test_a_job_goes_where_its_model_lies_nearest(fleet, transports, tmp_path):
+def test_a_job_goes_where_its_model_lies_nearest(pool, transports, tmp_path):
     transports["a"].has(model="other", host=[SHAPE.model])
     transports["b"].has(model="other", chips=["other", SHAPE.model])
-    assert fleet.kept_models() == {"other", SHAPE.model}
-    assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
-    assert fleet.give("two", request(), tmp_path, SHAPE) and fleet.worker_of("two").name == "a"
+    assert pool.kept_models() == {"other", SHAPE.model}
+    assert pool.give("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
+    assert pool.give("two", request(), tmp_path, SHAPE) and pool.worker_of("two").name == "a"
 
 
-def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(fleet, transports, tmp_path):
+def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(pool, transports, tmp_path):
     transports["a"].has(model="x", chips=["x", "y"])
     transports["b"].has(model=None)
-    assert fleet.give("one", request(), tmp_path, SHAPE) and fleet.worker_of("one").name == "b"
+    assert pool.give("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
 
 
-def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(fleet, transports, tmp_path):
+def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transports, tmp_path):
     for transport in transports.values():
         transport.is_in("ready")
     transports["a"].has(chips=[SHAPE.model])
     transports["b"].has(model="other", chips=["other"])
-    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # its worker is idle
-    assert fleet.give("one", request(), tmp_path, SHAPE)
-    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)  # nobody knows yet how long that takes
+    assert not pool.is_worth_waiting(SHAPE.model, 60.0)  # its worker is idle
+    assert pool.give("one", request(), tmp_path, SHAPE)
+    assert not pool.is_worth_waiting(SHAPE.model, 60.0)  # nobody knows yet how long that takes
     transports["a"].steps("one", seconds_left=20.0)
-    assert fleet.is_worth_waiting(SHAPE.model, 60.0) and not fleet.is_worth_waiting(SHAPE.model, 10.0)
-    assert not fleet.is_worth_waiting("a model that nobody keeps", 60.0)
+    assert pool.is_worth_waiting(SHAPE.model, 60.0) and not pool.is_worth_waiting(SHAPE.model, 10.0)
+    assert not pool.is_worth_waiting("a model that nobody keeps", 60.0)
     transports["a"].ends("one")
-    assert not fleet.is_worth_waiting(SHAPE.model, 60.0)
+    assert not pool.is_worth_waiting(SHAPE.model, 60.0)
 
 
-def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(fleet, transports):
-    fleet.expect(["m"])
-    fleet.keep("b", "m", "pin")
+def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(pool, transports):
+    pool.expect(["m"])
+    pool.keep("b", "m", "pin")
     assert transports["a"].sent == [("expect", None)] and transports["b"].sent == [("expect", None), ("keep", None)]
