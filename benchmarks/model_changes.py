@@ -25,7 +25,7 @@ from backend.engine.engine import Engine
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.model_cache import ROOM, Bounds, Residents
+from backend.pipeline.model_cache import ROOM, Bounds, ModelCache
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
 from backend.weights import cached_network
@@ -96,14 +96,14 @@ def back(folder: Path) -> bool:
 def _there_and_back(folder: Path) -> tuple[float, float]:
     """Seconds of reading the checkpoint, and of its coming back after another model."""
     preset, key = load_preset(FULL_SIZE), (str(folder), load_preset(FULL_SIZE).dtype)
-    residents = Residents(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
+    model_cache = ModelCache(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
     began = time.monotonic()
-    loaded = load(preset, str(folder), lambda event: None, residents=residents)
+    loaded = load(preset, str(folder), lambda event: None, model_cache=model_cache)
     read = time.monotonic() - began
-    load(load_preset(PAIR[0]), None, lambda event: None, residents=residents)
-    [host] = [model.host_bytes for model in residents.models() if model.model == key[0]]
+    load(load_preset(PAIR[0]), None, lambda event: None, model_cache=model_cache)
+    [host] = [model.host_bytes for model in model_cache.models() if model.model == key[0]]
     began = time.monotonic()
-    if residents.take(key) is not loaded:
+    if model_cache.take(key) is not loaded:
         raise SystemExit("the model was not kept")
     back = time.monotonic() - began
     print(f"read {read:.2f} s; {host / 1e9:.2f} GB came back in {back:.3f} s", flush=True)
@@ -113,17 +113,19 @@ def _there_and_back(folder: Path) -> tuple[float, float]:
 def coming(folder: Path) -> bool:
     """Whether a step beside a model that is coming takes no longer than it may."""
     preset = load_preset(PAIR[1])
-    residents = Residents(lambda: Bounds(device_bytes=10**12))
-    loaded = load(preset, None, lambda event: None, residents=residents)
+    model_cache = ModelCache(lambda: Bounds(device_bytes=10**12))
+    loaded = load(preset, None, lambda event: None, model_cache=model_cache)
     _denoising(loaded)  # compiles
     alone, beside, arrived = [], [], 0
     for _ in range(TURNS):
         alone.append(_denoising(loaded))
-        fetch = Fetch(("", ""), lambda tell: load(load_preset(FULL_SIZE), str(folder), tell, residents=residents, is_used=False))
+        fetch = Fetch(
+            ("", ""), lambda tell: load(load_preset(FULL_SIZE), str(folder), tell, model_cache=model_cache, is_used=False)
+        )
         beside.append(_denoising(loaded))
         arrived += not fetch.is_running
         fetch.leave()
-        residents.drop_idle()
+        model_cache.drop_idle()
     usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
     print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")
     print(f"{arrived} of {TURNS} models of 4.1 GB had arrived by then")

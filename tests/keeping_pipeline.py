@@ -7,8 +7,8 @@ from pathlib import Path
 
 from backend.schemas.events import Event
 from backend.schemas.request import GenerationRequest
-from backend.schemas.worker import KeptModel
-from backend.workers.pipeline import Key, Residents
+from backend.schemas.worker import CachedModel
+from backend.workers.pipeline import Key, ModelCache
 from presets import Preset
 from tests import fake_pipeline
 from tests.fake_pipeline import FakeModel
@@ -18,7 +18,7 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 MOST = 3
 
 
-class FakeResidents(Residents):
+class FakeModelCache(ModelCache):
     """The last ones used, but for pinned ones, which stay."""
 
     def __init__(self) -> None:
@@ -57,26 +57,26 @@ class FakeResidents(Residents):
             del self._models[key]
         return bool(idle)
 
-    def models(self) -> tuple[KeptModel, ...]:
+    def models(self) -> tuple[CachedModel, ...]:
         names = [name for name, _ in reversed(self._models)]
-        return tuple(KeptModel(model=name, chip_bytes=4, host_bytes=0, is_pinned=name in self._pinned) for name in names)
+        return tuple(CachedModel(model=name, chip_bytes=4, host_bytes=0, is_pinned=name in self._pinned) for name in names)
 
     def num_bytes(self) -> tuple[int, int]:
         return 4 * len(self._models), 0
 
 
-residents = FakeResidents()
+model_cache = FakeModelCache()
 
 
 def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:
     """As the stand-in's; the model is kept."""
     loaded = fake_pipeline.load(preset, model, on_event, **rest)
-    residents.keep((model or preset.model_source, preset.dtype), loaded, is_used)
+    model_cache.keep((model or preset.model_source, preset.dtype), loaded, is_used)
     return loaded
 
 
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     """As the stand-in's."""
-    if "crowded" in request.prompt and len(residents.models()) > 1:
+    if "crowded" in request.prompt and len(model_cache.models()) > 1:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
     yield from fake_pipeline.generate(request, loaded, folder, is_cancelled)

@@ -128,9 +128,9 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 
 def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Lets other kept models give up their places where these stages' programs need them."""
-    residents = run.loaded.residents
-    if residents is not None and residents.knows_devices:
-        residents.settle(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
+    model_cache = run.loaded.model_cache
+    if model_cache is not None and model_cache.knows_devices:
+        model_cache.settle(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
 def _merge_loras(run: Run) -> Generator[Event]:

@@ -22,14 +22,14 @@ from backend.models.model import STAGES, Model, ModelPlan, Network, Stage
 from backend.models.spec import Family
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.model_cache import Residents
+from backend.pipeline.model_cache import ModelCache
 from backend.pipeline.model_files import ModelFiles, lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
 from backend.schemas.events import Event, Loading
 from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
-from backend.weights.cached_network import Content, KeptNetwork
+from backend.weights.cached_network import CachedNetwork, Content
 from backend.weights.expert import Expert
 from backend.weights.host_offload import device_bytes
 from backend.weights.lora import ScaledLora, read_lora
@@ -50,20 +50,20 @@ def load(
     stages: Collection[Stage] = STAGES,
     files: ModelFiles | None = None,
     request: GenerationRequest | None = None,
-    residents: Residents | None = None,
+    model_cache: ModelCache | None = None,
     is_used: bool = True,
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
     `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
     been opened already; the programs of the `request`, if one is given, are made ready while weights are read. Networks that none
-    of the `stages` uses are not read, nor those that are among the `residents`, who keep the model from now on. One that is not
+    of the `stages` uses are not read, nor those that are among the `model_cache`, who keep the model from now on. One that is not
     the model that `is_used` next must have room beside that. Raises: Stopped if it has none; ModelError if the checkpoint is
     missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
     raises.
     """
     use_compilation_cache()
-    residents = residents or Residents()
+    model_cache = model_cache or ModelCache()
     files = files or open_model(preset, model, on_event)
     stamps = stamps_of(files.paths)  # before anything is read: what changes meanwhile is seen later
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
@@ -79,12 +79,12 @@ def load(
     )
     instance = files.family.model()(plan)
     with BackgroundWarmUp(instance, request, on_event):
-        networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, residents, is_used)
+        networks = _load_networks(files.checkpoint, files.family, instance, preset, on_event, stages, model_cache, is_used)
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
     loaded = LoadedModel(
-        source=files.source, family=files.family, model=instance, networks=networks, versions=versions, residents=residents
+        source=files.source, family=files.family, model=instance, networks=networks, versions=versions, model_cache=model_cache
     )
-    residents.keep((files.source, preset.dtype), loaded, stamps, is_used=is_used)
+    model_cache.keep((files.source, preset.dtype), loaded, stamps, is_used=is_used)
     return loaded
 
 
@@ -129,21 +129,21 @@ def _load_networks(
     preset: Preset,
     on_event: Callable[[Event], None],
     stages: Collection[Stage],
-    residents: Residents,
+    model_cache: ModelCache,
     is_used: bool,
-) -> dict[str, KeptNetwork]:
+) -> dict[str, CachedNetwork]:
     """The stages' networks by their part, the preset's own LoRAs merged into what is read; every file is checked before one is
     read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
     sizes = {one.part: _check(one, parts[one.part]) for one in networks}
     contents = {one.part: Content.of(parts[one.part], one.described, one.arranged) for one in networks}
-    found = {part: network for part, content in contents.items() if (network := residents.find(content))}
+    found = {part: network for part, content in contents.items() if (network := model_cache.find(content))}
     lacking = [network for network in networks if network.part not in found]
     needed = sum(map(_bytes_of, lacking)), sum(device_bytes(one.at_rest, one.tied) for one in lacking)
     if is_used:
-        residents.make_room(found.values(), *needed)
-    elif not residents.make_room_beside(found.values(), *needed):
+        model_cache.make_room(found.values(), *needed)
+    elif not model_cache.make_room_beside(found.values(), *needed):
         raise Stopped
     progress = LoadProgress(sum(sizes[network.part] for network in lacking), _with_speed(on_event))
     loaded = {}
@@ -153,11 +153,11 @@ def _load_networks(
             loaded[network.part] = found[network.part]
         elif not isinstance(network.described, StackedWeights):
             weights = load_flat(part, network.described, progress)
-            loaded[network.part] = KeptNetwork(content, weights if network.arrange is None else network.arrange(weights))
+            loaded[network.part] = CachedNetwork(content, weights if network.arrange is None else network.arrange(weights))
         else:
             assert network.expert is not None, "only transformers are stacked"
             loras = _loras_of(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
-            loaded[network.part] = KeptNetwork(content, expert=Expert(part, network.described, progress, loras))
+            loaded[network.part] = CachedNetwork(content, expert=Expert(part, network.described, progress, loras))
     return loaded
 
 

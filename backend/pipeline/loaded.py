@@ -8,12 +8,12 @@ from typing import Protocol
 
 from backend.models.model import Model, Weights
 from backend.models.spec import Family, check_preset
-from backend.weights.cached_network import KeptNetwork
+from backend.weights.cached_network import CachedNetwork
 from backend.weights.expert import Expert
 from presets import Preset
 
 
-class Residents(Protocol):
+class ModelCache(Protocol):
     """What a run asks of the kept models; see `backend.pipeline.model_cache`."""
 
     @property
@@ -27,14 +27,14 @@ class Residents(Protocol):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
     """A model with its weights: its `networks` by the checkpoint's part, which other models may share. `source` is the folder or
-    the Hub id that they came from; `residents` are the models that the worker keeps beside it, None if it keeps none."""
+    the Hub id that they came from; `model_cache` are the models that the worker keeps beside it, None if it keeps none."""
 
     source: str
     family: Family
     model: Model
-    networks: Mapping[str, KeptNetwork]
+    networks: Mapping[str, CachedNetwork]
     versions: dict[str, str]
-    residents: Residents | None = None
+    model_cache: ModelCache | None = None
 
     @property
     def weights(self) -> Weights:

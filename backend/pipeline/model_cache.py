@@ -23,8 +23,8 @@ from backend.chips import memory_bytes
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
 from backend.runtime.hosts import HERE
-from backend.schemas.worker import KeptModel
-from backend.weights.cached_network import Content, KeptNetwork
+from backend.schemas.worker import CachedModel
+from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # of a device's memory that models and programs may fill together: the runtime keeps some for itself
 OF_MEMORY = 0.5  # of the host's memory that is free without the kept models: what they may take of it
@@ -61,7 +61,7 @@ NOTHING = Bounds(chips=0, host=0)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
-class _Resident:
+class _CachedModel:
     """A kept model. `needed` are the bytes that its programs take of one device beside its weights, as far as is known."""
 
     key: Key
@@ -72,7 +72,7 @@ class _Resident:
     needed: int = 0
 
 
-class Residents:
+class ModelCache:
     """All of them, those used last at the end. One thread uses a model; another may bring the next one meanwhile."""
 
     _was_used: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class Residents:
         host's memory that are free."""
         self._find_bounds, self._available = bounds, available
         self._lock = threading.RLock()
-        self._models: dict[Key, _Resident] = {}
+        self._models: dict[Key, _CachedModel] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
 
@@ -112,22 +112,22 @@ class Residents:
             resident = self._models.get(key)
             return None if resident is None else resident.loaded
 
-    def find(self, content: Content) -> KeptNetwork | None:
+    def find(self, content: Content) -> CachedNetwork | None:
         """A kept network of this content, whose files have not changed."""
         with self._lock:
             found = (network for network in self._networks() if network.content.is_that_of(content))
             return next((network for network in found if is_unchanged(network.content.stamps)), None)
 
-    def make_room(self, found: Collection[KeptNetwork], num_bytes: int, bytes_per_device: int) -> None:
+    def make_room(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
         """Prepares for a model whose other networks take so much, of all devices together and of each."""
         with self._lock:
             self._current = None
             self._fit(found, num_bytes, bytes_per_device)
-            if Residents._was_used:
+            if ModelCache._was_used:
                 gc.collect()  # frees the devices of a model that is used no longer
-            Residents._was_used = True
+            ModelCache._was_used = True
 
-    def make_room_beside(self, found: Collection[KeptNetwork], num_bytes: int, bytes_per_device: int) -> bool:
+    def make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Prepares for a model that comes while another is in use, if it has room beside that one; whether it has."""
         with self._lock:
             current = self._models.get(self._current)
@@ -140,7 +140,7 @@ class Residents:
     def keep(self, key: Key, loaded: LoadedModel, stamps: Sequence[Stamp], *, is_used: bool = True) -> None:
         """The model has been loaded from these files, as they were before; it is the one in use, if it `is_used`."""
         with self._lock:
-            self._models[key] = _Resident(key=key, loaded=loaded, stamps=tuple(stamps))
+            self._models[key] = _CachedModel(key=key, loaded=loaded, stamps=tuple(stamps))
             if is_used:
                 self._current = key
             self._fit()
@@ -186,7 +186,7 @@ class Residents:
             gc.collect()
             return bool(idle)
 
-    def models(self) -> tuple[KeptModel, ...]:
+    def models(self) -> tuple[CachedModel, ...]:
         """What is kept, the model used last first."""
         with self._lock:
             return tuple(_described(resident) for resident in reversed(self._models.values()))
@@ -199,7 +199,7 @@ class Residents:
                 sums[network.is_on_host] += network.num_bytes
             return sums[False], sums[True]
 
-    def _networks(self) -> Iterator[KeptNetwork]:
+    def _networks(self) -> Iterator[CachedNetwork]:
         """Each network once."""
         return iter({id(one): one for model in self._models.values() for one in model.loaded.networks.values()}.values())
 
@@ -213,7 +213,7 @@ class Residents:
         taken = sum(one.bytes_per_device for one in self._networks() if id(one) in used)
         return taken + bytes_per_device <= ROOM * self._bounds.device_bytes
 
-    def _fit(self, found: Collection[KeptNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0) -> None:
+    def _fit(self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0) -> None:
         """Moves and drops models until those in use have room: the current one, these networks, and others of this size; so do
         idle ones of so many bytes that are `coming`."""
         current, is_dropped = self._models.get(self._current), False
@@ -238,7 +238,7 @@ class Residents:
             if id(network) in on_devices:
                 network.move_back()
 
-    def _next_to_leave(self, *, on_host: bool) -> _Resident | None:
+    def _next_to_leave(self, *, on_host: bool) -> _CachedModel | None:
         """The model that gives up its place first."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
@@ -272,9 +272,9 @@ class Residents:
         return bound if bound is not None else int(OF_MEMORY * max(0, self._available() + kept - num_bytes))
 
 
-def _described(resident: _Resident) -> KeptModel:
+def _described(resident: _CachedModel) -> CachedModel:
     networks = resident.loaded.networks.values()
-    return KeptModel(
+    return CachedModel(
         model=resident.key[0],
         chip_bytes=sum(network.num_bytes for network in networks if not network.is_on_host),
         host_bytes=sum(network.num_bytes for network in networks if network.is_on_host),

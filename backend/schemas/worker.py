@@ -43,7 +43,7 @@ Keeping = Literal["pin", "unpin", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptModel:
+class CachedModel:
     """A model that a worker keeps: its bytes on all devices together and in the host's memory, those that it shares with others
     among them. The operator may have it `is_pinned`, to go last."""
 
@@ -68,7 +68,7 @@ class WorkerFacts:
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
-    kept: tuple[KeptModel, ...] = ()
+    kept: tuple[CachedModel, ...] = ()
     kept_bytes: tuple[int, int] = (0, 0)
     warm: frozenset[Shape] = field(default_factory=frozenset)
     versions: dict[str, str] = field(default_factory=dict)

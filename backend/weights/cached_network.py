@@ -49,7 +49,7 @@ def _layout_of(described: Any) -> tuple:
     return structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
 
 
-class KeptNetwork:
+class CachedNetwork:
     """A network's weights and where they are. Those of an `expert` change with the LoRAs that are merged into it."""
 
     def __init__(self, content: Content, weights: Any = None, expert: Expert | None = None) -> None:

@@ -87,11 +87,11 @@ class WorkerModel:
         """Whether this model is in use from now on, because it was in use or kept; on several hosts, on each of them."""
         if not self.started.keeps_models:
             return self._source == wanted
-        if self._source != wanted and any(model.model == wanted[0] for model in self.started.residents.models()):
+        if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.models()):
             self._reports.status("loading", "Bringing back a model")
-        kept = self.started.residents.take(wanted)
+        kept = self.started.model_cache.take(wanted)
         if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
-            self.started.residents.drop(wanted)
+            self.started.model_cache.drop(wanted)
             return False
         is_other = self._source != wanted
         self.loaded, self._source = kept, wanted
@@ -111,7 +111,7 @@ class WorkerModel:
 
     def drop_idle(self) -> bool:
         """Forgets the kept models that are not in use; whether there was any. On several hosts none: one may not decide alone."""
-        if self.pipeline is None or not self._consensus.is_alone or not self.pipeline.residents.drop_idle():
+        if self.pipeline is None or not self._consensus.is_alone or not self.pipeline.model_cache.drop_idle():
             return False
         self.report_facts()
         return True
@@ -120,7 +120,7 @@ class WorkerModel:
         """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
         self._next_preset = preset
         if self.pipeline is not None:
-            self.started.residents.expect(models)
+            self.started.model_cache.expect(models)
             self.fetch_next()
 
     def fetch_next(self) -> None:
@@ -131,7 +131,7 @@ class WorkerModel:
         preset = find_preset(name)
         key = self._key(preset)
         assert self._source is not None, "`_may_fetch` says so"
-        if key[0] not in {self._source[0], *(model.model for model in self.started.residents.models())}:
+        if key[0] not in {self._source[0], *(model.model for model in self.started.model_cache.models())}:
             self._begin_fetch(key, None, functools.partial(self._fetch_model, preset))
 
     def foresee(self, request: GenerationRequest) -> None:
@@ -141,14 +141,14 @@ class WorkerModel:
         if not self._may_fetch or shape in self._warm:
             return
         preset = find_preset(request.preset)
-        key, residents = self._key(preset), self.started.residents
+        key, model_cache = self._key(preset), self.started.model_cache
 
         def load(tell: Callable[[Event], None]) -> None:
-            if residents.look_at(key) is None:
+            if model_cache.look_at(key) is None:
                 self._fetch_model(preset, tell)
 
         def compile_ahead(tell: Callable[[Event], None]) -> None:
-            for event in self.started.warm_up(residents.look_at(key), request):
+            for event in self.started.warm_up(model_cache.look_at(key), request):
                 tell(event)
             self.add_warm(request)
             self.report_facts()
@@ -190,16 +190,16 @@ class WorkerModel:
         if self.pipeline is None:
             return
         if how == "drop":
-            self.started.residents.drop_idle(model)
+            self.started.model_cache.drop_idle(model)
         else:
-            self.started.residents.pin(model, how == "pin")
+            self.started.model_cache.pin(model, how == "pin")
         self.report_facts()
 
     def load_again(self, refused: KernelRefused, preset: Preset, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
         logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
         self._reports.gather(outcome_of(refused))
-        self.started.residents.drop(self._key(preset))
+        self.started.model_cache.drop(self._key(preset))
         self.loaded = self._source = None
         self.load(preset, is_stopped)
 
@@ -224,14 +224,14 @@ class WorkerModel:
 
     def report_facts(self) -> None:
         """Sends the facts. What was compiled for a model that is kept no longer has gone with it."""
-        kept = self.started.residents.models()
+        kept = self.started.model_cache.models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
         self._warm = {shape for shape in self._warm if shape.model in models}
         facts = WorkerFacts(
             devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
             kept=kept,
-            kept_bytes=self.started.residents.num_bytes(),
+            kept_bytes=self.started.model_cache.num_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.started.refusals(),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from backend.schemas.events import Event, Proposal
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
-from backend.schemas.worker import Device, HostPlace, KeptModel, UnusedAccelerator
+from backend.schemas.worker import CachedModel, Device, HostPlace, UnusedAccelerator
 from backend.settings import from_environment
 from backend.workers.unused_accelerator import find_unused
 from presets import Preset
@@ -18,7 +18,7 @@ from presets import Preset
 Key = tuple[str, str]  # a checkpoint and the dtype that its model is kept in
 
 
-class Residents(Protocol):
+class ModelCache(Protocol):
     """Kept models, by their checkpoint and dtype; see `backend.pipeline.model_cache`."""
 
     def take(self, key: Key) -> Any | None:
@@ -39,20 +39,20 @@ class Residents(Protocol):
     def drop_idle(self, model: str | None = None) -> bool:
         """Forgets all that are not in use, or this one; whether there was any."""
 
-    def models(self) -> tuple[KeptModel, ...]:
+    def models(self) -> tuple[CachedModel, ...]:
         """What is kept, the model used last first."""
 
     def num_bytes(self) -> tuple[int, int]:
         """What they take on the devices and on the host."""
 
 
-class NoResidents(Residents):
+class NoModelCache(ModelCache):
     """None is kept, and what keeps some does nothing: of pipelines that stand in for ours."""
 
     def drop_idle(self, model: str | None = None) -> bool:
         return False
 
-    def models(self) -> tuple[KeptModel, ...]:
+    def models(self) -> tuple[CachedModel, ...]:
         return ()
 
     def num_bytes(self) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class Pipeline:
     and why, from the devices or from the error in their place. `recall` withdraws the kernels that ended an earlier process, and
     is given what makes one host's list those of all; `excuse` is called before the process ends because it is asked to.
     `would_fit` finds what to propose for a request that has run out of memory; it tells of each compilation before it begins.
-    `residents` are the models that `load` keeps; without them it keeps none."""
+    `model_cache` are the models that `load` keeps; without them it keeps none."""
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], Any]
     load: Callable[..., Any]
@@ -79,12 +79,12 @@ class Pipeline:
     recall: Callable[[Callable[[str], list[str]]], object]
     excuse: Callable[[], object]
     would_fit: Callable[[GenerationRequest, Callable[[Event], None]], tuple[Proposal, ...]]
-    residents: Residents = field(default_factory=NoResidents)
+    model_cache: ModelCache = field(default_factory=NoModelCache)
 
     @property
     def keeps_models(self) -> bool:
         """Whether a model may come back."""
-        return not isinstance(self.residents, NoResidents)
+        return not isinstance(self.model_cache, NoModelCache)
 
 
 def import_ahead(module: str | None) -> None:
@@ -121,7 +121,7 @@ def import_pipeline(
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.memory_suggestions import would_fit
-    from backend.pipeline.model_cache import Bounds, Residents
+    from backend.pipeline.model_cache import Bounds, ModelCache
     from backend.pipeline.model_files import check_model
     from backend.pipeline.profiling import Profile
     from backend.pipeline.storyboard import make
@@ -134,10 +134,10 @@ def import_pipeline(
         first, last = map(int, profile[1].split("-"))
         make = functools.partial(make, profile=Profile(folder=profile[0], first=first, last=last))
     chips, host = (None if gigabytes is None else int(gigabytes * 1e9) for gigabytes in resident_gb)
-    residents = Residents(functools.partial(Bounds.here, chips=chips, host=host))
+    model_cache = ModelCache(functools.partial(Bounds.here, chips=chips, host=host))
     return Pipeline(
         check=check_model,
-        load=functools.partial(load, residents=residents, **options),
+        load=functools.partial(load, model_cache=model_cache, **options),
         warm_up=lambda loaded, request: warm_up(loaded.model, request),
         generate=make,
         live=live,
@@ -147,5 +147,5 @@ def import_pipeline(
         excuse=FIRST_RUNS.excuse,
         find_unused=find_unused,
         would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
-        residents=residents,
+        model_cache=model_cache,
     )

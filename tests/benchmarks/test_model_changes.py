@@ -9,7 +9,7 @@ from benchmarks import model_changes
 def test_a_model_that_is_still_coming_is_given_up_after_the_steps(monkeypatch, tmp_path):
     given_up = []
 
-    def load(preset, source, tell, residents, files=None, is_used=True):
+    def load(preset, source, tell, model_cache, files=None, is_used=True):
         if is_used:
             return "a model"
         with pytest.raises(BaseException) as ended:

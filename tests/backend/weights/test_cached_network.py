@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.weights import cached_network
-from backend.weights.cached_network import Content, KeptNetwork
+from backend.weights.cached_network import CachedNetwork, Content
 
 
 def on_one_device() -> NamedSharding:
@@ -29,7 +29,7 @@ def array(count: int, place: NamedSharding | None = None) -> jax.Array:
     return jax.device_put(jnp.arange(count, dtype=jnp.bfloat16), place or on_one_device())
 
 
-def places(network: KeptNetwork) -> set[str]:
+def places(network: CachedNetwork) -> set[str]:
     return {leaf.sharding.memory_kind for leaf in jax.tree.leaves(network.weights)}
 
 
@@ -38,7 +38,7 @@ def test_it_goes_and_comes_back(monkeypatch, at_once):
     monkeypatch.setattr(cached_network, "COPIED_AT_ONCE", at_once)
     weights = {"a": array(100), "b": {"c": array(50), "d": array(7)}}
     before, gone = jax.tree.map(np.asarray, weights), weights["a"]
-    network = KeptNetwork(no_content(), weights)
+    network = CachedNetwork(no_content(), weights)
     assert network.num_bytes == network.bytes_per_device == 2 * 157
     network.move_to_host()
     assert network.is_on_host and places(network) == {"pinned_host"} and gone.is_deleted()
@@ -50,7 +50,7 @@ def test_it_goes_and_comes_back(monkeypatch, at_once):
 
 def test_what_is_tied_stays_one_array():
     shared = array(100)
-    network = KeptNetwork(no_content(), {"a": shared, "b": shared})
+    network = CachedNetwork(no_content(), {"a": shared, "b": shared})
     assert network.num_bytes == 200
     network.move_to_host()
     assert network.weights["a"] is network.weights["b"]
@@ -59,7 +59,7 @@ def test_what_is_tied_stays_one_array():
 
 
 def test_what_rests_on_the_host_anyway_stays_there():
-    network = KeptNetwork(
+    network = CachedNetwork(
         no_content(), {"parked": array(10, on_one_device().with_memory_kind("pinned_host")), "other": array(10)}
     )
     assert (network.num_bytes, network.bytes_per_device) == (40, 20)
@@ -72,7 +72,7 @@ def test_what_rests_on_the_host_anyway_stays_there():
 def test_on_cpu_devices_nothing_is_copied(monkeypatch):
     monkeypatch.undo()
     weights = {"a": array(100)}
-    network = KeptNetwork(no_content(), weights)
+    network = CachedNetwork(no_content(), weights)
     network.move_to_host()
     assert network.is_on_host and network.weights["a"] is weights["a"]
     network.move_back()

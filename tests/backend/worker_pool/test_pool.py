@@ -6,7 +6,7 @@ import pytest
 
 from backend.schemas.events import Finished, Interrupted, Step
 from backend.schemas.shape import Shape
-from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus, summary
+from backend.schemas.worker import CachedModel, Device, WorkerFacts, WorkerStatus, summary
 from backend.settings import from_environment
 from backend.worker_pool.pool import WorkerPool
 from backend.worker_pool.supervisor import WorkerLost
@@ -47,8 +47,8 @@ class PlayedTransport:
         self.on_message(Status(status=WorkerStatus(state=state, detail=state)))
 
     def has(self, *warm: Shape, model: str | None = SHAPE.model, chips: Sequence[str] = (), host: Sequence[str] = ()):
-        kept = [KeptModel(model=name, chip_bytes=1, host_bytes=0) for name in chips]
-        kept += [KeptModel(model=name, chip_bytes=0, host_bytes=1) for name in host]
+        kept = [CachedModel(model=name, chip_bytes=1, host_bytes=0) for name in chips]
+        kept += [CachedModel(model=name, chip_bytes=0, host_bytes=1) for name in host]
         devices = (Device(name="d", kind="square"),)
         facts = WorkerFacts(devices=devices, model=model, warm=frozenset(warm), kept=tuple(kept))
         self.on_message(Facts(facts=facts))

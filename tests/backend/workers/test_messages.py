@@ -8,7 +8,7 @@ import pytest
 
 from backend.schemas.events import Step
 from backend.schemas.prompt_cues import Cue
-from backend.schemas.worker import Device, KeptModel, WorkerFacts, WorkerStatus
+from backend.schemas.worker import CachedModel, Device, WorkerFacts, WorkerStatus
 from backend.workers.messages import (
     Alive,
     Begin,
@@ -38,7 +38,7 @@ from backend.workers.messages import (
 )
 from tests.backend.conftest import request
 
-KEPT = KeptModel(model="m", chip_bytes=3, host_bytes=4, is_pinned=True)
+KEPT = CachedModel(model="m", chip_bytes=3, host_bytes=4, is_pinned=True)
 MESSAGES = [
     Run(job_id="a", request=request(), folder=Path("/runs/a")),
     Begin(preset="wan-tiny", warm_up=True),

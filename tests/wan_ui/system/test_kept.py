@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.schemas.worker import KeptModel, WorkerFacts, WorkerStatus, WorkerView
+from backend.schemas.worker import CachedModel, WorkerFacts, WorkerStatus, WorkerView
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.caller import Caller
 from wan_ui.system import html
 
 KEPT = (
-    KeptModel(model="/models/wan-tiny", chip_bytes=2 * 10**9, host_bytes=0, is_pinned=True),
-    KeptModel(model="Wan-AI/Other", chip_bytes=10**9, host_bytes=3 * 10**9),
-    KeptModel(model="third", chip_bytes=0, host_bytes=10**9),
+    CachedModel(model="/models/wan-tiny", chip_bytes=2 * 10**9, host_bytes=0, is_pinned=True),
+    CachedModel(model="Wan-AI/Other", chip_bytes=10**9, host_bytes=3 * 10**9),
+    CachedModel(model="third", chip_bytes=0, host_bytes=10**9),
 )
 
 
