@@ -57,8 +57,8 @@ def test_a_request_is_written_with_the_fields_of_then(engine):
 
 
 def test_presets_and_comparisons_of_visitors_are_there(engine):
-    assert engine.shelf.presets("visitor-a") == {"mine": {"preset": "wan-tiny", "steps": 7}}
-    (comparison,) = (one for one in engine.shelf.comparisons() if one.owner == "visitor-a")
+    assert engine.user_presets.presets("visitor-a") == {"mine": {"preset": "wan-tiny", "steps": 7}}
+    (comparison,) = (one for one in engine.user_presets.comparisons() if one.owner == "visitor-a")
     assert [engine.job(job_id).request.seed for job_id in comparison.jobs] == [1, 2]
 
 
@@ -172,7 +172,7 @@ def test_the_library_of_4bce9ae7_lists_its_videos_with_star_tags_and_project(ope
 
 def test_own_presets_of_4bce9ae7_show_and_load(opened, written):
     ((owner, *_), *_) = stored = stored_rows(written, "SELECT owner, name, settings FROM own_presets")
-    presets = opened.shelf.presets(owner)
+    presets = opened.user_presets.presets(owner)
     assert presets == {name: json.loads(settings) for _, name, settings in stored}
     assert presets == json.loads((WRITTEN / "presets.json").read_text("utf-8"))["presets"]
     page = own_presets_html(presets, Texts())

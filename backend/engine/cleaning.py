@@ -22,7 +22,7 @@ from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
 from backend.engine.sizes import PREVIEWS, Size, files_below, is_intermediate, size_of
 from backend.engine.store import Store
-from backend.engine.user_presets import Shelf
+from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.settings import Settings
 
@@ -160,13 +160,19 @@ class Cleaner:
         self,
         settings: Settings,
         store: Store,
-        shelf: Shelf,
+        user_presets: UserPresets,
         lock: EngineLock,
         limits: Limits = NO_LIMITS,
         on_removal: Callable[[], None] = lambda: None,
     ):
         self.limits = limits
-        self._settings, self._store, self._shelf, self._lock, self._on_removal = settings, store, shelf, lock, on_removal
+        self._settings, self._store, self._user_presets, self._lock, self._on_removal = (
+            settings,
+            store,
+            user_presets,
+            lock,
+            on_removal,
+        )
         self._clock = Clock()
         self._cleaning, self._counting, self._closing = threading.Lock(), threading.Lock(), threading.Event()
         self._trimming = threading.Lock()
@@ -340,11 +346,11 @@ class Cleaner:
     def _clean_comparisons(self) -> int:
         """Removes comparisons of which no job is left, and the videos of those of which one is missing, or which are old."""
         paths = _paths(self._settings.comparisons_dir, "*")
-        comparisons = {one.id: one for one in self._shelf.comparisons()}
+        comparisons = {one.id: one for one in self._user_presets.comparisons()}
         there, in_library = self._store.job_ids(), self._store.job_ids(is_deleted=False)
         for comparison in comparisons.values():
             if not there.intersection(comparison.jobs):
-                self._shelf.forget_comparison(comparison.id)
+                self._user_presets.forget_comparison(comparison.id)
         whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
         return sum(_unlinked(path) for path in paths if _age(path) > EXPORT_SECONDS or not _is_export(path, whole))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
-from backend.engine.event_log import Journal
+from backend.engine.event_log import EventLog
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
@@ -70,7 +70,7 @@ class Dispatcher:
     def __init__(
         self,
         plans: Sequence[WorkerPlan],
-        journal: Journal,
+        event_log: EventLog,
         store: Store,
         lock: EngineLock,
         runs: Path,
@@ -80,7 +80,7 @@ class Dispatcher:
         load_seconds: Callable[[str], float | None],
         is_here: Callable[[str], bool],
     ):
-        self._journal, self._store, self._lock, self._runs = journal, store, lock, runs
+        self._event_log, self._store, self._lock, self._runs = event_log, store, lock, runs
         self._shape_of, self._on_finished, self._load_seconds, self._is_here = shape_of, on_finished, load_seconds, is_here
         self._waiting: list[Waiting] = []  # in the order in which they will run
         self._announced: dict[str, int] = {}  # the place that was last reported, by job id
@@ -107,19 +107,19 @@ class Dispatcher:
 
     def waiting(self) -> list[Waiting]:
         """The waiting jobs in the order in which they will run."""
-        with self._journal.changed:
+        with self._event_log.changed:
             return self._waiting.copy()
 
     def add(self, entry: Waiting) -> None:
         """Puts a stored job into the line."""
-        with self._journal.changed:
+        with self._event_log.changed:
             self._waiting.append(entry)
             self._replan()
             self._dispatch()
 
     def move(self, job_id: str, index: int) -> None:
         """Makes a waiting job number `index` (from 0) among its owner's; does nothing if it is no longer waiting."""
-        with self._journal.changed:
+        with self._event_log.changed:
             if job_id in self._ids():
                 place = moved_place(self._waiting, job_id, index)
                 self._store.put(job_id, place)
@@ -128,12 +128,12 @@ class Dispatcher:
     def foresee(self, request: GenerationRequest, shape: Shape) -> None:
         """Somebody may want this soon: while no job is there, what it needs is made ready. The last wish counts, once nobody has
         changed it for a second."""
-        with self._journal.changed:
+        with self._event_log.changed:
             self._wish = (request, shape, time.monotonic() + _WISH_SECONDS)
 
     def shortage(self, owner: str | None = None) -> Shortage | None:
         """What the disk lacks for the first job of this owner, or of all, that waits for room on it; None if none does."""
-        with self._journal.changed:
+        with self._event_log.changed:
             waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
 
@@ -143,13 +143,13 @@ class Dispatcher:
 
     def cancel(self, job_id: str) -> None:
         """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
-        with self._journal.changed:
+        with self._event_log.changed:
             if job_id in self._ids():
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
                 self._end(job_id, Cancelled(None))
                 self._replan()
             elif job_id in self._running:
-                self._journal.write(functools.partial(self._store.stop, job_id))
+                self._event_log.write(functools.partial(self._store.stop, job_id))
                 self.pool.cancel(job_id)
             elif not self._store.job(job_id).has_ended and self._store.engine_of(job_id) != self._lock.name:
                 raise StudioError(
@@ -160,34 +160,34 @@ class Dispatcher:
 
     def go_on(self, job_id: str) -> None:
         """Lets a held job go on; does nothing to others."""
-        with self._journal.changed:
+        with self._event_log.changed:
             self._release([job_id])
             self._dispatch()
 
     def close(self) -> None:
         """Ends the workers, once the journal is closed; the jobs stay stored for the next engine, with what was done of them."""
         self.pool.close()
-        with self._journal.changed:
+        with self._event_log.changed:
             for job_id in self._running:
                 verdict = self._judge(job_id, _CLOSED)
                 if isinstance(verdict, GoOn):
-                    self._journal.write(functools.partial(self._store.put_back, job_id, is_held=False))
+                    self._event_log.write(functools.partial(self._store.put_back, job_id, is_held=False))
                 else:
                     self._end(job_id, verdict)
-            self._journal.write_the_rest()
+            self._event_log.write_the_rest()
 
     def _ids(self) -> list[str]:
         return [entry.job_id for entry in self._waiting]
 
     def _change(self, job_id: str, **changes: object) -> None:
-        with self._journal.changed:
+        with self._event_log.changed:
             self._waiting = [replace(entry, **changes) if entry.job_id == job_id else entry for entry in self._waiting]
             self._replan()
 
     def _record(self, job_id: str, event: Event) -> None:
         """Stores what a worker reports; a final event makes room for the next job, and so does an interruption."""
-        with self._journal.changed:
-            if self._journal.is_closed or job_id not in self._running:
+        with self._event_log.changed:
+            if self._event_log.is_closed or job_id not in self._running:
                 return
             if isinstance(event, Interrupted):
                 self._put_back(job_id, event)
@@ -195,7 +195,7 @@ class Dispatcher:
                 if event.is_final:  # whoever sees the end sees the final request
                     self._learn(job_id, event)
                     self._close_open(job_id, event)
-                self._journal.append(job_id, event)
+                self._event_log.append(job_id, event)
                 if isinstance(event, ShotMade):
                     self._add_shot(job_id, event)
                 if not event.is_final:
@@ -207,7 +207,7 @@ class Dispatcher:
         """The shot is a video of its own from now on. One that cannot be kept so is still in the storyboard."""
         try:
             add_shot(self._store, self._runs, self._store.job(job_id), event, self._lock.name)
-            self._journal.touch()
+            self._event_log.touch()
         except (sqlite3.Error, OSError, StudioError):
             logger.exception("A shot of job %s could not be put into the library", job_id)
 
@@ -215,14 +215,14 @@ class Dispatcher:
         """Queues a job again whose work was interrupted, or ends it: somebody has stopped it, or that was in vain too often."""
         entry = self._forget(job_id)
         if interrupted.by == "disk":
-            self._journal.pause()
+            self._event_log.pause()
         elif interrupted.by != "loss":
             self._last_fault = time.monotonic()
         verdict = self._judge(job_id, interrupted)
         if not isinstance(verdict, GoOn):
             self._end(job_id, verdict)
             return
-        self._journal.write(lambda: self._store.put_back(job_id, verdict.waits))
+        self._event_log.write(lambda: self._store.put_back(job_id, verdict.waits))
         self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
         self._replan()
 
@@ -232,7 +232,7 @@ class Dispatcher:
 
     def _end(self, job_id: str, event: Failed | Cancelled) -> None:
         """Ends a job that no worker has any more, and removes what a killed one has half written."""
-        self._journal.append(job_id, event)
+        self._event_log.append(job_id, event)
         try:
             remove_half_written(self._store.job(job_id).folder)
         except (sqlite3.Error, OSError):
@@ -248,19 +248,19 @@ class Dispatcher:
             before = self._store.interruptions(job_id)
         except sqlite3.Error:
             logger.exception("The store could not be read; the job goes on")
-        self._journal.append(job_id, interrupted)
+        self._event_log.append(job_id, interrupted)
         return judge([*before, interrupted])
 
     def _look_after(self) -> None:
         """Now and then does what no event starts; ends when the engine closes."""
-        journal = self._journal
-        with journal.changed:
-            while not journal.is_closed:
-                journal.changed.wait_for(lambda: journal.is_closed, _LOOK_SECONDS)
-                if journal.is_closed:
+        event_log = self._event_log
+        with event_log.changed:
+            while not event_log.is_closed:
+                event_log.changed.wait_for(lambda: event_log.is_closed, _LOOK_SECONDS)
+                if event_log.is_closed:
                     return
                 try:
-                    journal.write_the_rest()
+                    event_log.write_the_rest()
                     if time.monotonic() - self._last_fault > QUIET_SECONDS:
                         self._release([entry.job_id for entry in self._waiting if entry.is_held])
                     if time.monotonic() >= self._next_adoption:
@@ -291,15 +291,15 @@ class Dispatcher:
 
     def _release(self, held: Collection[str]) -> None:
         for job_id in held:
-            self._journal.write(functools.partial(self._store.release, job_id))
+            self._event_log.write(functools.partial(self._store.release, job_id))
         if held:
             self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
             self._replan()
 
     def _serve_next(self) -> None:
         """A worker has become ready: perhaps one that had died, and jobs have been waiting for it."""
-        with self._journal.changed:
-            if not self._journal.is_closed:
+        with self._event_log.changed:
+            if not self._event_log.is_closed:
                 self._dispatch()
 
     def _dispatch(self) -> None:
@@ -318,7 +318,7 @@ class Dispatcher:
                 is_waiting = self._store.start(job.id)
             except sqlite3.Error:
                 logger.exception("A job could not be started; it waits")
-                self._journal.pause()
+                self._event_log.pause()
                 return
             self._waiting.remove(entry)
             if not is_waiting:
@@ -329,7 +329,7 @@ class Dispatcher:
             if not self._give(entry, job):
                 return
         if before != self._shortages:
-            self._journal.touch()
+            self._event_log.touch()
 
     def _next_to_give(self) -> Waiting | None:
         """The first job in line that has room on the disk and gains nothing by waiting for a worker which keeps its model."""
@@ -347,7 +347,7 @@ class Dispatcher:
     def _find_shortages(self) -> dict[str, Shortage]:
         """What the disk lacks, beside the running jobs, by id of a waiting job. Ends a job that the empty disk could not hold.
         While the store takes no changes, every job waits."""
-        if self._journal.is_stuck:
+        if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
         running = sum(entry.needed for entry in self._running.values())
         found: dict[str, Shortage] = {}
@@ -368,10 +368,10 @@ class Dispatcher:
                 return True
         except OSError as error:
             self._forget(job.id)
-            self._journal.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
+            self._event_log.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
             return True
         self._forget(job.id)
-        self._journal.write(lambda: self._store.put_back(job.id, False))
+        self._event_log.write(lambda: self._store.put_back(job.id, False))
         self._waiting.append(entry)
         self._replan()
         return False
@@ -386,14 +386,14 @@ class Dispatcher:
             self._expected = expected
             preset = ready[0].preset if ready else ""
             self.pool.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
-        self._journal.append_all(self._changed_places(_NEAR_PLACES))
+        self._event_log.append_all(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:
         """Reports all changed places, now and then."""
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _FAR_SECONDS
             if moved := self._changed_places(len(self._waiting)):
-                self._journal.append_all(moved)
+                self._event_log.append_all(moved)
 
     def _changed_places(self, count: int) -> list[tuple[str, Queued]]:
         """The places of new jobs, and those of the first `count` that are no longer what was reported last."""
@@ -422,11 +422,11 @@ class Dispatcher:
     def _close_open(self, job_id: str, event: Event) -> None:
         """An open video that has ended is from now on the request that makes it again."""
         if isinstance(event, Finished) and not event.result.request.is_open:
-            self._journal.write(functools.partial(self._store.close_open, job_id, event.result.request))
+            self._event_log.write(functools.partial(self._store.close_open, job_id, event.result.request))
 
     def _take_over(self) -> None:
         """Queues the jobs of dead engines again, whether they were waiting or running."""
-        with self._journal.changed:
+        with self._event_log.changed:
             self._next_adoption = time.monotonic() + _ADOPT_SECONDS
             before = len(self._waiting)
             for engine in set(self._store.engines_at_work()) - {self._lock.name}:
@@ -445,7 +445,7 @@ class Dispatcher:
             check_current_limits(job.request)
             entry = waiting_entry(job, self._shape_of(job), is_held=job.is_held)
         except StudioError as error:
-            self._journal.append(job_id, Failed(f"It is no longer accepted: {error.cause}", error.fix))
+            self._event_log.append(job_id, Failed(f"It is no longer accepted: {error.cause}", error.fix))
             return
         if job.state == "running":
             verdict = self._judge(job.id, _DIED)

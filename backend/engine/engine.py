@@ -17,7 +17,7 @@ from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
 from backend.engine.dispatcher import Dispatcher, waiting_entry
 from backend.engine.estimate import Estimate
-from backend.engine.event_log import Journal
+from backend.engine.event_log import EventLog
 from backend.engine.folder import moved_into, written
 from backend.engine.history import History
 from backend.engine.job import Job, ListedJob, new_job_id
@@ -25,7 +25,7 @@ from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
 from backend.engine.moving_projects import exporting, importing
-from backend.engine.notifications import Notices
+from backend.engine.notifications import Notifications
 from backend.engine.options import EngineOptions
 from backend.engine.projects import Project, Projects
 from backend.engine.scheduling import Room, new_place
@@ -34,7 +34,7 @@ from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished, again_from, cut_film, keep_shots
 from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
-from backend.engine.user_presets import Shelf
+from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished, Interrupted
@@ -72,20 +72,20 @@ class Engine:
         self._lock = EngineLock(_make_folder(settings.engines_dir))
         if self._lock.is_alone():  # another engine may see the same folder under another path
             self._store.follow_runs(self._runs)
-        self._notices = Notices(options.notify, self._store, Keys(settings.data_dir))
+        self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
-        self._journal = Journal(self._store, on_event=(self._notices.ended, self.history.note, self._measure))
+        self._event_log = EventLog(self._store, on_event=(self._notifications.ended, self.history.note, self._measure))
         self._memo = RequestMemo(self._store.job)
         self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
-        self.shelf = Shelf(settings.data_dir / "jobs.sqlite3")
+        self.user_presets = UserPresets(settings.data_dir / "jobs.sqlite3")
         self.projects = Projects(settings.data_dir / "jobs.sqlite3")
-        self.cleaner = Cleaner(settings, self._store, self.shelf, self._lock, options.limits, on_removal=self.touch)
+        self.cleaner = Cleaner(settings, self._store, self.user_presets, self._lock, options.limits, on_removal=self.touch)
         self.sandbox = SandboxPool()
         plan = options.plan(settings)
         self._dispatcher = Dispatcher(
             options.plans(plan),
-            self._journal,
+            self._event_log,
             self._store,
             self._lock,
             self._runs,
@@ -142,7 +142,7 @@ class Engine:
         Also ends when the engine closes. Raises: JobNotFound, at the call.
         """
         self._store.job(job_id)
-        return self._journal.follow(job_id, after)
+        return self._event_log.follow(job_id, after)
 
     def position(self, job_id: str) -> int | None:
         """How many waiting jobs are before this one (0: it is next); None once it runs or has ended."""
@@ -163,16 +163,16 @@ class Engine:
 
     def changes(self) -> int:
         """A number that grows with each change: while it stays the same, there is nothing new to show."""
-        return self._journal.count()
+        return self._event_log.count()
 
     def wait_for_change(self, after: int, seconds: float) -> int | None:
         """Waits until `changes()` is no longer `after`, at most so long, and returns it; None once the engine is closed."""
-        return self._journal.wait(after, seconds)
+        return self._event_log.wait(after, seconds)
 
     def touch(self) -> None:
         """Counts a change that was made outside the queue, so that every page looks again."""
         self._touches += 1
-        self._journal.touch()
+        self._event_log.touch()
 
     def touches(self) -> int:
         """A number that grows with each `touch`."""
@@ -287,7 +287,7 @@ class Engine:
 
     def remove_model(self, source: str) -> int:
         """Removes a checkpoint or a LoRA file from this machine; as `Models.remove`. No job can come in meanwhile."""
-        with self._journal.changed:
+        with self._event_log.changed:
             return self.models.remove(source)
 
     def keep_model(self, worker: str, model: str, how: Keeping) -> None:
@@ -305,23 +305,23 @@ class Engine:
 
     def close(self) -> None:
         """Stops the workers and the queue; waiting and running jobs stay stored, for the next engine. May be called twice."""
-        with self._journal.changed:
-            if self._journal.is_closed:
+        with self._event_log.changed:
+            if self._event_log.is_closed:
                 return
-            self._journal.close()
+            self._event_log.close()
         self.cleaner.close()
         self.models.close()
         self.sandbox.close()
         if self._cluster is not None:
             self._cluster.close()
         self._dispatcher.close()
-        self._notices.close()
+        self._notifications.close()
         self.history.close()
         if self._cluster is not None:
             self._cluster.disconnect()
-        with self._journal.changed:
+        with self._event_log.changed:
             self._store.close()
-            self.shelf.close()
+            self.user_presets.close()
             self.projects.close()
             self._lock.release()
 
@@ -378,7 +378,7 @@ class Engine:
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
             new = yield from written(request, Path(name))
-            with self._journal.changed:
+            with self._event_log.changed:
                 if job.id not in self.line():
                     raise JobHasBegun(
                         "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
@@ -389,16 +389,16 @@ class Engine:
                 return self._store.job(job.id)
 
     def _add_film(self, job_id: str, owner: str, film: Finished) -> Job:
-        with self._journal.changed:
+        with self._event_log.changed:
             self._check_open()
             add_finished(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
-            self._notices.ended(job_id, film)
-            self._journal.touch()
+            self._notifications.ended(job_id, film)
+            self._event_log.touch()
             return self._store.job(job_id)
 
     def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
         now, shape = time.time(), self.shape(request)
-        with self._journal.changed:
+        with self._event_log.changed:
             self._check_open()
             self.check_room(owner, room)  # again: others may have come while the inputs were written
             place = new_place(self._dispatcher.waiting(), owner, shape, now)
@@ -468,7 +468,7 @@ class Engine:
             self._store.measure(job_id)
 
     def _check_open(self) -> None:
-        if self._journal.is_closed:
+        if self._event_log.is_closed:
             raise StudioError("the studio is shutting down and", "takes no more requests", "start it again")
 
     def _sources_in_use(self) -> set[str]:

@@ -18,7 +18,7 @@ _TRY_SECONDS = 5.0  # after a change that the store could not take, before the n
 logger = logging.getLogger(__name__)
 
 
-class Journal:
+class EventLog:
     """The events of one engine's jobs. `changed` is the engine's one lock: whoever changes its queue holds it."""
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):

@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
     return bool(Apprise().add(text))
 
 
-class Notices:
+class Notifications:
     """Tells of the ends of jobs. `addresses` are the operator's."""
 
     def __init__(self, addresses: Sequence[str], store: Store, keys: Keys) -> None:

@@ -33,7 +33,7 @@ class Comparison:
     columns: int = 0
 
 
-class Shelf(Database):
+class UserPresets(Database):
     """Safe from several threads. Each method is one transaction."""
 
     def _prepare(self) -> None:

@@ -74,7 +74,7 @@ class CompareHandlers(Panel):
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The comparison on view as it is now."""
         shown = values[self.panel.shown]
-        found = self.context.engine.shelf.comparison(shown) if shown else None
+        found = self.context.engine.user_presets.comparison(shown) if shown else None
         return {self.panel.view: compare_html(self._side(found, caller), caller.texts)} if found else {}
 
     @opens_files
@@ -87,7 +87,7 @@ class CompareHandlers(Panel):
             jobs = yield from self.context.submitting_all(wanted, caller)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(caller.texts)}
-        comparison = self.context.engine.shelf.compare(caller.owner, jobs, columns)
+        comparison = self.context.engine.user_presets.compare(caller.owner, jobs, columns)
         lost = left_out(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
         return self._shown(comparison, caller, lost) | {panel.chosen: []}
 
@@ -117,7 +117,7 @@ class CompareHandlers(Panel):
 
     def _linked(self, comparison_id: str, caller: Caller) -> Updates:
         """The comparison of a link for visitors who may see its videos, else its settings; nothing if there is none."""
-        found = self.context.engine.shelf.comparison(comparison_id)
+        found = self.context.engine.user_presets.comparison(comparison_id)
         if found is None:
             return {}
         return self._shown(found, caller) if caller.may_see(found.owner) else self._settings_of(found, caller)
@@ -180,7 +180,7 @@ class CompareHandlers(Panel):
                 self.panel.shown: "",
                 self.message: Message(text=words).html(caller.texts),
             }
-        comparison = self.context.engine.shelf.compare(caller.owner, tuple(chosen))
+        comparison = self.context.engine.user_presets.compare(caller.owner, tuple(chosen))
         return self._shown(comparison, caller) | {self.panel.chosen: chosen}
 
     def _with_original(self, job_id: str, caller: Caller) -> Updates:
@@ -188,7 +188,7 @@ class CompareHandlers(Panel):
         job = self.context.job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
-        return self._shown(self.context.engine.shelf.compare(caller.owner, (job.id,)), caller)
+        return self._shown(self.context.engine.user_presets.compare(caller.owner, (job.id,)), caller)
 
     def _shown(self, comparison: Comparison, caller: Caller, said: str = "") -> Updates:
         return {
@@ -205,7 +205,7 @@ class CompareHandlers(Panel):
         return Side(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
 
     def _link(self, shown: str, caller: Caller) -> str:
-        found = self.context.engine.shelf.comparison(shown)
+        found = self.context.engine.user_presets.comparison(shown)
         if found is None or not caller.may_see(found.owner):
             return Message().html(caller.texts)
         return Message(text=caller.texts.compare_linked, copy=f"?compare={found.id}").html(caller.texts)

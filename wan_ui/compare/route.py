@@ -43,7 +43,7 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
 def _found(engine: Engine, request: Request, access: Access) -> Comparison | None:
     """The comparison, if there is one that the caller may see."""
-    found = engine.shelf.comparison(request.path_params["comparison_id"])
+    found = engine.user_presets.comparison(request.path_params["comparison_id"])
     return found if found is not None and access.may_see(request.cookies, found.owner) else None
 
 

@@ -90,20 +90,20 @@ class OwnPresetHandlers:
 
     def html(self, caller: Caller) -> str:
         """The menu as it is now."""
-        return own_presets_html(self.context.engine.shelf.presets(caller.owner), caller.texts)
+        return own_presets_html(self.context.engine.user_presets.presets(caller.owner), caller.texts)
 
     def _do(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
-        shelf = self.context.engine.shelf
+        user_presets = self.context.engine.user_presets
         match act.what:
             case "save":
-                shelf.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
+                user_presets.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
                 return self._said(texts.own_saved.format(name=act.job), texts)
             case "rename":
-                shelf.rename_preset(owner, act.value, act.job)
+                user_presets.rename_preset(owner, act.value, act.job)
             case "delete":
-                shelf.delete_preset(owner, act.value)
+                user_presets.delete_preset(owner, act.value)
             case "load":
-                return self._load(shelf.presets(owner).get(act.value), texts)
+                return self._load(user_presets.presets(owner).get(act.value), texts)
             case "import":
                 return self._import(act.value, owner, texts)
             case "link":
@@ -132,7 +132,7 @@ class OwnPresetHandlers:
             presets = {name: settings_of_form(checked_settings(settings)) for name, settings in given.items()}
         except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
             raise RequestError(texts.own_bad_file.format(reason=str(error)[:200])) from None
-        self.context.engine.shelf.save_presets(owner, presets)
+        self.context.engine.user_presets.save_presets(owner, presets)
         return self._said(texts.own_imported.format(count=len(presets)), texts)
 
     def _said(self, text: str, texts: Texts) -> Updates:

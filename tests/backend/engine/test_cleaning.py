@@ -297,7 +297,7 @@ def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
     one, two, three = (a_video(engine) for _ in range(3))
     exports = engine.settings.comparisons_dir
     exports.mkdir()
-    found = [engine.shelf.compare("ann", jobs) for jobs in ((one, two), (two, three), (one, three), (three,))]
+    found = [engine.user_presets.compare("ann", jobs) for jobs in ((one, two), (two, three), (one, three), (three,))]
     for comparison in found:
         (exports / f"{comparison.id}.mp4").write_bytes(bytes(50))
         (exports / f"{comparison.id}.2.mp4").write_bytes(bytes(50))
@@ -311,10 +311,10 @@ def test_saved_comparisons_go_with_their_videos_and_after_a_month(engine, age):
     assert engine.cleaner.clean() == {"comparisons": 500}
     assert names(exports) == {f"{found[3].id}.mp4", f"{found[3].id}.2.mp4", ".new.mp4.ab12.part"}
     engine.library.delete(three)
-    assert engine.cleaner.clean() == {"comparisons": 100} and engine.shelf.comparison(found[3].id)
+    assert engine.cleaner.clean() == {"comparisons": 100} and engine.user_presets.comparison(found[3].id)
     engine._store.forget(three)
     engine.cleaner.clean()
-    assert [engine.shelf.comparison(one.id) is not None for one in found] == [True, False, True, False]
+    assert [engine.user_presets.comparison(one.id) is not None for one in found] == [True, False, True, False]
 
 
 def test_a_long_log_keeps_its_end_while_its_writer_goes_on(engine, monkeypatch):

@@ -73,14 +73,14 @@ def test_nothing_is_said_to_a_video_of_one_piece(engine, close_gate):
 
 
 def test_whoever_sees_the_end_sees_the_final_request(engine, monkeypatch):
-    append, open_at_end = engine._journal.append, []
+    append, open_at_end = engine._event_log.append, []
 
     def appending(job_id, event):
         if isinstance(event, Finished):
             open_at_end.append(engine.job(job_id).request.is_open)
         append(job_id, event)
 
-    monkeypatch.setattr(engine._journal, "append", appending)
+    monkeypatch.setattr(engine._event_log, "append", appending)
     job = engine.submit(open_request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     engine.cancel(job.id)

@@ -70,7 +70,7 @@ def held(make_engine, close_gate, tmp_path):
     job = first.submit(request())
     wait_for(lambda: first.job(job.id).state == "running")
     first._store.append(job.id, stop(by="server", place="step 1 of 3"))
-    first._journal.close()  # it dies: nothing is put back
+    first._event_log.close()  # it dies: nothing is put back
     first._dispatcher.pool.close()
     first._lock.release()
     gate.open()

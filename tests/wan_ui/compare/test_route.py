@@ -41,7 +41,7 @@ def engine(tmp_path) -> Iterator[FakeEngine]:
     told = [(17, 0, False), (9, 1, True), (9, 2, True)]
     jobs = [a_video(tmp_path / "runs" / f"job-{number}", *facts) for number, facts in enumerate(told, 1)]
     engine, found = FakeEngine(jobs), Comparison(id="abc", owner=OWNER, jobs=("job-1", "job-2", "job-3"))
-    engine.shelf = SimpleNamespace(comparison={"abc": found}.get)
+    engine.user_presets = SimpleNamespace(comparison={"abc": found}.get)
     engine.library = SimpleNamespace(with_sound=lambda job_ids: frozenset(job_ids) & {"job-2", "job-3"})
     engine.settings = SimpleNamespace(comparisons_dir=tmp_path / "comparisons")
     engine.sandbox = SandboxPool()
