@@ -19,7 +19,7 @@ from backend.pipeline.warm_up import warm_up
 from backend.runtime import kernel_crash_guard, program
 from backend.runtime.devices import device_facts
 from backend.runtime.kernel_crash_guard import FIRST_RUNS
-from backend.runtime.kernel_fallbacks import REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.settings import from_environment
 from tests import fake_pipeline
 
@@ -28,7 +28,7 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 
 program.PLATFORMS = ("cpu",)
 kernel_crash_guard.HANGS_SECONDS = 3.0
-refusals, excuse = REFUSALS.sentences, FIRST_RUNS.excuse
+refusals, excuse = KERNEL_FALLBACKS.sentences, FIRST_RUNS.excuse
 recall = functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir)
 
 
@@ -50,7 +50,7 @@ _plain = StreamedAutoencoder.decode_first
 
 
 def _decode_first(self, weights, latents, before=None):
-    return _plain(self, weights, latents if "convolution" in REFUSALS else causal_conv(latents), before)
+    return _plain(self, weights, latents if "convolution" in KERNEL_FALLBACKS else causal_conv(latents), before)
 
 
 StreamedAutoencoder.decode_first = _decode_first

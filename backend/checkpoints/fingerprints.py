@@ -17,7 +17,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")  # the names of the Hub's files in its cac
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stamp:
+class Fingerprint:
     """A file as it was: where it lies (links followed), its size in bytes, when it was changed (nanoseconds), and a digest of its
     beginning: of the whole header if it is a safetensors file."""
 
@@ -27,7 +27,7 @@ class Stamp:
     beginning: str
 
 
-def stamp_of(path: Path) -> Stamp:
+def fingerprint_file(path: Path) -> Fingerprint:
     """The file as it is now. Raises: OSError."""
     real = path.resolve(strict=True)
     found = real.stat()
@@ -36,29 +36,29 @@ def stamp_of(path: Path) -> Stamp:
         if path.suffix == ".safetensors":
             length = min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)
         beginning = hashlib.sha256(file.read(length)).hexdigest()
-    return Stamp(path=real, size=found.st_size, changed=found.st_mtime_ns, beginning=beginning)
+    return Fingerprint(path=real, size=found.st_size, changed=found.st_mtime_ns, beginning=beginning)
 
 
-def stamps_of(paths: Iterable[Path]) -> tuple[Stamp, ...]:
+def fingerprint_files(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
     """Those of several files, in this order. Raises: OSError."""
-    return tuple(map(stamp_of, paths))
+    return tuple(map(fingerprint_file, paths))
 
 
-def is_unchanged(stamps: Sequence[Stamp]) -> bool:
+def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
     """Whether all these files are as they were."""
     try:
-        return all(stamp_of(stamp.path) == stamp for stamp in stamps)
+        return all(fingerprint_file(fingerprint.path) == fingerprint for fingerprint in fingerprints)
     except OSError:
         return False
 
 
-def hold_the_same(one: Sequence[Stamp], other: Sequence[Stamp]) -> bool:
+def hold_the_same(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
     """Whether these files, as they were, hold the same bytes one by one. Files that are not known to be the same are read and
     compared, if their sizes and beginnings allow it."""
     return len(one) == len(other) and all(map(_is_same, one, other))
 
 
-def _is_same(one: Stamp, other: Stamp) -> bool:
+def _is_same(one: Fingerprint, other: Fingerprint) -> bool:
     if one == other:
         return True
     if one.path == other.path or (one.size, one.beginning) != (other.size, other.beginning):

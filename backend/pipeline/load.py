@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.fingerprints import stamps_of
+from backend.checkpoints.fingerprints import fingerprint_files
 from backend.checkpoints.speed import Speed
 from backend.errors import ModelError, Stopped
 from backend.models import of_preset
@@ -65,7 +65,7 @@ def load(
     use_compilation_cache()
     model_cache = model_cache or ModelCache()
     files = files or open_model(preset, model, on_event)
-    stamps = stamps_of(files.paths)  # before anything is read: what changes meanwhile is seen later
+    fingerprints = fingerprint_files(files.paths)  # before anything is read: what changes meanwhile is seen later
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
         kind=_with_boundary(files, preset),
@@ -84,7 +84,7 @@ def load(
     loaded = LoadedModel(
         source=files.source, family=files.family, model=instance, networks=networks, versions=versions, model_cache=model_cache
     )
-    model_cache.keep((files.source, preset.dtype), loaded, stamps, is_used=is_used)
+    model_cache.keep((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
     return loaded
 
 

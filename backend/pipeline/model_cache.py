@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import jax
 
-from backend.checkpoints.fingerprints import Stamp, is_unchanged
+from backend.checkpoints.fingerprints import Fingerprint, is_unchanged
 from backend.chips import memory_bytes
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
@@ -66,7 +66,7 @@ class _CachedModel:
 
     key: Key
     loaded: LoadedModel
-    stamps: tuple[Stamp, ...]
+    fingerprints: tuple[Fingerprint, ...]
     on_host: bool = False
     is_pinned: bool = False
     needed: int = 0
@@ -97,7 +97,7 @@ class ModelCache:
             resident = self._models.get(key)
             if resident is None:
                 return None
-            if not is_unchanged(resident.stamps):
+            if not is_unchanged(resident.fingerprints):
                 logger.info("The files of %s have changed; it is loaded anew", Path(key[0]).name)
                 self.drop(key)
                 return None
@@ -116,7 +116,7 @@ class ModelCache:
         """A kept network of this content, whose files have not changed."""
         with self._lock:
             found = (network for network in self._networks() if network.content.is_that_of(content))
-            return next((network for network in found if is_unchanged(network.content.stamps)), None)
+            return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
     def make_room(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
         """Prepares for a model whose other networks take so much, of all devices together and of each."""
@@ -137,10 +137,10 @@ class ModelCache:
             self._fit(used, 0, bytes_per_device, coming=num_bytes)
             return True
 
-    def keep(self, key: Key, loaded: LoadedModel, stamps: Sequence[Stamp], *, is_used: bool = True) -> None:
+    def keep(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
         """The model has been loaded from these files, as they were before; it is the one in use, if it `is_used`."""
         with self._lock:
-            self._models[key] = _CachedModel(key=key, loaded=loaded, stamps=tuple(stamps))
+            self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:
                 self._current = key
             self._fit()

@@ -15,7 +15,7 @@ from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
-from backend.runtime.kernel_fallbacks import REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 
@@ -90,7 +90,7 @@ class Run:
     @property
     def all_notes(self) -> tuple[str, ...]:
         """The notes, and what the runtime refused, so that the video was made without it."""
-        return (*self.notes, *REFUSALS.sentences())
+        return (*self.notes, *KERNEL_FALLBACKS.sentences())
 
     def result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False

@@ -31,7 +31,7 @@ from backend.pipeline.load import use_compilation_cache
 from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
 from backend.runtime.hosts import HERE
-from backend.runtime.kernel_fallbacks import REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.clip import Part
 from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.request import GenerationRequest
@@ -180,7 +180,7 @@ def _result(
     own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}
     result = made or VideoResult(
         path="", fps=request.fps, num_frames=0, width=0, height=0, seconds={}, request=request, versions={},
-        notes=REFUSALS.sentences(),
+        notes=KERNEL_FALLBACKS.sentences(),
     )  # fmt: skip
     return dataclasses.replace(
         result,

@@ -21,7 +21,7 @@ from typing import IO
 import jax
 
 from backend.errors import KernelRefused, one_line
-from backend.runtime.kernel_fallbacks import REFUSALS, Refusals
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after that the kernels are tried again: it may have been something else
 HANGS_SECONDS = 600.0  # a program has run by then; on several hosts the others may still be compiling it
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 class FirstRuns:
     """One process's. Without a folder (see `recall`) nothing outlives it."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: KernelFallbacks) -> None:
         self._refusals = refusals
         self._folder: Path | None = None
         self._lock = threading.Lock()
@@ -142,5 +142,5 @@ def _versions() -> dict[str, str]:
     return found
 
 
-FIRST_RUNS = FirstRuns(REFUSALS)
+FIRST_RUNS = FirstRuns(KERNEL_FALLBACKS)
 """This process's."""

@@ -40,7 +40,7 @@ def uses_in(text: str) -> frozenset[str]:
     return frozenset(use for name, use in KERNELS.items() if name in text)
 
 
-class Refusals:
+class KernelFallbacks:
     """One process's: which options and uses of kernels are done without, and why, in sentences for people."""
 
     def __init__(self) -> None:
@@ -96,5 +96,5 @@ class Refusals:
                 self._sentences.setdefault(name, sentence)
 
 
-REFUSALS = Refusals()
+KERNEL_FALLBACKS = KernelFallbacks()
 """Those of this process."""

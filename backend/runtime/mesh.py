@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from backend.errors import RequestError
-from backend.runtime.kernel_fallbacks import REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.worker import AXES
 
 LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
@@ -160,7 +160,7 @@ class Layout:
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, if no head's norm needs
         another chip's channels, and none was refused."""
-        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in REFUSALS
+        return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
     def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """Attention that is written for one chip, on every chip's part of the arguments: inside `shard_map` if there are several,

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from backend.errors import KernelRefused
 from backend.runtime.hosts import put
 from backend.runtime.kernel_crash_guard import FIRST_RUNS
-from backend.runtime.kernel_fallbacks import PLATFORMS, REFUSALS, uses_in
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, PLATFORMS, uses_in
 from backend.runtime.mesh import Layout, placed
 
 
@@ -36,7 +36,7 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
     try:
         return Compilation(compile_with(lowered, program.layout.compiler_options))
     except jax.errors.JaxRuntimeError as error:
-        kernel = REFUSALS.kernel_of(error)
+        kernel = KERNEL_FALLBACKS.kernel_of(error)
         if kernel is None:
             raise
         raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
@@ -45,12 +45,12 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
 def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
     """The program, compiled with these options but for those that this version of the compiler refuses: it is as right without
     them, and slower at most."""
-    left = {name: value for name, value in options.items() if name not in REFUSALS}
+    left = {name: value for name, value in options.items() if name not in KERNEL_FALLBACKS}
     while True:
         try:
             return lowered.compile(compiler_options=left)
         except jax.errors.JaxRuntimeError as error:
-            refused = REFUSALS.option_of(error, left)
+            refused = KERNEL_FALLBACKS.option_of(error, left)
             if refused is None:
                 raise
             del left[refused]

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from backend.checkpoints.fingerprints import Stamp, hold_the_same, stamps_of
+from backend.checkpoints.fingerprints import Fingerprint, fingerprint_files, hold_the_same
 from backend.weights.expert import Expert
 from backend.weights.host_offload import HOST
 from backend.weights.place import is_host
@@ -26,7 +26,7 @@ class Content:
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
     described: Any
     arranged: Any
-    stamps: tuple[Stamp, ...]
+    fingerprints: tuple[Fingerprint, ...]
 
     @classmethod
     def of(cls, part: Part, described: Any, arranged: Any) -> Content:
@@ -35,13 +35,13 @@ class Content:
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
             described=_layout_of(described),
             arranged=_layout_of(arranged),
-            stamps=stamps_of(part.files),
+            fingerprints=fingerprint_files(part.files),
         )
 
     def is_that_of(self, other: Content) -> bool:
         """Whether the other one's weights are the same, byte by byte, in the same places."""
         mine, others = ((one.tensors, one.described, one.arranged) for one in (self, other))
-        return mine == others and hold_the_same(self.stamps, other.stamps)
+        return mine == others and hold_the_same(self.fingerprints, other.fingerprints)
 
 
 def _layout_of(described: Any) -> tuple:

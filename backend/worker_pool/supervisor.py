@@ -18,7 +18,7 @@ from backend.workers.exit_reasons import LOST, describe_code, explain_death, out
 from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
 from backend.workers.process import Standby, WorkerPlan
 from backend.workers.unused_accelerator import unused_by_log
-from backend.workers.watchdog import Patience
+from backend.workers.watchdog import Watchdog
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
 KEPT_LOGS = 10
@@ -62,7 +62,7 @@ class Supervisor:
         self._is_closed = False
         self._end_reason = ""  # why this worker was ended, or the reason that it gave itself
         self._memory_kills = 0  # by the system, when the worker was started
-        self._patience = Patience(alive=0.0, progress=0.0)
+        self._watchdog = Watchdog(alive=0.0, progress=0.0)
         self._closing = threading.Event()
         self._log: Path | None = None
         self._status = WorkerStatus(state="starting", detail="The worker has not been started")
@@ -90,7 +90,7 @@ class Supervisor:
         """Asks the worker to stop this job; its final event follows. A worker that does not stop in time is ended."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
-                self._patience.take_stop(time.monotonic())
+                self._watchdog.take_stop(time.monotonic())
                 self._transport.send(Cancel(job_id=job_id))
 
     def say(self, job_id: str, cue: Cue) -> None:
@@ -146,7 +146,7 @@ class Supervisor:
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", out_of_memory_kills()
-        self._patience, self._ready_at = Patience(alive=time.monotonic(), progress=time.monotonic()), None
+        self._watchdog, self._ready_at = Watchdog(alive=time.monotonic(), progress=time.monotonic()), None
         transport = self._transport = self._taken_over(plan) or self._begun(plan)
         threading.Thread(target=self._watch, args=(transport,), name="watch", daemon=True).start()
         return transport
@@ -184,8 +184,8 @@ class Supervisor:
                 if self._transport is not transport:
                     return
                 if now - looked > _LATE_SECONDS:
-                    self._patience.excuse(now)
-                complaint = self._patience.complaint(now)
+                    self._watchdog.excuse(now)
+                complaint = self._watchdog.complaint(now)
                 self._end_reason = self._end_reason or complaint
                 self._stand_by(now)
             looked = now
@@ -198,16 +198,16 @@ class Supervisor:
         now = time.monotonic()
         match message:
             case Alive():
-                self._patience.hear(now)
+                self._watchdog.hear(now)
             case Status(status=status):
-                self._patience.take_state(status.state, now)
+                self._watchdog.take_state(status.state, now)
                 self._take_status(status)
             case Facts(facts=facts):
                 self._take_facts(facts)
             case Dying(reason=reason):
                 self._end_reason = reason
             case JobEvent(job_id=job_id, event=event):
-                self._patience.take_event(event, now)
+                self._watchdog.take_event(event, now)
                 self._pass_on(job_id, event)
 
     def _take_facts(self, facts: WorkerFacts) -> None:

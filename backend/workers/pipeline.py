@@ -128,7 +128,7 @@ def import_pipeline(
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
     from backend.runtime.kernel_crash_guard import FIRST_RUNS
-    from backend.runtime.kernel_fallbacks import REFUSALS
+    from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 
     if profile is not None:
         first, last = map(int, profile[1].split("-"))
@@ -142,7 +142,7 @@ def import_pipeline(
         generate=make,
         live=live,
         device_facts=device_facts,
-        refusals=REFUSALS.sentences,
+        refusals=KERNEL_FALLBACKS.sentences,
         recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
         excuse=FIRST_RUNS.excuse,
         find_unused=find_unused,

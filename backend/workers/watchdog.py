@@ -16,7 +16,7 @@ STOP_SECONDS = 30.0  # without progress before the first step of a stopped video
 
 
 @dataclass(kw_only=True)
-class Patience:
+class Watchdog:
     """The limits of one worker, in seconds, as its reports come in. Times are monotonic seconds."""
 
     limits: ClassVar[dict[str, float]] = {

@@ -15,7 +15,7 @@ import torch
 
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.strips import Strips
-from backend.runtime.kernel_fallbacks import REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.schemas.geometry import Geometry
@@ -153,7 +153,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
-        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in REFUSALS
+        is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in KERNEL_FALLBACKS
         return is_fit and self._can_use_strips()
 
     def _can_use_strips(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.checkpoints import fingerprints
-from backend.checkpoints.fingerprints import hold_the_same, is_unchanged, stamps_of
+from backend.checkpoints.fingerprints import fingerprint_files, hold_the_same, is_unchanged
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def weights(tmp_path):
 
 
 def test_a_file_that_is_left_alone_is_unchanged(weights):
-    found = stamps_of([weights])
+    found = fingerprint_files([weights])
     assert is_unchanged(found)
     os.chmod(weights, 0o600)
     assert is_unchanged(found)
 
 
 def test_other_bytes_another_size_another_header_and_no_file_are_changes(weights):
-    found, status = stamps_of([weights]), weights.stat()
+    found, status = fingerprint_files([weights]), weights.stat()
     save_file({"w": torch.arange(1000.0) + 1}, weights)  # the same size and header, written later
     assert not is_unchanged(found)
     save_file({"v": torch.arange(1000.0)}, weights)
@@ -43,10 +43,10 @@ def test_copies_and_links_hold_the_same_and_files_of_other_values_do_not(weights
     changed = torch.arange(1000.0)
     changed[700] += 1
     save_file({"w": changed}, other)
-    mine = stamps_of([weights])
-    assert hold_the_same(mine, stamps_of([copy])) and hold_the_same(mine, stamps_of([link]))
-    assert not hold_the_same(mine, stamps_of([other]))
-    assert not hold_the_same(mine, stamps_of([weights, copy]))
+    mine = fingerprint_files([weights])
+    assert hold_the_same(mine, fingerprint_files([copy])) and hold_the_same(mine, fingerprint_files([link]))
+    assert not hold_the_same(mine, fingerprint_files([other]))
+    assert not hold_the_same(mine, fingerprint_files([weights, copy]))
 
 
 def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatch):
@@ -56,13 +56,13 @@ def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatc
         place.parent.mkdir()
         shutil.copyfile(weights, place)
     monkeypatch.setattr(fingerprints.filecmp, "cmp", lambda *_, **__: pytest.fail("a file was read"))
-    one, two, three = (stamps_of([place]) for place in places)
+    one, two, three = (fingerprint_files([place]) for place in places)
     assert hold_the_same(one, two) and not hold_the_same(one, three)
 
 
 def test_a_copy_that_changed_since_is_not_the_same(weights, tmp_path):
     copy = tmp_path / "copy.safetensors"
     shutil.copyfile(weights, copy)
-    mine, others = stamps_of([weights]), stamps_of([copy])
+    mine, others = fingerprint_files([weights]), fingerprint_files([copy])
     os.utime(weights, (0, 0))
     assert not hold_the_same(mine, others)

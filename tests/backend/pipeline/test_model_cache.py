@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from backend.checkpoints.fingerprints import stamps_of
+from backend.checkpoints.fingerprints import fingerprint_files
 from backend.pipeline import model_cache as module
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
@@ -50,7 +50,7 @@ def network(path: Path) -> CachedNetwork:
     if not path.exists():
         path.write_text(path.name)
     weights = {"w": jax.device_put(jnp.zeros(SIZE, jnp.uint8), on_one_device())}
-    return CachedNetwork(Content(tensors=(), described=None, arranged=None, stamps=stamps_of([path])), weights)
+    return CachedNetwork(Content(tensors=(), described=None, arranged=None, fingerprints=fingerprint_files([path])), weights)
 
 
 class Shelf:
@@ -66,7 +66,7 @@ class Shelf:
         self.model_cache.make_room(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
         loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, model_cache=self.model_cache)
-        self.model_cache.keep((name, "bfloat16"), loaded, stamps_of(paths.values()))
+        self.model_cache.keep((name, "bfloat16"), loaded, fingerprint_files(paths.values()))
         return loaded
 
     def use(self, name: str) -> LoadedModel:
@@ -178,7 +178,7 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
     assert not shelf.model_cache.make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
     assert shelf.model_cache.make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
     coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
-    shelf.model_cache.keep(("d", "bfloat16"), coming, stamps_of([tmp_path / "d"]), is_used=False)
+    shelf.model_cache.keep(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
     assert shelf.model_cache.drop_idle("d")  # it is not the one in use
 

@@ -15,7 +15,7 @@ import kernels.qkv
 from backend.errors import KernelRefused
 from backend.models.common.flat_attention import attend_flat
 from backend.runtime.devices import described_devices
-from backend.runtime.kernel_fallbacks import KERNELS, REFUSALS
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KERNELS
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 from backend.runtime.ulysses import self_attention
@@ -63,7 +63,7 @@ def main() -> None:
         except KernelRefused as error:
             assert not refused, "refused twice"
             refused = str(error)
-    print(json.dumps({"refused": refused, "sentences": REFUSALS.sentences(), "kernels": uses_in(first)}))
+    print(json.dumps({"refused": refused, "sentences": KERNEL_FALLBACKS.sentences(), "kernels": uses_in(first)}))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from backend.errors import KernelRefused
-from backend.runtime import kernel_fallbacks as refusals_module
+from backend.runtime import kernel_fallbacks as fallbacks_module
 from backend.runtime.kernel_crash_guard import KEPT_SECONDS, FirstRuns
-from backend.runtime.kernel_fallbacks import Refusals
+from backend.runtime.kernel_fallbacks import KernelFallbacks
 from backend.schemas.events import Finished, Interrupted
 from tests.backend.conftest import all_events, request
 
@@ -20,12 +20,12 @@ SERVE = "so XLA's slower operations serve instead"
 @pytest.fixture(autouse=True)
 def the_kernels_stay(monkeypatch):
     """In this process, where other tests need them."""
-    monkeypatch.setattr(refusals_module, "withdraw", lambda name: None)
+    monkeypatch.setattr(fallbacks_module, "withdraw", lambda name: None)
 
 
-def made(folder, agree=lambda own: [own]) -> tuple[FirstRuns, Refusals]:
+def made(folder, agree=lambda own: [own]) -> tuple[FirstRuns, KernelFallbacks]:
     """As a new process makes them."""
-    refusals = Refusals()
+    refusals = KernelFallbacks()
     runs = FirstRuns(refusals)
     runs.recall(folder, agree)
     return runs, refusals

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from backend.runtime import program as programs
-from backend.runtime.kernel_fallbacks import Refusals
+from backend.runtime.kernel_fallbacks import KernelFallbacks
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 from backend.settings import PROJECT_FOLDER, tpu_compiler_environment
@@ -22,10 +22,10 @@ def one_device() -> Layout:
 
 
 @pytest.fixture
-def refusals(monkeypatch) -> Refusals:
+def refusals(monkeypatch) -> KernelFallbacks:
     """What this test's compiler refuses."""
-    own = Refusals()
-    monkeypatch.setattr(programs, "REFUSALS", own)
+    own = KernelFallbacks()
+    monkeypatch.setattr(programs, "KERNEL_FALLBACKS", own)
     return own
 
 

@@ -16,7 +16,7 @@ def on_one_device() -> NamedSharding:
 
 
 def no_content() -> Content:
-    return Content(tensors=(), described=None, arranged=None, stamps=())
+    return Content(tensors=(), described=None, arranged=None, fingerprints=())
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_a_worker_that_hangs_is_asked_for_its_stacks_and_its_job_goes_on(
     engine, gate = make_engine(), close_gate("a held square", "step 3")
     wait_for(lambda: engine.worker_status().state == "ready")
     monkeypatch.setattr(watchdog, "SILENCE_SECONDS", silence)
-    monkeypatch.setattr(watchdog.Patience, "least", least)
+    monkeypatch.setattr(watchdog.Watchdog, "least", least)
     job = engine.submit(request("a held square", steps=4))
     gate.wait()
     if is_frozen:

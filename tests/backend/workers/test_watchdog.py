@@ -3,12 +3,12 @@
 import pytest
 
 from backend.schemas.events import Compiling, Decoding, Encoding, Loading, Step, Upscaling
-from backend.workers.watchdog import SILENCE_SECONDS, STOP_SECONDS, Patience
+from backend.workers.watchdog import SILENCE_SECONDS, STOP_SECONDS, Watchdog
 
 
-def patience(state="busy", *events, every=1.0) -> tuple[Patience, float]:
+def patience(state="busy", *events, every=1.0) -> tuple[Watchdog, float]:
     """One that has heard these, and the time of the last."""
-    one, now = Patience(alive=0.0, progress=0.0), 0.0
+    one, now = Watchdog(alive=0.0, progress=0.0), 0.0
     one.take_state(state, now)
     for event in events:
         now += every
@@ -16,7 +16,7 @@ def patience(state="busy", *events, every=1.0) -> tuple[Patience, float]:
     return one, now
 
 
-def complaint_after(seconds: float, one: Patience, now: float) -> str:
+def complaint_after(seconds: float, one: Watchdog, now: float) -> str:
     one.hear(now + seconds)  # the process is alive, only its work stands still
     return one.complaint(now + seconds)
 
