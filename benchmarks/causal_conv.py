@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from backend.tpu_analysis.kernels_cost import CONVOLUTION_CYCLES, ELEMENT_CYCLES
 from benchmarks.static_schedule import ScheduleReader
 from kernels import causal_conv as module
-from kernels.causal_conv_cut import Cut, padded_channels, padded_rows
+from kernels.causal_conv_cut import TilePlan, padded_channels, padded_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
 
     schedule = reader.read("v6e", convolve, [frames, frames, weight, vector, edge, residual, vector])
     parts = (*weight.shape[:2], weight.shape[2] // 3 * (4 if shape.doubles else 3))
-    cut = Cut.of(
+    cut = TilePlan.of(
         frames.shape,
         parts,
         num_rows=shape.rows,

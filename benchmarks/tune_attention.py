@@ -79,7 +79,7 @@ def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, for
         window=None,
         layout="heads",
         has_bias=False,
-        is_online=form == "online",
+        uses_online_softmax=form == "online",
         sizes=sizes,
     )
     attend = functools.partial(attend_heads, problem, vmem_limit_bytes=VMEM_LIMIT_BYTES[chip], interpret=False)

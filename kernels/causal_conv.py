@@ -25,7 +25,7 @@ from kernels.causal_conv_cut import (
     MATRIX_UNIT,
     TAPS,
     VMEM_LIMIT_BYTES,
-    Cut,
+    TilePlan,
     channel_blocks,
     padded_channels,
 )
@@ -114,7 +114,7 @@ def causal_conv(
         normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
         return total if epilogue.keeps_sum else None, normal
     weight = _for_doubled_rows(weight) if doubles else weight
-    cut = Cut.of(
+    cut = TilePlan.of(
         frames.shape,
         weight.shape,
         num_rows=num_rows,
@@ -173,7 +173,7 @@ def _flags(epilogue: Epilogue) -> _Flags:
 
 
 def _inputs(
-    cut: Cut,
+    cut: TilePlan,
     frames: jax.Array,
     before: jax.Array | None,
     weight: jax.Array,
@@ -215,7 +215,7 @@ def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Ar
     return pl.BlockSpec((count, size, *array.shape[2:]), lambda part, step: (last, place(step), 0, 0))
 
 
-def _cost(cut: Cut, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
+def _cost(cut: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
     """Products as the matrix unit does them, in whole tiles, for `columns` of results; bytes that move; elements that are
     normalised. libtpu's schedules for v6e take 1.1 times the products' cycles, plus 3 for each 1,024 normalised
     elements (docs/lab/tpu-kernels.md)."""
@@ -237,7 +237,7 @@ def _for_doubled_rows(weight: jax.Array) -> jax.Array:
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
-def _kernel(*given: jax.Ref, cut: Cut, epilogue: _Flags) -> None:
+def _kernel(*given: jax.Ref, cut: TilePlan, epilogue: _Flags) -> None:
     """One grid step: some columns of every frame."""
     refs = list(given)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if cut.earlier else 1)]
@@ -266,7 +266,7 @@ def _kernel(*given: jax.Ref, cut: Cut, epilogue: _Flags) -> None:
         jax.lax.fori_loop(0, cut.count, lambda frame, _: make_frame(frame), None)
 
 
-def _products(gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, cut: Cut) -> jax.Array:
+def _products(gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, cut: TilePlan) -> jax.Array:
     """[columns * H, row parts * N] of one frame: its products and the earlier frames', summed, in `summed` if there is one."""
 
     if summed is None:  # one product for all, because each product's depth is padded to whole tiles of the matrix unit
@@ -281,7 +281,7 @@ def _products(gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame:
     return summed[...]
 
 
-def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, cut: Cut) -> None:
+def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, cut: TilePlan) -> None:
     """Writes for each frame and each column of the result the columns that it sees, side by side."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, cut.earlier, cut.earlier + cut.count] if cut.earlier else [0, cut.count]
@@ -305,7 +305,7 @@ def _slice(place: int, size: int) -> slice:
     return slice(place * size, (place + 1) * size)
 
 
-def _residual_of(ref: jax.Ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
+def _residual_of(ref: jax.Ref, frame: jax.Array | int, cut: TilePlan) -> jax.Array:
     """[columns, H, N] float32: the residual for the columns of the result."""
     frames, columns = ref.shape[:2]
     added = ref[frame // (cut.count // frames)].astype(jnp.float32)
@@ -315,7 +315,7 @@ def _residual_of(ref: jax.Ref, frame: jax.Array | int, cut: Cut) -> jax.Array:
     return jnp.concatenate([added[column // times][None] for column in range(cut.made_columns)])
 
 
-def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], cut: Cut) -> jax.Array:
+def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], cut: TilePlan) -> jax.Array:
     """[columns * H, 4 N] of `_for_doubled_rows` to [columns, doubled H, N], through one buffer for each 128 channels."""
     count = products.shape[0]
     from_above, upper, lower, from_below = (products[:, _slice(part, cut.width)] for part in range(4))
@@ -330,7 +330,7 @@ def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.
     return both[:, : cut.made_rows]
 
 
-def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Array:
+def _add_rows(products: jax.Array, added: list[jax.Array], cut: TilePlan) -> jax.Array:
     """[columns * H, 3 N], each row's share of the row below it, of itself and of the row above it, and the residual, summed to
     [columns, H, N]."""
     from_above, own, from_below = (products[:, _slice(part, cut.width)] for part in range(TAPS))
@@ -338,7 +338,7 @@ def _add_rows(products: jax.Array, added: list[jax.Array], cut: Cut) -> jax.Arra
     return sum(added, total.reshape(cut.made_columns, cut.rows, cut.width))
 
 
-def _rolled(rows: jax.Array, by: int, cut: Cut) -> jax.Array:
+def _rolled(rows: jax.Array, by: int, cut: TilePlan) -> jax.Array:
     """[columns * H, N], each column's rows moved down by one, or up by -1; the row that enters is zero, or the one that it pushes
     on if rows are repeated."""
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(cut.made_columns, cut.rows, cut.width)

@@ -16,7 +16,7 @@ ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
 MATRIX_UNIT = 256  # depth and width on v6e and v7x: what a product is padded to there
 TAPS = 3  # columns, and rows
 VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
-PLANNED_BYTES = 46 * 2**20  # the part that `Cut` may use; the compiler keeps spilled registers in the rest
+PLANNED_BYTES = 46 * 2**20  # the part that `TilePlan` may use; the compiler keeps spilled registers in the rest
 MOST_WEIGHT_BYTES = 22 * 2**20  # the largest weight that stays in the vector memory whole, bfloat16
 # The most cycles of whole matrix tiles in a program without a loop: for all frames, and for the products of one. Longer programs
 # take libtpu too long: it schedules some 2,000 bundles a second (2026-11-21, one core).
@@ -46,7 +46,7 @@ def channel_blocks(channels: int, out: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cut:
+class TilePlan:
     """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
 
     `rows` are those of the arrays, `num_rows` those of the picture, beyond which there are zeros or, if it `repeats_rows`, its
@@ -78,7 +78,7 @@ class Cut:
         doubles: bool,
         residuals: int,
         outputs: int,
-    ) -> Cut:
+    ) -> TilePlan:
         """The cut for frames [F, W, H, C] and a weight of these shapes: so many columns that the matrix unit has enough rows for
         each of its tiles, as far as everything fits into the memory."""
         count, columns, rows, channels = shape

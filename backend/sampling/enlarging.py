@@ -12,8 +12,8 @@ import numpy as np
 
 def enlarged(latents: Any, noise: Any, *, sigma: float) -> Any:
     """Latents [..., H, W] from `latents` [..., h, w] at the noise level `sigma`, and `noise` [..., H, W], whose frequencies
-    are taken where `latents` cannot have them. Their level is `solvers.rewound(sigma, growth)`, where `growth` is the root of
-    H W / (h w). Float32."""
+    are taken where `latents` cannot have them. Their level is `solvers.rescale_sigma(sigma, growth)`, where `growth` is the root
+    of H W / (h w). Float32."""
     small, full = latents.shape[-2:], noise.shape[-2:]
     growth = math.sqrt(math.prod(full) / math.prod(small))
     scale = np.float32(growth / (1 + (growth - 1) * sigma))

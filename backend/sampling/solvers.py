@@ -75,7 +75,7 @@ def start(noise: jax.Array) -> SamplerState:
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
-def held(latents: jax.Array) -> SamplerState:
+def frozen_state(latents: jax.Array) -> SamplerState:
     """The state of clean latents that no step changes."""
     return dataclasses.replace(start(latents), clean=jnp.array(latents, copy=True))  # a step uses up each of them
 
@@ -148,7 +148,7 @@ def schedule_of(request: GenerationRequest) -> Schedule:
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
     if refining:
         return _refined(first)
-    return _rewound(first, request.solver, small, growth_of(request)) if small else first
+    return _rescaled_sigma(first, request.solver, small, growth_of(request)) if small else first
 
 
 def growth_of(request: GenerationRequest) -> float:
@@ -157,18 +157,18 @@ def growth_of(request: GenerationRequest) -> float:
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
 
-def rewound(sigma: float, growth: float) -> float:
+def rescale_sigma(sigma: float, growth: float) -> float:
     """The noise level of latents that were at `sigma` before they were enlarged: the signal spreads over more of them, the noise
     does not. Source: arXiv:2605.18736, with `growth` 2 for twice the sides."""
     return growth * sigma / (1 + (growth - 1) * sigma)
 
 
-def _rewound(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
+def _rescaled_sigma(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
     """The schedule whose latents are enlarged before step `first`: from there on the solver begins anew, at the level to which
     that brings them. Source: SGLang, which rewinds that step's level and timestep and leaves the later ones as they are."""
     sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
     reached = float(sigmas[0])
-    sigmas[0] = rewound(reached, growth)
+    sigmas[0] = rescale_sigma(reached, growth)
     timesteps[0] = sigmas[0] * NUM_TRAIN_TIMESTEPS
     later = _unipc_schedule(sigmas, timesteps) if solver == "unipc" else _euler_schedule(sigmas)
     later = dataclasses.replace(later, timesteps=timesteps.astype(np.float32))

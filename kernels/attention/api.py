@@ -104,7 +104,7 @@ class _Call:
     window: Window | None
     num_keys: int
     tpu: TpuOptions
-    gives_sums: bool = False
+    return_lse: bool = False
 
 
 def attention(
@@ -119,7 +119,7 @@ def attention(
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv].
     Raises: NotImplementedError if the implementation that is named cannot take the arguments.
     """
-    return cast(jax.Array, _attention(query, key, value, bias, options or AttentionOptions(), gives_sums=False))
+    return cast(jax.Array, _attention(query, key, value, bias, options or AttentionOptions(), return_lse=False))
 
 
 def attention_with_sums(
@@ -130,16 +130,16 @@ def attention_with_sums(
     By the log-sums attentions to several lots of keys are joined (`joined`). They go without window and counts.
     Raises: NotImplementedError as `attention`.
     """
-    return cast(tuple[jax.Array, jax.Array], _attention(query, key, value, None, options or AttentionOptions(), gives_sums=True))
+    return cast(tuple[jax.Array, jax.Array], _attention(query, key, value, None, options or AttentionOptions(), return_lse=True))
 
 
 def _attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, options: AttentionOptions, *, gives_sums: bool
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, options: AttentionOptions, *, return_lse: bool
 ) -> Attended:
     scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
     window = (options.window_size, options.window_size) if isinstance(options.window_size, int) else options.window_size
     num_keys = options.num_keys or key.shape[-3]
-    call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, gives_sums=gives_sums)
+    call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, return_lse=return_lse)
     arrays = _Arrays(query, key, value, bias, options.counts, options.layer)
     if options.implementation is not None:
         return _run(options.implementation, call, arrays)
@@ -198,9 +198,9 @@ def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> Non
     """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
     described = _described(arrays)
     query, key, value, bias, counts = described
-    if call.gives_sums and (call.window is not None or counts is not None):
+    if call.return_lse and (call.window is not None or counts is not None):
         raise NotImplementedError("log-sums are given without window and counts only")
-    if call.gives_sums and implementation == "cudnn":
+    if call.return_lse and implementation == "cudnn":
         raise NotImplementedError("cudnn attention gives no log-sums; use implementation='blocked'")
     if implementation == "pallas_tpu":
         pallas_tpu.refuse(query, key, value, bias)
@@ -229,10 +229,10 @@ def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attend
     if implementation == "cudnn":
         return _run_cudnn(call, arrays.query, key, value, arrays.counts)
     query, bias, counts = arrays.query, arrays.bias, arrays.counts
-    if call.gives_sums:
+    if call.return_lse:
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
         attend = attend if implementation == "blocked" else reference_attention
-        return attend(query, key, value, scale=call.scale, gives_sums=True)
+        return attend(query, key, value, scale=call.scale, return_lse=True)
     lengths = None if counts is None else counts.values
     if implementation == "blocked":
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
@@ -286,8 +286,8 @@ def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
         scale=call.scale,
         window=call.window,
         layout=options.layout,
-        smooth_keys=options.smooth_keys and not call.gives_sums,
-        gives_sums=call.gives_sums,
+        smooth_keys=options.smooth_keys and not call.return_lse,
+        return_lse=call.return_lse,
         num_keys=call.num_keys,
         bounds=options.bounds,
         tests_bounds=options.tests_bounds,

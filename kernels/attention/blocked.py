@@ -25,11 +25,11 @@ def blocked_attention(
     block_kv: int,
     window: tuple[int, int] | None = None,
     counts: jax.Array | None = None,
-    gives_sums: bool = False,
+    return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
 
-    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many. If it `gives_sums`, the
+    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many. If it `return_lse`, the
     log-sums [B, S_q, H] float32 come too.
 
     With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
@@ -45,7 +45,7 @@ def blocked_attention(
         flat.append(jnp.repeat(counts, heads))
     attended, log_sums = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
     attended = jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
-    return (attended, jnp.moveaxis(log_sums.reshape(batch, heads, length_q), 1, 2)) if gives_sums else attended
+    return (attended, jnp.moveaxis(log_sums.reshape(batch, heads, length_q), 1, 2)) if return_lse else attended
 
 
 def _even_block(length: int, most: int) -> int:

@@ -43,9 +43,9 @@ class Problem:
     """What is fixed when the kernel is traced.
 
     `window` is (keys visible before, after the query's own index) or None. `layout` is how the kernel addresses its arrays:
-    "heads" as [B, H, S, D], "columns" as [B, S, H * D]. `least_kv` is None if all samples see `length_kv` keys; else each sees a
-    number of its own between the two. With `has_layers` keys and values are those of several layers, [layers, B, S, H * D]. With
-    `gives_sums` the kernel also writes the queries' log-sums, [B, H, 1, S].
+    "heads" as [B, H, S, D], "columns" as [B, S, H * D]. `min_kv_length` is None if all samples see `length_kv` keys; else each
+    sees a number of its own between the two. With `has_layers` keys and values are those of several layers, [layers, B, S, H *
+    D]. With `return_lse` the kernel also writes the queries' log-sums, [B, H, 1, S].
     """
 
     batch: int
@@ -56,11 +56,11 @@ class Problem:
     window: Window | None
     layout: Layout
     has_bias: bool
-    is_online: bool
+    uses_online_softmax: bool
     sizes: BlockSizes
-    least_kv: int | None = None
+    min_kv_length: int | None = None
     has_layers: bool = False
-    gives_sums: bool = False
+    return_lse: bool = False
 
     @property
     def blocks_q(self) -> int:
@@ -109,9 +109,9 @@ class Problem:
         assert index is not None, "`spec` gives one"
         return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
 
-    def certain_keys(self, start: int, stop: int) -> int:
+    def num_unmasked_keys(self, start: int, stop: int) -> int:
         """How many of the rows from `start` to `stop` of a key block are seen in every block for certain, in steps of 128."""
-        seen = self.length_kv if self.least_kv is None else self.least_kv
+        seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         certain = seen - (self.blocks_kv - 1) * self.sizes.block_kv
         return max(0, min(stop, certain // LANES * LANES) - start)
 
@@ -133,7 +133,7 @@ def tpu_attention(
     bounds: HeadBounds | None = None,
     tests_bounds: bool = True,
     layer: jax.Array | None = None,
-    gives_sums: bool = False,
+    return_lse: bool = False,
     vmem_limit_bytes: int | None = None,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
@@ -146,11 +146,11 @@ def tpu_attention(
     them: the query scaled, the keys' mean subtracted; then `scale` and `smooth_keys` are not used. Without
     `tests_bounds` every head takes the online form: for few keys that costs less than finding the norms. With a `layer`, keys and
     values are those of several layers, [layers, B, S_kv, H, D], and that one's are read where they lie; see `reads_layers`.
-    If it `gives_sums`, the log-sums come too, [B, S_q, H] float32: the logarithm of the sum of exp over a query's keys. They are
+    If it `return_lse`, the log-sums come too, [B, S_q, H] float32: the logarithm of the sum of exp over a query's keys. They are
     those of the keys as they are given here: keys whose mean was subtracted have others.
     Raises: NotImplementedError for anything else.
     """
-    assert not (gives_sums and smooth_keys and bounds is None and tests_bounds), "the mean would be missing from the log-sums"
+    assert not (return_lse and smooth_keys and bounds is None and tests_bounds), "the mean would be missing from the log-sums"
     refuse(query, key, value, bias)
     assert layer is None or reads_layers(layout, bounds, tests_bounds), "api cuts the layer out"
     if layout == "heads":
@@ -173,9 +173,9 @@ def tpu_attention(
         window=window,
         layout=layout,
         has_bias=bias is not None,
-        least_kv=None if counts is None else counts.least,
+        min_kv_length=None if counts is None else counts.least,
         has_layers=layer is not None,
-        gives_sums=gives_sums,
+        return_lse=return_lse,
     )
     assert counts is None or (bias is None and window is None), "api refuses these"
     arrays = [_view(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
@@ -188,17 +188,17 @@ def tpu_attention(
         interpret=interpret,
     )
     if not tests_bounds:
-        written = call(problem(is_online=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
+        written = call(problem(uses_online_softmax=True, sizes=online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None)
         return _as_given(written, query, layout)
     assert bounds is not None, "found above"
     safe = bounds_are_safe(bounds, num_keys or key.shape[-3], bias).reshape(-1)
     unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
     # If no head is safe, this still runs one, whose result is not used.
-    written = call(problem(is_online=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
+    written = call(problem(uses_online_softmax=False, sizes=sizes), _heads_first(safe), jnp.maximum(safe.size - unsafe_count, 1))
 
     def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        online = call(problem(is_online=True, sizes=online_sizes), _heads_first(~safe), unsafe_count)
-        kept = [_per_head(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if gives_sums else [])]
+        online = call(problem(uses_online_softmax=True, sizes=online_sizes), _heads_first(~safe), unsafe_count)
+        kept = [_per_head(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if return_lse else [])]
         return tuple(jnp.where(*arrays) for arrays in zip(kept, written, online, strict=True))
 
     written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)
@@ -304,10 +304,10 @@ def attend_heads(
 ) -> tuple[jax.Array, ...]:
     """Attend with the heads order[:count] (batch * H + head), all if it is None; the result for other heads is
     undefined. `counts` [B] are the keys that each sample sees, if the problem leaves them open; `layer` is the one that is
-    attended to, if it has several. The result is as `Problem.layout` says; after it, with `gives_sums`, log-sums to the base
+    attended to, if it has several. The result is as `Problem.layout` says; after it, with `return_lse`, log-sums to the base
     2."""
     sizes, width = problem.sizes, problem.width
-    sums = (width, SUBLANES, 1) if problem.is_online else (width, SUBLANES)
+    sums = (width, SUBLANES, 1) if problem.uses_online_softmax else (width, SUBLANES)
     scratch = [
         pltpu.VMEM((width, sizes.block_kv), jnp.bfloat16),
         *(pltpu.VMEM((rows, sizes.block_q), jnp.float32) for rows in sums),
@@ -318,11 +318,11 @@ def attend_heads(
         num_scalar_prefetch=len(prefetched),
         grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
         in_specs=_input_specs(problem),
-        out_specs=[_query_spec(problem), *([_sums_spec(problem)] if problem.gives_sums else [])],
+        out_specs=[_query_spec(problem), *([_sums_spec(problem)] if problem.return_lse else [])],
         scratch_shapes=scratch,
     )
     shapes = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)]
-    if problem.gives_sums:
+    if problem.return_lse:
         shapes.append(jax.ShapeDtypeStruct((problem.batch, problem.heads, 1, problem.length_q), jnp.float32))
     written = pl.pallas_call(
         functools.partial(_kernel, problem=problem, inputs=len(arrays)),
@@ -332,7 +332,7 @@ def attend_heads(
             dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
         ),
         interpret=interpret,
-        name="attention_online" if problem.is_online else "attention_constant_maximum",
+        name="attention_online" if problem.uses_online_softmax else "attention_constant_maximum",
     )(*prefetched, *arrays)
     return tuple(written)
 
@@ -375,10 +375,10 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
     The sums are kept over the steps of a query block: `attended` [D, block_q], `total` [8, block_q], still apart by sublane,
     and `maximum` [1, block_q], which only the online form has.
     """
-    counts_ref, refs = (None, refs) if problem.least_kv is None else (refs[0], refs[1:])
+    counts_ref, refs = (None, refs) if problem.min_kv_length is None else (refs[0], refs[1:])
     refs = refs[1:] if problem.has_layers else refs  # the layer's number, which only the blocks' places depend on
     output_ref, *refs_after = refs[inputs:]
-    log_sums_ref, (value_t_ref, *sum_refs) = (refs_after[0], refs_after[1:]) if problem.gives_sums else (None, refs_after)
+    log_sums_ref, (value_t_ref, *sum_refs) = (refs_after[0], refs_after[1:]) if problem.return_lse else (None, refs_after)
     sums = list(zip(sum_refs, (0.0, 0.0, LOWEST), strict=False))
     block_q, step = pl.program_id(0), pl.program_id(2)
     first, last = problem.kv_range(block_q)
@@ -417,7 +417,7 @@ class _Position:
 def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
     """Values to [D, block_kv] once a step; those past the last key become 0, because they may be NaN."""
     block = problem.sizes.block_kv
-    certain = problem.certain_keys(0, block)
+    certain = problem.num_unmasked_keys(0, block)
     if certain:
         value_t_ref[:, :certain] = value_ref[:certain].T
     if certain < block:
@@ -439,7 +439,7 @@ def _attend(
     scores run beside the weights of an earlier one and the weighted values of one before that (docs/lab/tpu-kernels.md).
     """
     sizes = problem.sizes
-    weigh, wait = (_weigh_online, 1) if problem.is_online else (_weigh, 0)
+    weigh, wait = (_weigh_online, 1) if problem.uses_online_softmax else (_weigh, 0)
     states = {
         start: [_load(ref, slice(start, start + sizes.chunk_q), empty, position) for ref, empty in sums]
         for start in range(0, sizes.block_q, sizes.chunk_q)
@@ -480,7 +480,7 @@ def _scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, i
 def _mask(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
     """-inf where the key is past the end or out of the window; rows that are neither in any key block are not touched."""
     start_q, start_kv = starts
-    certain = problem.certain_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
+    certain = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if certain == scores.shape[0]:
         return scores
     doubtful = scores[certain:]

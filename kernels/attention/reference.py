@@ -15,13 +15,13 @@ def reference_attention(
     scale: float,
     window: tuple[int, int] | None = None,
     counts: jax.Array | None = None,
-    gives_sums: bool = False,
+    return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
     `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
     (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; with `counts` [B] the queries of a
-    sample see its first keys only, that many. If it `gives_sums`, the log-sums [B, S_q, H] float32 come too. All scores
+    sample see its first keys only, that many. If it `return_lse`, the log-sums [B, S_q, H] float32 come too. All scores
     are in memory at once: B * H * S_q * S_kv * 4 bytes.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
@@ -37,4 +37,4 @@ def reference_attention(
         weights = jax.nn.softmax(logits, axis=-1, where=(distance >= -window[0]) & (distance <= window[1]))
     attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value.astype(jnp.float32))
     attended = attended.astype(query.dtype)
-    return (attended, jnp.moveaxis(jax.nn.logsumexp(logits, axis=-1), 1, 2)) if gives_sums else attended
+    return (attended, jnp.moveaxis(jax.nn.logsumexp(logits, axis=-1), 1, 2)) if return_lse else attended

@@ -63,9 +63,9 @@ def test_two_joined_attentions_are_the_masked_one(implementation, norm):
     np.testing.assert_allclose(in_two(attend, *arrays), masked(*arrays), atol=1e-5)
 
 
-@pytest.mark.parametrize("norm, is_online", [(1.0, False), (6.0, True)])
+@pytest.mark.parametrize("norm, uses_online_softmax", [(1.0, False), (6.0, True)])
 @pytest.mark.parametrize("layout", ["columns", "heads"])
-def test_the_tpu_kernel_gives_the_same(norm, is_online, layout):
+def test_the_tpu_kernel_gives_the_same(norm, uses_online_softmax, layout):
     """Its log-sums are float32's; what it attends to is rounded to bfloat16 four times: weights and result, twice."""
     arrays = arrays_of(norm, jnp.bfloat16, heads=1)
     wide = [array.astype(jnp.float32) for array in arrays]
@@ -80,12 +80,12 @@ def test_the_tpu_kernel_gives_the_same(norm, is_online, layout):
             online_sizes=sizes(),
             layout=layout,
             smooth_keys=False,
-            tests_bounds=not is_online,
-            gives_sums=True,
+            tests_bounds=not uses_online_softmax,
+            return_lse=True,
             interpret=pltpu.InterpretParams(),
         )
         _, exact = reference_attention(
-            *(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, gives_sums=True
+            *(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, return_lse=True
         )
         np.testing.assert_allclose(made[1], exact, atol=1e-5, rtol=1e-6)
         return made
@@ -122,10 +122,10 @@ def test_heads_of_both_forms_have_their_own_log_sums():
         online_sizes=options.online_sizes,
         layout=options.layout,
         smooth_keys=False,
-        gives_sums=True,
+        return_lse=True,
         interpret=pltpu.InterpretParams(),
     )
-    _, exact = reference_attention(*(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, gives_sums=True)
+    _, exact = reference_attention(*(array.astype(jnp.float32) for array in (query, key, value)), scale=SCALE, return_lse=True)
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.models.wan.attention import guided_away
+from backend.models.wan.attention import apply_nag
 from backend.pipeline.warm_up import calls
 from tests.parity.tiny_runs import Tiny, latents_of, run_reference
 
@@ -151,7 +151,7 @@ def test_the_norm_is_cut_in_each_token(scale):
     own, other = (generator.normal(size=(1, 7, 3, 4)).astype(np.float32) for _ in range(2))
     other[0, 3] = own[0, 3]  # alike: nothing is led away
     own[0, 5] = 0  # no length of its own: nothing is left
-    found = np.asarray(guided_away(jnp.asarray(own), jnp.asarray(other), jnp.float32(scale)))
+    found = np.asarray(apply_nag(jnp.asarray(own), jnp.asarray(other), jnp.float32(scale)))
     flat = [torch.from_numpy(one).flatten(2) for one in (own, other)]
     expected = torch.nan_to_num(formula(*flat, scale)).reshape(own.shape).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -38,7 +38,7 @@ from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import Schedule, StepInputs, held, schedule_of, start
+from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_of, start
 from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, first_size, small_steps
 from backend.schemas.request import GenerationRequest
@@ -292,7 +292,7 @@ class LtxModel(WholeClipModel):
         """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
-            name: start(jnp.asarray(drawn)) if given[name] is None else held(jnp.asarray(given[name]))
+            name: start(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
         return with_control(states, request, conditions)

@@ -29,7 +29,7 @@ class TextKeys:
 
     `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None if all positions count alike;
     `image` the same pair for the image encoder's tokens, attended to on their own, or None. With `nag`, a scalar, the first of B
-    is the prompt and the second the negative prompt, both for one and the same query: see `guided_away`.
+    is the prompt and the second the negative prompt, both for one and the same query: see `apply_nag`.
     """
 
     key: jax.Array
@@ -75,7 +75,7 @@ class KernelAttention:
             key, value, bias = keys
             rows = (slice(0, 1), slice(1, 2))
             own, other = (attend(key[row], value[row], None if bias is None else bias[row]) for row in rows)
-            attended, image = guided_away(own, other, as_array(text.nag)), image and tuple(one[:1] for one in image)
+            attended, image = apply_nag(own, other, as_array(text.nag)), image and tuple(one[:1] for one in image)
         if image is not None:
             attended = attended + attend(*image, None)
         return attended.reshape(*attended.shape[:2], -1)
@@ -94,7 +94,7 @@ class KernelAttention:
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 
 
-def guided_away(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
+def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     """Attention to the prompt, led away from that to the negative prompt; both [B, S, H, D].
 
     Source: Normalized Attention Guidance, arXiv:2505.21179, and its makers' processor for Wan: beyond the prompt's attention by

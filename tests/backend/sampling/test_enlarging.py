@@ -6,7 +6,7 @@ import scipy.fft
 
 from backend.sampling.enlarging import at_size, enlarged
 from backend.sampling.plan import plan_of
-from backend.sampling.solvers import make_schedule, rewound, schedule_of, start, step_inputs, take_guided_step
+from backend.sampling.solvers import make_schedule, rescale_sigma, schedule_of, start, step_inputs, take_guided_step
 from backend.schemas.progressive import small_steps
 from backend.schemas.request import example_request
 from presets import load_preset
@@ -30,7 +30,7 @@ def test_noise_stays_white_and_a_flat_picture_keeps_its_colour():
     noise = [RNG.standard_normal((1, 64, 8, *size)).astype(np.float32) for size in ((8, 8), (16, 16))]
     sigma = 0.7
     flat = (1 - sigma) * np.full((1, 64, 8, 8, 8), 2.0, np.float32)
-    made, level = enlarged(flat + sigma * noise[0], noise[1], sigma=sigma), rewound(sigma, 2.0)
+    made, level = enlarged(flat + sigma * noise[0], noise[1], sigma=sigma), rescale_sigma(sigma, 2.0)
     assert abs(made.mean() - (1 - level) * 2.0) < 0.02
     assert abs((made - made.mean((1, 2), keepdims=True)).std() / level - 1) < 0.02
     np.testing.assert_allclose(at_size(flat, 16, 16), np.full((1, 64, 8, 16, 16), flat.flat[0]), rtol=1e-5)
@@ -45,7 +45,9 @@ def test_steps_before_are_the_plain_schedules_and_those_after_begin_anew(solver)
     np.testing.assert_array_equal(found.sigmas[first + 1 :], plain.sigmas[first + 1 :])
     np.testing.assert_array_equal(found.timesteps[first + 1 :], plain.timesteps[first + 1 :])
     growth = np.sqrt(90 * 160 / (46 * 80))
-    assert found.enlarged_at == plain.sigmas[first] and np.isclose(found.sigmas[first], rewound(plain.sigmas[first], growth))
+    assert found.enlarged_at == plain.sigmas[first] and np.isclose(
+        found.sigmas[first], rescale_sigma(plain.sigmas[first], growth)
+    )
     assert np.isclose(found.timesteps[first], 1000 * found.sigmas[first])
     np.testing.assert_array_equal(found.corrector[first], [1, 0, 0, 0, 0])
     assert found.predictor[first][2] == 0  # no estimate of an earlier step is used
