@@ -44,7 +44,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     from backend.runtime.program import compile_now
     from backend.runtime.work import run
     from backend.sampling.plan import PlannedStep
-    from backend.sampling.solvers import make_schedule, step_inputs
+    from backend.sampling.solvers import make_schedule, make_step_inputs
 
     jax.config.update("jax_default_prng_impl", "rbg")
     request = _request(preset)
@@ -58,14 +58,14 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
     texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
     planned = PlannedStep(expert=0, guidance=request.guidance[0], is_guided=True)
-    lane, carry = run(model.lane(weights, request, texts, planned, None))
+    step_context, carry = run(model.make_step_context(weights, request, texts, planned, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
     states = model.start(request, texts, initial_noise(request, model))
     seconds = []
     for index in range(repeats + 1):
         began = time.perf_counter()
-        row = step_inputs(schedule, index, request.guidance[0])
-        states, carry = run(model.step(weights, request, lane, states, row, carry, index))
+        row = make_step_inputs(schedule, index, request.guidance[0])
+        states, carry = run(model.step(weights, request, step_context, states, row, carry, index))
         jax.block_until_ready(states)
         seconds.append(time.perf_counter() - began)
     if not bool(jnp.isfinite(states[VIDEO].sample).all()):

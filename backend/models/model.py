@@ -90,7 +90,7 @@ class ModelPlan:
     num_copies: int | None = None
 
 
-class Lane(Protocol):
+class StepContext(Protocol):
     """Everything that the steps of one expert, guided or not, share. Its programs run on `layout`."""
 
     expert: int
@@ -143,9 +143,9 @@ class Model(Protocol):
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """Work: encodes text and inputs for the denoiser."""
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[Lane, Carry]]:
+    ) -> Generator[Effect, Any, tuple[StepContext, Carry]]:
         """Work: what the steps of one expert share, made before the first of them, and their carry. The `carry` given is the last
         lane's, None at the beginning of a video."""
 
@@ -163,9 +163,9 @@ class Model(Protocol):
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: Lane,
+        step_context: StepContext,
         states: States,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: Carry,
         index: int,
     ) -> Generator[Effect, Any, tuple[States, Carry]]:
@@ -173,7 +173,7 @@ class Model(Protocol):
         windows follow."""
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: Lane, clean: Latents, carry: Carry
+        self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, carry: Carry
     ) -> Generator[Effect, Any, Carry]:
         """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
 

@@ -12,7 +12,7 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.sampling.plan import plan_of
-from backend.sampling.solvers import step_inputs
+from backend.sampling.solvers import make_step_inputs
 from backend.schemas.events import Step
 from backend.schemas.request import GenerationRequest
 from presets.magnitude_files import BranchRatios
@@ -31,18 +31,18 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
     model, request, own = run.model, run.request, prompt_schedule.conditions_of(conditions, 0)
     plan, noise = plan_of(request, model.kind.boundary), initial_noise(request, model)
     states, key, before = model.start(request, own, noise), None, None
-    lane = None
+    step_context = None
     ratios = []
     for index, planned in enumerate(plan.steps):
-        if key != planned.lane:
-            lane = None  # its keys take much memory
-            (lane, _), key = do(model.lane(run.weights, request, own, planned, None)), planned.lane
-            states = jax.device_put(states, lane.layout.replicated)
-        assert lane is not None, "the first step makes one"
+        if key != planned.context_key:
+            step_context = None  # its keys take much memory
+            (step_context, _), key = do(model.make_step_context(run.weights, request, own, planned, None)), planned.context_key
+            states = jax.device_put(states, step_context.layout.replicated)
+        assert step_context is not None, "the first step makes one"
         with run.clock.measure("denoise"):
-            row = step_inputs(plan.schedule, index, planned.guidance)
-            states, added = do(model.step(run.weights, request, lane, states, row, None, index))
-            ratios.append(_growth(before, added, lane.context.positions.num_tokens))
+            row = make_step_inputs(plan.schedule, index, planned.guidance)
+            states, added = do(model.step(run.weights, request, step_context, states, row, None, index))
+            ratios.append(_growth(before, added, step_context.context.positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
         yield Step(index + 1, len(plan.steps), seconds, seconds * (len(plan.steps) - index - 1), None)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from backend.models.model import VIDEO, Carry, Conditions, Lane, Latents, Model, States
+from backend.models.model import VIDEO, Carry, Conditions, Latents, Model, States, StepContext
 from backend.pipeline import prompt_schedule
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
@@ -18,7 +18,7 @@ from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, descri
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import PlannedStep, plan_of
-from backend.sampling.solvers import noised, step_inputs
+from backend.sampling.solvers import make_step_inputs, noised
 from backend.schemas.mag_cache import REUSED_COST
 from backend.schemas.progressive import HALF, first_size, full_size_cost, small_steps
 from backend.schemas.request import GenerationRequest
@@ -80,8 +80,8 @@ class Denoising:
         self.first_step = self.steps_done = begun.steps_done if begun else 0
         self._finished = list(begun.chunks) if begun else []
         self._states: States | None = begun.states if begun else None
-        self._lane: Lane | None = None
-        self._lane_key: tuple[int, bool, bool] | None = None
+        self._step_context: StepContext | None = None
+        self._context_key: tuple[int, bool, bool] | None = None
         self._carry: Carry = None
         self._num_settled = 0  # chunks that the carry holds
         self._spared = begun.spared_steps if begun else 0
@@ -152,9 +152,9 @@ class Denoising:
         return self._states
 
     @property
-    def _entered_lane(self) -> Lane:
-        assert self._lane is not None, "`_enter` comes first"
-        return self._lane
+    def _current_step_context(self) -> StepContext:
+        assert self._step_context is not None, "`_enter` comes first"
+        return self._step_context
 
     def _conditions_now(self) -> Conditions:
         """Those at the size that the latents have after the steps so far."""
@@ -174,30 +174,34 @@ class Denoising:
         """One step of each expert, guided and unguided, whose program has not run yet in this process, from noise; its result is
         dropped. A program's first run also brings it onto the devices, which would count as the first step's time."""
         model, run = self._run.model, self._run
-        for indices in _first_of_each_lane(self._plan):
+        for indices in _first_steps_of_each_context(self._plan):
             planned = self._plan[indices[0]]
             if self._has_run(planned, indices):
                 continue
             with run.clock.measure("compile"):
                 own, conditions = self._request_at(planned), self._conditions_at(planned)
-                lane, carry = do(model.lane(self._weights, own, conditions, planned, None))
-                states = jax.device_put(do(self._first_states(planned)), lane.layout.replicated)
-                jax.block_until_ready(do(self._tried(own, lane, states, carry, indices)))
-                del lane, carry, states  # before the next lane is made: its keys take much memory
+                step_context, carry = do(model.make_step_context(self._weights, own, conditions, planned, None))
+                states = jax.device_put(do(self._first_states(planned)), step_context.layout.replicated)
+                jax.block_until_ready(do(self._tried(own, step_context, states, carry, indices)))
+                del step_context, carry, states  # before the next lane is made: its keys take much memory
 
-    def _tried(self, request: GenerationRequest, lane: Lane, states: States, carry: Carry, indices: Sequence[int]) -> Work:
+    def _tried(
+        self, request: GenerationRequest, step_context: StepContext, states: States, carry: Carry, indices: Sequence[int]
+    ) -> Work:
         """The steps of these numbers, one after another."""
         for index in indices:
-            row = step_inputs(self.schedule, index, self._plan[index].guidance)
-            states, carry = yield from self._run.model.step(self._weights, request, lane, states, row, carry, index)
+            row = make_step_inputs(self.schedule, index, self._plan[index].guidance)
+            states, carry = yield from self._run.model.step(self._weights, request, step_context, states, row, carry, index)
         return states
 
     def _has_run(self, planned: PlannedStep, indices: Sequence[int]) -> bool:
         """Whether every program of this lane's steps has run on such arguments."""
         model, request = self._run.model, self._request_at(planned)
-        lane, carry = describe(model.lane(self._weights, request, self._conditions_at(planned), planned, None))
-        states = lane.layout.whole(describe(self._first_states(planned)))
-        steps = self._tried(request, lane, states, carry, indices)
+        step_context, carry = describe(
+            model.make_step_context(self._weights, request, self._conditions_at(planned), planned, None)
+        )
+        states = step_context.layout.whole(describe(self._first_states(planned)))
+        steps = self._tried(request, step_context, states, carry, indices)
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
     def step(self) -> None:
@@ -218,10 +222,10 @@ class Denoising:
         if self._ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        row = step_inputs(self.schedule, index, planned.guidance)
+        row = make_step_inputs(self.schedule, index, planned.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(planned)
-            step = model.step(self._weights, request, self._entered_lane, self._begun_states, row, self._carry, index)
+            step = model.step(self._weights, request, self._current_step_context, self._begun_states, row, self._carry, index)
             self._states, self._carry = yield from step
         self.steps_done += 1
         if request.mag_cache and not self._reuses(self.steps_done):
@@ -242,7 +246,7 @@ class Denoising:
             self._hear(number)
             yield from self._enter(self._plan[-1])
             model, request = self._run.model, self._run.request
-            self._carry = yield from model.settle(self._weights, request, self._entered_lane, clean, self._carry)
+            self._carry = yield from model.settle(self._weights, request, self._current_step_context, clean, self._carry)
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
@@ -250,7 +254,7 @@ class Denoising:
         text = self._script.number_at(block)
         if text != self._text:
             own = prompt_schedule.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
-            self._text, self._conditions, self._lane = text, own, None
+            self._text, self._conditions, self._step_context = text, own, None
 
     def _started(self, chunk: Chunk) -> Work:
         """The states of this chunk before its first step."""
@@ -296,22 +300,22 @@ class Denoising:
     def _enter(self, planned: PlannedStep) -> Work:
         """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
         where experts take turns, with their copies of matrices, once no step that was called needs it."""
-        if self._lane is not None and self._lane_key == planned.lane:
+        if self._step_context is not None and self._context_key == planned.context_key:
             return
-        if self._lane is not None and self._run.model.kind.num_experts > 1:
+        if self._step_context is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
         model, request, carry = self._run.model, self._request_at(planned), self._carry
         if not self._run.is_described:
             self._spared += model.spared_steps(carry)
-        self._lane = self._carry = None
+        self._step_context = self._carry = None
         with self._run.clock.measure("encode"):
-            work = model.lane(self._weights, request, self._conditions_at(planned), planned, carry)
+            work = model.make_step_context(self._weights, request, self._conditions_at(planned), planned, carry)
             del carry
-            self._lane, self._carry = yield from work
-            self._lane_key = planned.lane
+            self._step_context, self._carry = yield from work
+            self._context_key = planned.context_key
         if self._states is not None:
-            self._states = yield Put(self._states, self._lane.layout.replicated)
+            self._states = yield Put(self._states, self._step_context.layout.replicated)
 
     def _waited(self) -> Work:
         yield Wait(self._states)
@@ -323,12 +327,12 @@ def warms_up(model: Model, request: GenerationRequest) -> bool:
     return model.layout(request.is_guided).platform != "cpu"
 
 
-def _first_of_each_lane(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, ...]]:
+def _first_steps_of_each_context(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, ...]]:
     """The number of the first step of each expert, guided and unguided, and of each size, in their order; where steps of it reuse
     others, those of the first pair of such steps."""
-    lanes = dict.fromkeys(planned.lane for planned in plan)
-    for lane in lanes:
-        own = [index for index, planned in enumerate(plan) if planned.lane == lane]
+    context_keys = dict.fromkeys(planned.context_key for planned in plan)
+    for step_context in context_keys:
+        own = [index for index, planned in enumerate(plan) if planned.context_key == step_context]
         reusing = next((index for index in own if plan[index].reuses), None)
         yield (own[0],) if reusing is None else (reusing - 1, reusing)
 

@@ -24,7 +24,7 @@ class PlannedStep:
     reuses: bool = False
 
     @property
-    def lane(self) -> tuple[int, bool, bool]:
+    def context_key(self) -> tuple[int, bool, bool]:
         """The same for all steps that share what a model makes before the first of them."""
         return self.expert, self.is_guided, self.is_small
 
@@ -67,6 +67,6 @@ def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
     steps = plan_steps(schedule.timesteps, *guidance)
     sized = [dataclasses.replace(step, is_small=is_small(request, index)) for index, step in enumerate(steps)]
-    reuses = reused_steps(request, [step.lane[:2] for step in sized])
+    reuses = reused_steps(request, [step.context_key[:2] for step in sized])
     steps = [dataclasses.replace(step, reuses=one) for step, one in zip(sized, reuses, strict=True)]
     return Plan(schedule=schedule, steps=steps)

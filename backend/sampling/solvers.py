@@ -323,7 +323,7 @@ class StepInputs:
         return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 
 
-def step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
+def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
     """One step's row of the schedule."""
     return StepInputs(
         timestep=jnp.asarray(schedule.timesteps[index]),

@@ -20,7 +20,7 @@ REUSED_COST = 0.02
 """What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (14B parameters,
 720p, on a v6e:2x4); the rest stands for previews and the host."""
 
-Lane = tuple[int, bool, *tuple[Hashable, ...]]
+ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
 """An expert, whether guidance runs, and whatever else steps have in common that may hand something on."""
 
 
@@ -81,9 +81,9 @@ def measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
     return measured.ratios[values["task"]].in_turn
 
 
-def reused_steps(request: VideoSettings, lanes: Sequence[Lane] | None = None) -> tuple[bool, ...]:
-    """Which steps reuse an earlier one's work, of all that are done. `lanes` are those of the steps; without them they follow
-    from the settings, and the second expert's first step may be one off."""
+def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
+    """Which steps reuse an earlier one's work, of all that are done. `context_keys` are those of the steps; without them they
+    follow from the settings, and the second expert's first step may be one off."""
     magnitudes = magnitudes_of(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:
         return (False,) * request.num_steps
@@ -97,7 +97,7 @@ def reused_steps(request: VideoSettings, lanes: Sequence[Lane] | None = None) ->
         late_only=magnitudes.late_only,
         ratios=ratios,
     )
-    return _decide(rule, tuple(_lanes(request) if lanes is None else lanes))
+    return _decide(rule, tuple(_context_keys(request) if context_keys is None else context_keys))
 
 
 def goes_on(request: VideoSettings, step: int) -> bool:
@@ -107,30 +107,30 @@ def goes_on(request: VideoSettings, step: int) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _decide(rule: _Rule, lanes: tuple[Lane, ...]) -> tuple[bool, ...]:
+def _decide(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
     """The authors' rule: the error of a reused step is how far the product of the ratios since the last full one is from 1, and
     errors add up until a full step. Both branches run as one batch, so both reuse, or neither does. Where the second expert
     begins all count anew; the authors' go on."""
-    begins, decided = _first_that_may(rule, lanes), []
+    begins, decided = _first_that_may(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
-    for step, lane in enumerate(lanes):
+    for step, context_key in enumerate(context_keys):
         reuses = False
-        if step >= begins[lane[0]] and step and lanes[step - 1] == lane:
+        if step >= begins[context_key[0]] and step and context_keys[step - 1] == context_key:
             products = tuple(product * ratio for product, ratio in zip(products, rule.ratios[step], strict=True))
             errors = tuple(error + abs(1 - product) for error, product in zip(errors, products, strict=True))
             row += 1
-            reuses = row <= rule.longest and all(error < rule.threshold for error in errors[: 1 + lane[1]])
+            reuses = row <= rule.longest and all(error < rule.threshold for error in errors[: 1 + context_key[1]])
         if not reuses:
             products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
         decided.append(reuses)
     return tuple(decided)
 
 
-def _first_that_may(rule: _Rule, lanes: tuple[Lane, ...]) -> dict[int, float]:
+def _first_that_may(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
     """By expert, the first of its steps that may reuse another. The authors count each branch of a step by itself."""
     found, share = {}, rule.retention
-    for expert in {lane[0] for lane in lanes}:
-        own = [step for step, lane in enumerate(lanes) if lane[0] == expert]
+    for expert in {context_key[0] for context_key in context_keys}:
+        own = [step for step, context_key in enumerate(context_keys) if context_key[0] == expert]
         if expert and not rule.late_only:
             found[expert] = math.floor((2 * len(own) * share + 2 * own[0]) / 2) + 1
         elif rule.late_only and not expert:
@@ -148,14 +148,14 @@ def _resampled(ratios: Sequence[float], steps: int) -> list[float]:
     return [ratios[round(step * scale)] for step in range(steps)]
 
 
-def _lanes(request: VideoSettings) -> list[Lane]:
+def _context_keys(request: VideoSettings) -> list[ContextKey]:
     """The expert of each step that is done, and whether it is guided, as `backend.sampling.plan` says it."""
     boundary, count = find_preset(request.preset).boundary, request.num_steps
     first, last = (int(share * count) for share in request.guidance_interval)
-    lanes = []
+    context_keys = []
     for step in range(count):
         left = 1 - (request.steps - count + step) / request.steps
         sigma = request.flow_shift * left / (1 + (request.flow_shift - 1) * left)
         expert = int(boundary is not None and sigma < boundary)
-        lanes.append((expert, request.guidance[expert] > 1 and first <= step < last))
-    return lanes
+        context_keys.append((expert, request.guidance[expert] > 1 and first <= step < last))
+    return context_keys

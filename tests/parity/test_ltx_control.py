@@ -23,7 +23,7 @@ from backend.pipeline.denoising import initial_noise
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import merge_loras
 from backend.pipeline.warm_up import calls
-from backend.sampling.solvers import make_schedule, step_inputs
+from backend.sampling.solvers import make_schedule, make_step_inputs
 from backend.schemas.events import Step
 from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
@@ -220,7 +220,7 @@ def test_a_lora_of_smaller_clips_is_refused_with_a_larger_one(tiny_ltx, clip, pi
 def test_a_clip_that_is_followed_in_part_goes_to_the_next_level(solver):
     schedule = make_schedule(solver, 8, 1.0, num_tokens=100)
     for index in range(8):
-        ratio = level_ratio(step_inputs(schedule, index, 1.0), schedule.noise is not None)
+        ratio = level_ratio(make_step_inputs(schedule, index, 1.0), schedule.noise is not None)
         assert ratio == pytest.approx(schedule.sigmas[index + 1] / schedule.sigmas[index], abs=1e-5)
 
 

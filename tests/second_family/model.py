@@ -41,7 +41,7 @@ def shapes_of(config) -> dict[str, dict[str, tuple[int, ...]]]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DotsLane:
+class DotsStepContext:
     expert: int
     is_guided: bool
     layout: Layout
@@ -105,7 +105,7 @@ class DotsModel:
         conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
         return conditions
 
-    def lane(self, weights, request, conditions, planned, carry):
+    def make_step_context(self, weights, request, conditions, planned, carry):
         branches = 2 if planned.is_guided else 1
         texts = (conditions["text_encoder"], conditions["text_encoder_2"])
         text = yield OnHost(lambda xp, one, other: (one + other)[:branches], texts)
@@ -113,8 +113,8 @@ class DotsModel:
         if carry is None:
             place = jax.ShapeDtypeStruct((self._config["channels"],), jnp.float32, sharding=self._layout.replicated)
             carry = yield Zeros(place)
-        lane = DotsLane(expert=0, is_guided=planned.is_guided, layout=self._layout, text=text, colour=colour)
-        return lane, carry
+        step_context = DotsStepContext(expert=0, is_guided=planned.is_guided, layout=self._layout, text=text, colour=colour)
+        return step_context, carry
 
     def encode_flops(self, request):
         return 0.0
@@ -125,11 +125,11 @@ class DotsModel:
     def start(self, request, conditions, noise):
         return {name: start(jnp.asarray(array)) for name, array in noise.items()}
 
-    def step(self, weights, request, lane, states, row, carry, index):
-        states = yield Call(self._step, (weights["transformer"], states, row, lane.text, lane.colour, carry))
+    def step(self, weights, request, step_context, states, row, carry, index):
+        states = yield Call(self._step, (weights["transformer"], states, row, step_context.text, step_context.colour, carry))
         return states, carry
 
-    def settle(self, weights, request, lane, clean, carry):
+    def settle(self, weights, request, step_context, clean, carry):
         return (yield Call(self._settle, (clean[VIDEO], carry)))
 
     def spared_steps(self, carry):

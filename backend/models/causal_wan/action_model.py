@@ -15,7 +15,7 @@ import numpy as np
 from backend.models.causal_wan.action_spec import ActionWanKind, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
-from backend.models.causal_wan.model import BlockCarry, BlockLane, CausalWanModel, check_unguided, key_data
+from backend.models.causal_wan.model import BlockCarry, BlockStepContext, CausalWanModel, check_unguided, key_data
 from backend.models.causal_wan.picture import STILL, WholePictureEncoder, channels_of_block
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_dtype, as_float32, pixels_of
@@ -41,7 +41,7 @@ class ActionCarry(BlockCarry):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionLane(BlockLane):
+class ActionStepContext(BlockStepContext):
     """What the blocks with one action share: what is `done` in each of their frames [keys and mouse], and the `channels` of the
     picture [1, 4 + C, latent frames, H, W], on the host."""
 
@@ -103,16 +103,16 @@ class ActionWanModel(CausalWanModel):
         frames = min(request.geometry().num_latent_frames, STILL) if num_pictures else 0
         return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[ActionLane, ActionCarry]]:
+    ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionCarry]]:
         """The picture's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
         check_unguided(planned)
         programs = self._programs(False)
         image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
         noise_key = yield Put(key_data(request.seed), programs.layout.replicated)
-        lane = ActionLane(
+        step_context = ActionStepContext(
             expert=0,
             is_guided=False,
             programs=programs,
@@ -126,28 +126,32 @@ class ActionWanModel(CausalWanModel):
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
             begun = yield from self._carry(programs, request, past, 0)
             carry = _with_done(begun, None)
-        return lane, (yield from self._steered(request, lane, carry))
+        return step_context, (yield from self._steered(request, step_context, carry))
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: ActionLane, clean: Latents, carry: ActionCarry
+        self, weights: Weights, request: GenerationRequest, step_context: ActionStepContext, clean: Latents, carry: ActionCarry
     ) -> Generator[Effect, Any, ActionCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
-        settled = yield from super().settle(weights, request, lane, clean, carry)
+        settled = yield from super().settle(weights, request, step_context, clean, carry)
         shape = self.kind.shape
-        of_block = np.tile(lane.done, (shape.stride * clean[VIDEO].shape[2], 1))
-        before = _before(carry, lane, shape.reach - shape.stride + 1)
+        of_block = np.tile(step_context.done, (shape.stride * clean[VIDEO].shape[2], 1))
+        before = _before(carry, step_context, shape.reach - shape.stride + 1)
         done = np.concatenate([before, of_block])[-len(before) :]
-        return (yield from self._steered(request, lane, _with_done(settled, done)))
+        return (yield from self._steered(request, step_context, _with_done(settled, done)))
 
-    def _steered(self, request: GenerationRequest, lane: ActionLane, carry: ActionCarry) -> Generator[Effect, Any, ActionCarry]:
+    def _steered(
+        self, request: GenerationRequest, step_context: ActionStepContext, carry: ActionCarry
+    ) -> Generator[Effect, Any, ActionCarry]:
         """The carry with the next block's steering and channels, as the lane has them."""
-        denoiser = cast(ActionDenoiser, lane.programs.denoiser)
+        denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.kind.shape, self._block_shape(request, carry.first)[2]
-        before = _before(carry, lane, shape.reach - shape.stride + 1)
-        of_block = np.tile(lane.done, (shape.stride * frames - 1, 1))  # nothing sees what is done in a block's last pixel frame
+        before = _before(carry, step_context, shape.reach - shape.stride + 1)
+        of_block = np.tile(
+            step_context.done, (shape.stride * frames - 1, 1)
+        )  # nothing sees what is done in a block's last pixel frame
         steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), carry.first, frames)
-        channels = yield OnHost(functools.partial(channels_of_block, first=carry.first, frames=frames), (lane.channels,))
-        condition = yield Put(ImageChannels(values=channels), lane.layout.replicated)
+        channels = yield OnHost(functools.partial(channels_of_block, first=carry.first, frames=frames), (step_context.channels,))
+        condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
         return dataclasses.replace(carry, steering=steering, channels=condition)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
@@ -155,9 +159,9 @@ class ActionWanModel(CausalWanModel):
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
 
 
-def _before(carry: ActionCarry, lane: ActionLane, count: int) -> np.ndarray:
+def _before(carry: ActionCarry, step_context: ActionStepContext, count: int) -> np.ndarray:
     """What was done in so many pixel frames before the carry's block; at the video's beginning, what its first frame does."""
-    return np.tile(lane.done, (count, 1)) if carry.done is None else carry.done
+    return np.tile(step_context.done, (count, 1)) if carry.done is None else carry.done
 
 
 def _with_done(carry: BlockCarry, done: np.ndarray | None) -> ActionCarry:

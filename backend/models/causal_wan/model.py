@@ -40,7 +40,7 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Put, Zeros
 from backend.sampling.plan import PlannedStep
-from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, step_inputs
+from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, make_step_inputs
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
@@ -70,7 +70,7 @@ class BlockCarry:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockLane:
+class BlockStepContext:
     """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
     `given` is the first block's latents, None if there is no picture."""
 
@@ -135,9 +135,9 @@ class CausalWanModel(WanModel):
         encoders = programs.encode_first, programs.encode_next
         return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[BlockLane, BlockCarry]]:
+    ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockCarry]]:
         """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
         recaches. Raises: RequestError under guidance."""
         check_unguided(planned)
@@ -151,7 +151,7 @@ class CausalWanModel(WanModel):
             carry = yield from self._recached(weights, request, programs, text, carry)
         noise_key = yield Put(key_data(request.seed, carry.uncounted), programs.layout.replicated)
         given = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
-        return BlockLane(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given), carry
+        return BlockStepContext(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given), carry
 
     def _recached(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, carry: BlockCarry
@@ -186,54 +186,61 @@ class CausalWanModel(WanModel):
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: BlockLane,
+        step_context: BlockStepContext,
         state: SamplerState,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: BlockCarry,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
         """See `WholeClipModel`. The steps of a block that is given put it in its place."""
-        if carry.first == 0 and lane.given is not None:
-            return dataclasses.replace(state, sample=lane.given, clean=lane.given), carry
+        if carry.first == 0 and step_context.given is not None:
+            return dataclasses.replace(state, sample=step_context.given, clean=step_context.given), carry
         if carry.first == 0 and request.steps < self.kind.first_steps:
-            return (yield from self._first_block(weights, request, lane, state, row, carry))
-        return (yield from self._one_step(weights, lane, state, row, carry))
+            return (yield from self._first_block(weights, request, step_context, state, step_inputs, carry))
+        return (yield from self._one_step(weights, step_context, state, step_inputs, carry))
 
     def _first_block(
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: BlockLane,
+        step_context: BlockStepContext,
         state: SamplerState,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: BlockCarry,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
         """All of the first block's own steps in the first of the request's, which begins with noise; later ones do nothing."""
-        if float(row.sigma) < ALL_NOISE:
+        if float(step_inputs.sigma) < ALL_NOISE:
             return state, carry
         schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
         for index in range(schedule.steps):
-            own = step_inputs(schedule, index, float(row.guidance))
-            state, carry = yield from self._one_step(weights, lane, state, own, carry)
+            own = make_step_inputs(schedule, index, float(step_inputs.guidance))
+            state, carry = yield from self._one_step(weights, step_context, state, own, carry)
         return state, carry
 
     def _one_step(
-        self, weights: Weights, lane: BlockLane, state: SamplerState, row: StepInputs, carry: BlockCarry
+        self, weights: Weights, step_context: BlockStepContext, state: SamplerState, step_inputs: StepInputs, carry: BlockCarry
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
-        arguments = (weights[transformer_part(0)], state, row, lane.context(carry), carry.past, lane.noise_key)
-        state, past = yield Call(lane.programs.step, arguments)
+        arguments = (
+            weights[transformer_part(0)],
+            state,
+            step_inputs,
+            step_context.context(carry),
+            carry.past,
+            step_context.noise_key,
+        )
+        state, past = yield Call(step_context.programs.step, arguments)
         return state, dataclasses.replace(carry, past=past)
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: BlockLane, clean: Latents, carry: BlockCarry
+        self, weights: Weights, request: GenerationRequest, step_context: BlockStepContext, clean: Latents, carry: BlockCarry
     ) -> Generator[Effect, Any, BlockCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
         clean = clean[VIDEO]
-        denoiser, first = lane.programs.denoiser, carry.first + clean.shape[2]
+        denoiser, first = step_context.programs.denoiser, carry.first + clean.shape[2]
         turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
-        arguments = (weights[transformer_part(0)], clean, lane.context(carry), carry.past, turn)
-        past = yield Call(lane.programs.settle, arguments)
-        following = yield from self._carry(lane.programs, request, past, first)
+        arguments = (weights[transformer_part(0)], clean, step_context.context(carry), carry.past, turn)
+        past = yield Call(step_context.programs.settle, arguments)
+        following = yield from self._carry(step_context.programs, request, past, first)
         return dataclasses.replace(following, clean=self._kept(carry, clean, first), uncounted=carry.uncounted)
 
     def _kept(self, carry: BlockCarry, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:

@@ -67,7 +67,7 @@ def step_in_windows(
     step: Program,
     weights: Any,
     state: SamplerState,
-    row: StepInputs,
+    step_inputs: StepInputs,
     contexts: WindowContexts,
     index: int,
 ) -> Generator[Effect, Any, SamplerState]:
@@ -80,7 +80,7 @@ def step_in_windows(
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
         context = yield from contexts.of(window)
         part = yield Call(contexts.programs.cut, (state, begin, shares, leading))
-        part = yield Call(step, (weights, part, row, context))
+        part = yield Call(step, (weights, part, step_inputs, context))
         blend = yield Call(contexts.programs.add, (blend, part, begin, shares, leading))
     return blend
 

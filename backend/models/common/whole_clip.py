@@ -41,7 +41,7 @@ CLIP = "clip"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WholeClipLane:
+class WholeClipStepContext:
     """What all steps of one expert, guided or not, and of one size share. `context` are the step's inputs that do not change, of
     the whole video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps
     run."""
@@ -177,36 +177,36 @@ class WholeClipModel:
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: WholeClipLane,
+        step_context: WholeClipStepContext,
         states: States,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: Carry,
         index: int,
     ) -> Generator[Effect, Any, tuple[States, Carry]]:
         """See `Model`."""
-        state, carry = yield from self._step(weights, request, lane, states[VIDEO], row, carry, index)
+        state, carry = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, carry, index)
         return {VIDEO: state}, carry
 
     def _step(
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: WholeClipLane,
+        step_context: WholeClipStepContext,
         state: SamplerState,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: Carry,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
         """The step of the video's state."""
-        programs, own = lane.programs, weights[transformer_part(lane.expert)]
-        if lane.is_guided and index < still_steps(request):
-            return (yield Call(programs.still_step, (state, row))), None
-        if lane.copies:
-            own = own.with_stacks(lane.copies)
+        programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
+        if step_context.is_guided and index < still_steps(request):
+            return (yield Call(programs.still_step, (state, step_inputs))), None
+        if step_context.copies:
+            own = own.with_stacks(step_context.copies)
         if request.window_frames is not None:
-            return (yield from step_in_windows(programs.step, own, state, row, lane.context, index)), None
-        arguments = (own, state, row, lane.context)
-        if request.cfg_zero and lane.is_guided:
+            return (yield from step_in_windows(programs.step, own, state, step_inputs, step_context.context, index)), None
+        arguments = (own, state, step_inputs, step_context.context)
+        if request.cfg_zero and step_context.is_guided:
             return (yield Call(programs.zero_star_step, arguments)), None
         if request.mag_cache and carry is None:
             return (yield Call(programs.kept_step, arguments))
@@ -214,7 +214,7 @@ class WholeClipModel:
             outer = dataclasses.replace(own, stacks={})
             return (yield Call(programs.reused_step, (outer, *arguments[1:], carry))), carry
         if carry is None:
-            return (yield Call(programs.small_step if lane.is_small else programs.step, arguments)), None
+            return (yield Call(programs.small_step if step_context.is_small else programs.step, arguments)), None
         return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
@@ -256,7 +256,7 @@ class WholeClipModel:
         """How many tokens the video's attend to besides themselves."""
         return 0
 
-    def settle(self, weights: Weights, request: GenerationRequest, lane: Any, clean: Latents, carry: Carry) -> Work:
+    def settle(self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
         yield from ()
         return carry

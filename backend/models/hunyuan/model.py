@@ -19,7 +19,7 @@ from backend.models.common.pixels import as_float32, pixels_of
 from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
-from backend.models.common.whole_clip import WholeClipLane, WholeClipModel
+from backend.models.common.whole_clip import WholeClipModel, WholeClipStepContext
 from backend.models.hunyuan import text_encoder
 from backend.models.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
 from backend.models.hunyuan.image_encoder import ImageEncoder
@@ -112,9 +112,9 @@ class HunyuanModel(WholeClipModel):
                 conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
         return conditions
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
+    ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """The tokens that do not depend on the step, and the other inputs placed for the programs."""
         del carry  # there is one expert, but its guided steps' cache is of no use to the others
         programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
@@ -131,9 +131,9 @@ class HunyuanModel(WholeClipModel):
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
         facts = {name: getattr(planned, name) for name in ("expert", "is_guided", "is_small")}
-        lane = WholeClipLane(**facts, programs=programs, context=context)
+        step_context = WholeClipStepContext(**facts, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
-        return lane, cache
+        return step_context, cache
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
         """See `Model`. A step has room for short prompts, or for all."""

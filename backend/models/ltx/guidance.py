@@ -70,10 +70,12 @@ def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
     return video, sound
 
 
-def guided_estimate(seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, row: StepInputs) -> jax.Array:
+def guided_estimate(
+    seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, step_inputs: StepInputs
+) -> jax.Array:
     """The clean estimate [1, ...] of all that is `seen` [1, ...], from the velocities [branches, ...]: key frames and control
     clips count in the spread too."""
-    estimates = list(seen - row.sigma * velocities[:, None])
+    estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
     clean = own
     if branches.has_negative:
@@ -86,8 +88,10 @@ def guided_estimate(seen: jax.Array, velocities: jax.Array, branches: Branches, 
     return clean * (scales.rescale * spread + 1 - scales.rescale)
 
 
-def step_to(state: SamplerState, clean: jax.Array, row: StepInputs) -> SamplerState:
+def step_to(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
     """One step of the solver towards the clean estimate, of which the first elements are those of the state."""
     shape = state.sample.shape
     own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
-    return take_step(state, (state.sample - own) / row.sigma, row.sigma, row.corrector, row.predictor)
+    return take_step(
+        state, (state.sample - own) / step_inputs.sigma, step_inputs.sigma, step_inputs.corrector, step_inputs.predictor
+    )

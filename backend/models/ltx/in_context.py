@@ -60,7 +60,7 @@ def seen_tokens(video: jax.Array, states: States, context: Context) -> jax.Array
 
 
 def control_step(
-    states: States, clean: jax.Array, context: Context, row: StepInputs, is_ancestral: bool
+    states: States, clean: jax.Array, context: Context, step_inputs: StepInputs, is_ancestral: bool
 ) -> dict[str, SamplerState]:
     """The clip's state after the step, if it has one; `clean` [1, C, S] are the estimates of all tokens, the clip's the last."""
     if CONTROL not in states:
@@ -69,11 +69,11 @@ def control_step(
     assert context.control is not None and context.control_noise is not None, "the clip has a state if it has noise"
     estimate = clean[:, :, -context.control[0, 0].size :].reshape(state.sample.shape)
     drawn_back = estimate * context.control_noise + context.control * (1 - context.control_noise)
-    ratio = level_ratio(row, is_ancestral)
+    ratio = level_ratio(step_inputs, is_ancestral)
     return {CONTROL: dataclasses.replace(state, sample=state.sample * ratio + drawn_back * (1 - ratio))}
 
 
-def level_ratio(row: StepInputs, is_ancestral: bool) -> jax.Array:
+def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
     """The next noise level's share of this one. An ancestral step goes down to its square, and is scaled."""
-    first, second = row.predictor[0], row.predictor[1]
+    first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

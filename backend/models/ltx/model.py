@@ -82,7 +82,7 @@ def _step(
     given: str | None,
     weights: StackedWeights,
     states: States,
-    row: StepInputs,
+    step_inputs: StepInputs,
     context: Context,
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
@@ -96,18 +96,18 @@ def _step(
             begun = begun if name == VIDEO else jnp.where(hears_beginning(context), begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
     seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
-    timesteps = tuple(jnp.zeros_like(row.timestep) if name == given else row.timestep for name in STREAMS)
+    timesteps = tuple(jnp.zeros_like(step_inputs.timestep) if name == given else step_inputs.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
-    clean = {name: guided_estimate(seen[name], own, branches, scale, row) for name, own, scale in named}
-    made = {name: step_to(states[name], clean[name], row) for name in STREAMS if name != given}
+    clean = {name: guided_estimate(seen[name], own, branches, scale, step_inputs) for name, own, scale in named}
+    made = {name: step_to(states[name], clean[name], step_inputs) for name in STREAMS if name != given}
     if noise is not None:
         made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
-    return {**states, **made, **control_step(states, clean[VIDEO], context, row, noise is not None)}
+    return {**states, **made, **control_step(states, clean[VIDEO], context, step_inputs, noise is not None)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LtxLane:
+class LtxStepContext:
     """What all steps with the same branches share."""
 
     expert: int
@@ -230,9 +230,9 @@ class LtxModel(WholeClipModel):
             conditions["first_sound" if hears_clip(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
         return conditions
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[LtxLane, None]]:
+    ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.of(request, planned, self.kind)
         programs = self._programs(len(branches.texts) % 2 == 0)  # else they do not divide by two halves of the chips
@@ -260,7 +260,7 @@ class LtxModel(WholeClipModel):
             control=control,
             control_noise=noise,
         )
-        lane = LtxLane(
+        step_context = LtxStepContext(
             expert=0,
             is_guided=planned.is_guided,
             is_refining=not planned.is_small and small_steps(request) > 0,
@@ -271,7 +271,7 @@ class LtxModel(WholeClipModel):
             scales=scales,
             schedule=schedule_of(request),
         )
-        return lane, None
+        return step_context, None
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
@@ -301,16 +301,18 @@ class LtxModel(WholeClipModel):
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: LtxLane,
+        step_context: LtxStepContext,
         states: States,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: Carry,
         index: int,
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
-        noise = fresh_noise(lane.schedule, request.seed, index)
-        arguments = (weights["transformer"], states, row, lane.context, lane.scales, noise)
-        return (yield Call(lane.programs.step(lane.branches, lane.given, lane.is_refining), arguments)), None
+        noise = fresh_noise(step_context.schedule, request.seed, index)
+        arguments = (weights["transformer"], states, step_inputs, step_context.context, step_context.scales, noise)
+        return (
+            yield Call(step_context.programs.step(step_context.branches, step_context.given, step_context.is_refining), arguments)
+        ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
         """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""

@@ -17,7 +17,7 @@ from backend.models.common.pixels import as_float32, pixels_of, with_beginning
 from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
-from backend.models.common.whole_clip import CLIP, WholeClipLane, WholeClipModel, transformer_part
+from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
 from backend.models.model import Carry, Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.conditions import (
     EMBEDDINGS,
@@ -149,9 +149,9 @@ class WanModel(WholeClipModel):
         mask = picture_mask(geometry, has_last=len(pixels) > 1)
         return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[WholeClipLane, StepCache | None]]:
+    ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
         del carry  # the last expert's cache is of no use to this one
         programs, has_nag = self._programs(planned.is_guided), request.uses_nag and not planned.is_guided
@@ -166,7 +166,7 @@ class WanModel(WholeClipModel):
         context = yield from self._context(programs, request, conditions, text, positions)
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
-        lane = WholeClipLane(
+        step_context = WholeClipStepContext(
             expert=planned.expert,
             is_guided=planned.is_guided,
             is_small=planned.is_small,
@@ -175,7 +175,7 @@ class WanModel(WholeClipModel):
             copies=copies,
         )
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
-        return lane, cache
+        return step_context, cache
 
     def _context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions

@@ -17,7 +17,7 @@ import torch
 from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_tokenizer
 from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
-from backend.models.common.whole_clip import WholeClipLane, transformer_part
+from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.conditions import branch_embeddings
 from backend.models.wan.image_encoder import ImageEncoder
@@ -25,7 +25,7 @@ from backend.models.wan.model import Programs, text_lengths
 from backend.models.wan.text_encoder import TextEncoder
 from backend.models.wan.transformer import Context, ImageChannels, TextContext
 from backend.models.wan_animate.names import as_wan, plain_names
-from backend.models.wan_animate.segments import PICTURE, SegmentLane, SegmentModel, SegmentPrograms, masked
+from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext, masked
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
@@ -49,7 +49,7 @@ class DrivenPrograms(SegmentPrograms):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DrivenLane(SegmentLane):
+class DrivenStepContext(SegmentStepContext):
     """With the driving clip's text and places, the same in all segments."""
 
     clip_text: TextContext
@@ -59,7 +59,7 @@ class DrivenLane(SegmentLane):
 class AnimateModel(SegmentModel):
     """One checkpoint of Animate-2 without its weights."""
 
-    _lane: ClassVar[type[SegmentLane]] = DrivenLane
+    _step_context: ClassVar[type[SegmentStepContext]] = DrivenStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
         self._own_config = plan.configs["transformer"]
@@ -114,10 +114,10 @@ class AnimateModel(SegmentModel):
         return (yield OnHost(as_float32, (tokens,)))
 
     def _shared(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, lane: WholeClipLane
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """See `SegmentModel`: the driving clip's text and places."""
-        programs = lane.programs
+        programs = step_context.programs
         copies = programs.layout.size("dp")  # each guidance branch's chips make the same keys
         embeddings, bias, seen = yield from self._clip_embeddings(conditions, copies)
         pictures = () if self._image_encoder is None else (seen,)
@@ -153,18 +153,20 @@ class AnimateModel(SegmentModel):
         return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
 
     def _segment(
-        self, weights: Weights, request: GenerationRequest, lane: DrivenLane, index: int, carried: Any
+        self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, carried: Any
     ) -> Generator[Effect, Any, DrivenContext]:
         """See `SegmentModel`: the channels, and the clip's keys in every layer."""
-        programs, layout, conditions = lane.programs, lane.layout, lane.conditions
+        programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         channels = yield from self._channels(programs, weights["vae"], request, conditions[PICTURE], carried)
         begin, end = index * self.segment, (index + 1) * self.segment
         clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
         shown = yield OnHost(functools.partial(masked, self.kind.scales[1]), (clip,))
         channels, clip, shown = yield Put((channels, clip, shown), layout.replicated)
-        context = Context(text=lane.clip_text, positions=lane.clip_positions, condition=ImageChannels(values=shown))
+        context = Context(
+            text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=shown)
+        )
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
-        shared = cast(Context, lane.context)  # no windows
+        shared = cast(Context, step_context.context)  # no windows
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 

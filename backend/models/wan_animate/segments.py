@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
-from backend.models.common.whole_clip import WholeClipLane
+from backend.models.common.whole_clip import WholeClipStepContext
 from backend.models.model import VIDEO, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
 from backend.models.wan.conditions import encode_frames, encode_pixels
 from backend.models.wan.model import Programs, WanModel
@@ -43,7 +43,7 @@ class SegmentPrograms(Programs):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentLane(WholeClipLane):
+class SegmentStepContext(WholeClipStepContext):
     """What all steps of all segments share, with the conditions of which each segment takes its part."""
 
     conditions: Conditions
@@ -63,7 +63,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     kind: SegmentKind
     segment: int
-    _lane: ClassVar[type[SegmentLane]] = SegmentLane
+    _step_context: ClassVar[type[SegmentStepContext]] = SegmentStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
         assert plan.kind.chunk is not None, "`of_preset` says it"
@@ -102,18 +102,18 @@ class SegmentModel(WanModel, abc.ABC):
         encoders = programs.encode_first, programs.encode_next
         return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
 
-    def lane(
+    def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
-    ) -> Generator[Effect, Any, tuple[SegmentLane, SegmentCarry]]:
+    ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentCarry]]:
         """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
-        lane, _ = yield from super().lane(weights, request, conditions, planned, None)
-        shared = {field.name: getattr(lane, field.name) for field in dataclasses.fields(lane)}
-        own = yield from self._shared(weights, request, conditions, lane)
+        step_context, _ = yield from super().make_step_context(weights, request, conditions, planned, None)
+        shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
+        own = yield from self._shared(weights, request, conditions, step_context)
         carry = SegmentCarry() if carry is None else dataclasses.replace(carry, ready=None)
-        return self._lane(**shared, **own, conditions=conditions), carry
+        return self._step_context(**shared, **own, conditions=conditions), carry
 
     def _shared(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, lane: WholeClipLane
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """Work: further fields of the lane, the same for all segments."""
         yield from ()
@@ -123,24 +123,24 @@ class SegmentModel(WanModel, abc.ABC):
         self,
         weights: Weights,
         request: GenerationRequest,
-        lane: SegmentLane,
+        step_context: SegmentStepContext,
         state: SamplerState,
-        row: StepInputs,
+        step_inputs: StepInputs,
         carry: SegmentCarry,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, SegmentCarry]]:
         """See `WholeClipModel`; before a segment's first step all is made that its steps read."""
         if carry.ready is None:
-            carried = yield from self._last_frame(lane.programs, weights["vae"], carry.before)
-            ready = yield from self._segment(weights, request, lane, carry.index, carried)
+            carried = yield from self._last_frame(step_context.programs, weights["vae"], carry.before)
+            ready = yield from self._segment(weights, request, step_context, carry.index, carried)
             carry = dataclasses.replace(carry, ready=ready)
-        own = dataclasses.replace(lane, context=carry.ready)
-        state, _ = yield from super()._step(weights, request, own, state, row, None, index)
+        own = dataclasses.replace(step_context, context=carry.ready)
+        state, _ = yield from super()._step(weights, request, own, state, step_inputs, None, index)
         return state, carry
 
     @abc.abstractmethod
     def _segment(
-        self, weights: Weights, request: GenerationRequest, lane: SegmentLane, index: int, carried: Any
+        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, carried: Any
     ) -> Generator[Effect, Any, Context]:
         """Work: what the steps of segment `index` read; `carried` is the last pixel frame [1, 3, 1, height, width] of the one
         before, None for the first."""
@@ -190,7 +190,7 @@ class SegmentModel(WanModel, abc.ABC):
         return (yield OnHost(functools.partial(_segment_channels, self.kind.scales[1], known), (picture, clip)))
 
     def settle(
-        self, weights: Weights, request: GenerationRequest, lane: SegmentLane, clean: Latents, carry: SegmentCarry
+        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, clean: Latents, carry: SegmentCarry
     ) -> Generator[Effect, Any, SegmentCarry]:
         """See `Model`: the next segment is made ready before its first step, from these latents."""
         yield from ()

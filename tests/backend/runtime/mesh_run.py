@@ -25,7 +25,7 @@ from backend.models.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now
-from backend.sampling.solvers import make_schedule, start, step_inputs
+from backend.sampling.solvers import make_schedule, make_step_inputs, start
 from backend.weights.read import LoadProgress, Part, load_stacked
 from backend.weights.stacked import StackedWeights
 
@@ -113,7 +113,7 @@ def run(
         weights = weights.with_stacks(copies)
     context, state = Context(text=text_context, positions=positions, condition=None), start(jnp.asarray(noise))
     for index in range(STEPS):
-        inputs = step_inputs(schedule, index, 4.0 if is_guided else 1.0)
+        inputs = make_step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context)
     latents = state.sample
     frames = list(decoded(programs, layout.spread(vae, layout.everywhere), latents))

@@ -6,7 +6,7 @@ import scipy.fft
 
 from backend.sampling.enlarging import at_size, enlarged
 from backend.sampling.plan import plan_of
-from backend.sampling.solvers import make_schedule, rescale_sigma, schedule_of, start, step_inputs, take_guided_step
+from backend.sampling.solvers import make_schedule, make_step_inputs, rescale_sigma, schedule_of, start, take_guided_step
 from backend.schemas.progressive import small_steps
 from backend.schemas.request import example_request
 from presets import load_preset
@@ -64,7 +64,7 @@ def test_a_perfect_model_comes_to_the_data_from_the_new_level(solver):
     state = start((1 - level) * data + level * noise)
     for index in range(first, 50):
         velocity = (state.sample - data) / schedule.sigmas[index]
-        state = take_guided_step(state, velocity, step_inputs(schedule, index, 1.0))
+        state = take_guided_step(state, velocity, make_step_inputs(schedule, index, 1.0))
     np.testing.assert_allclose(state.sample, data, rtol=0, atol=1e-3)
 
 

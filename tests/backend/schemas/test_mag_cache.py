@@ -124,7 +124,7 @@ def test_a_step_reuses_only_one_of_its_own_lane(changes):
     wanted = asked("wan2.1-t2v-14b-720p", mag_cache=0.24, **changes)
     plan = plan_of(wanted, None).steps
     assert len(plan) == wanted.num_steps and not plan[0].reuses
-    assert all(plan[index].lane == plan[index - 1].lane for index in range(len(plan)) if plan[index].reuses)
+    assert all(plan[index].context_key == plan[index - 1].context_key for index in range(len(plan)) if plan[index].reuses)
     assert wanted.num_steps < 3 or any(step.reuses for step in plan)
 
 
