@@ -43,7 +43,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
     from backend.runtime.work import run
-    from backend.sampling.plan import PlannedStep
+    from backend.sampling.plan import StepPlan
     from backend.sampling.solvers import make_schedule, make_step_inputs
 
     jax.config.update("jax_default_prng_impl", "rbg")
@@ -57,8 +57,8 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     weights = {network.part: jax.tree.map(drawn, network.at_rest)}
     shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
     texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
-    planned = PlannedStep(expert=0, guidance=request.guidance[0], is_guided=True)
-    step_context, carry = run(model.make_step_context(weights, request, texts, planned, None))
+    step_plan = StepPlan(expert=0, guidance=request.guidance[0], is_guided=True)
+    step_context, carry = run(model.make_step_context(weights, request, texts, step_plan, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
     states = model.start(request, texts, initial_noise(request, model))
     seconds = []

@@ -17,7 +17,7 @@ from backend.models.spec import Configs, Kind
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler
 from backend.runtime.work import Effect
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
@@ -144,7 +144,7 @@ class Model(Protocol):
         """Work: encodes text and inputs for the denoiser."""
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[StepContext, Carry]]:
         """Work: what the steps of one expert share, made before the first of them, and their carry. The `carry` given is the last
         lane's, None at the beginning of a video."""
@@ -172,12 +172,12 @@ class Model(Protocol):
         """Work: one step of the solver for all streams; `index` is its number, 0 or more, in which only the places of context
         windows follow."""
 
-    def settle(
+    def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, carry: Carry
     ) -> Generator[Effect, Any, Carry]:
         """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
 
-    def spared_steps(self, carry: Carry) -> int:
+    def skipped_steps(self, carry: Carry) -> int:
         """How many steps reused an earlier one's work, as counted in this carry."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:

@@ -33,14 +33,17 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
     states, key, before = model.start(request, own, noise), None, None
     step_context = None
     ratios = []
-    for index, planned in enumerate(plan.steps):
-        if key != planned.context_key:
+    for index, step_plan in enumerate(plan.steps):
+        if key != step_plan.context_key:
             step_context = None  # its keys take much memory
-            (step_context, _), key = do(model.make_step_context(run.weights, request, own, planned, None)), planned.context_key
+            (step_context, _), key = (
+                do(model.make_step_context(run.weights, request, own, step_plan, None)),
+                step_plan.context_key,
+            )
             states = jax.device_put(states, step_context.layout.replicated)
         assert step_context is not None, "the first step makes one"
         with run.clock.measure("denoise"):
-            row = make_step_inputs(plan.schedule, index, planned.guidance)
+            row = make_step_inputs(plan.schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, row, None, index))
             ratios.append(_growth(before, added, step_context.context.positions.num_tokens))
             before = added

@@ -81,11 +81,11 @@ class _Decoding:
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
-        begun = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
-        self._latent_frames = begun.latent_frames if begun else 0
-        self._carry = begun.carry if begun else None
+        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
+        self._latent_frames = resumed_from.latent_frames if resumed_from else 0
+        self._carry = resumed_from.carry if resumed_from else None
         self._kept = run.kept_pixels
-        self.pieces = [begun.pixels] if begun else []
+        self.pieces = [resumed_from.pixels] if resumed_from else []
 
     @property
     def num_frames(self) -> int:

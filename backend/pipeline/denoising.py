@@ -17,7 +17,7 @@ from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import enlarged
-from backend.sampling.plan import PlannedStep, plan_of
+from backend.sampling.plan import StepPlan, plan_of
 from backend.sampling.solvers import make_step_inputs, noised
 from backend.schemas.mag_cache import REUSED_COST
 from backend.schemas.progressive import HALF, first_size, full_size_cost, small_steps
@@ -64,7 +64,7 @@ class Denoising:
         self,
         run: Run | Described,
         conditions: Conditions,
-        begun: Denoised | None = None,
+        resumed_from: Denoised | None = None,
         script: prompt_schedule.Script | None = None,
     ) -> None:
         """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
@@ -77,14 +77,14 @@ class Denoising:
         self._chunks = list(chunks_of(run.model, first_size(request)))
         self._full = list(chunks_of(run.model, request)) if small_steps(request) else []
         self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full])
-        self.first_step = self.steps_done = begun.steps_done if begun else 0
-        self._finished = list(begun.chunks) if begun else []
-        self._states: States | None = begun.states if begun else None
+        self.first_step = self.steps_done = resumed_from.steps_done if resumed_from else 0
+        self._finished = list(resumed_from.chunks) if resumed_from else []
+        self._states: States | None = resumed_from.states if resumed_from else None
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
         self._carry: Carry = None
         self._num_settled = 0  # chunks that the carry holds
-        self._spared = begun.spared_steps if begun else 0
+        self._skipped = resumed_from.skipped_steps if resumed_from else 0
         self._ahead = 0  # steps that were called since the devices were last waited for
 
     @property
@@ -95,8 +95,8 @@ class Denoising:
     def costs(self) -> list[float]:
         """What each step costs beside the others, estimated from the video's size in it and what it reuses."""
         full = full_size_cost(self._run.request)
-        sizes = [1.0 if planned.is_small else full for planned in self._plan]
-        shares = [REUSED_COST if planned.reuses else 1.0 for planned in self._plan]
+        sizes = [1.0 if step_plan.is_small else full for step_plan in self._plan]
+        shares = [REUSED_COST if step_plan.reuses else 1.0 for step_plan in self._plan]
         return [size * share for size, share in zip(sizes, shares, strict=True)] * len(self._chunks)
 
     @property
@@ -114,15 +114,15 @@ class Denoising:
         return step < self.total and self._plan[step % self.schedule.steps].reuses
 
     @property
-    def spared_steps(self) -> int:
+    def skipped_steps(self) -> int:
         """Steps that reused an earlier one's work."""
-        return self._spared + self._run.model.spared_steps(self._carry) + sum(map(self._reuses, range(self.steps_done)))
+        return self._skipped + self._run.model.skipped_steps(self._carry) + sum(map(self._reuses, range(self.steps_done)))
 
     def denoised(self) -> Denoised:
         """The states so far."""
         states = self._states if self._states is not None else do(self._started(self._chunks[0]))
-        spared = self._spared + self._run.model.spared_steps(self._carry)
-        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), spared_steps=spared)
+        skipped = self._skipped + self._run.model.skipped_steps(self._carry)
+        return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
     def copy(self) -> Denoised:
         """The states so far on the host: the next step uses up those on the devices."""
@@ -160,11 +160,11 @@ class Denoising:
         """Those at the size that the latents have after the steps so far."""
         return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
 
-    def _conditions_at(self, planned: PlannedStep) -> Conditions:
-        return conditions_at_size(self._conditions, not planned.is_small)
+    def _conditions_at(self, step_plan: StepPlan) -> Conditions:
+        return conditions_at_size(self._conditions, not step_plan.is_small)
 
-    def _request_at(self, planned: PlannedStep) -> GenerationRequest:
-        return first_size(self._run.request) if planned.is_small else self._run.request
+    def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
+        return first_size(self._run.request) if step_plan.is_small else self._run.request
 
     def wait(self) -> None:
         """Returns when the devices have done the last step."""
@@ -175,13 +175,13 @@ class Denoising:
         dropped. A program's first run also brings it onto the devices, which would count as the first step's time."""
         model, run = self._run.model, self._run
         for indices in _first_steps_of_each_context(self._plan):
-            planned = self._plan[indices[0]]
-            if self._has_run(planned, indices):
+            step_plan = self._plan[indices[0]]
+            if self._has_run(step_plan, indices):
                 continue
             with run.clock.measure("compile"):
-                own, conditions = self._request_at(planned), self._conditions_at(planned)
-                step_context, carry = do(model.make_step_context(self._weights, own, conditions, planned, None))
-                states = jax.device_put(do(self._first_states(planned)), step_context.layout.replicated)
+                own, conditions = self._request_at(step_plan), self._conditions_at(step_plan)
+                step_context, carry = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
+                states = jax.device_put(do(self._first_states(step_plan)), step_context.layout.replicated)
                 jax.block_until_ready(do(self._tried(own, step_context, states, carry, indices)))
                 del step_context, carry, states  # before the next lane is made: its keys take much memory
 
@@ -194,13 +194,13 @@ class Denoising:
             states, carry = yield from self._run.model.step(self._weights, request, step_context, states, row, carry, index)
         return states
 
-    def _has_run(self, planned: PlannedStep, indices: Sequence[int]) -> bool:
+    def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
         """Whether every program of this lane's steps has run on such arguments."""
-        model, request = self._run.model, self._request_at(planned)
+        model, request = self._run.model, self._request_at(step_plan)
         step_context, carry = describe(
-            model.make_step_context(self._weights, request, self._conditions_at(planned), planned, None)
+            model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
         )
-        states = step_context.layout.whole(describe(self._first_states(planned)))
+        states = step_context.layout.whole(describe(self._first_states(step_plan)))
         steps = self._tried(request, step_context, states, carry, indices)
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
@@ -215,16 +215,16 @@ class Denoising:
             yield from self._begin(self._chunks[number])
         yield from self._settle_before(self._chunks[number])
         self._hear(number)
-        planned = self._plan[index]
-        if index > 0 and self._plan[index - 1].is_small and not planned.is_small:
+        step_plan = self._plan[index]
+        if index > 0 and self._plan[index - 1].is_small and not step_plan.is_small:
             yield from self._enlarge(index)
-        yield from self._enter(planned)
+        yield from self._enter(step_plan)
         if self._ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        row = make_step_inputs(self.schedule, index, planned.guidance)
+        row = make_step_inputs(self.schedule, index, step_plan.guidance)
         with self._run.clock.measure("denoise"):
-            model, request = self._run.model, self._request_at(planned)
+            model, request = self._run.model, self._request_at(step_plan)
             step = model.step(self._weights, request, self._current_step_context, self._begun_states, row, self._carry, index)
             self._states, self._carry = yield from step
         self.steps_done += 1
@@ -246,7 +246,7 @@ class Denoising:
             self._hear(number)
             yield from self._enter(self._plan[-1])
             model, request = self._run.model, self._run.request
-            self._carry = yield from model.settle(self._weights, request, self._current_step_context, clean, self._carry)
+            self._carry = yield from model.commit_chunk(self._weights, request, self._current_step_context, clean, self._carry)
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
@@ -289,31 +289,31 @@ class Denoising:
         samples = yield OnHost(mix, (samples, noise))
         return (yield from self._start(request, self._conditions_at(self._plan[index]), samples))
 
-    def _first_states(self, planned: PlannedStep) -> Work:
+    def _first_states(self, step_plan: StepPlan) -> Work:
         """States of the shapes that this step takes, from noise, by all programs that make them: for trying these."""
         states = yield from self._started(self._chunks[0])
-        if planned.is_small or not self._full:
+        if step_plan.is_small or not self._full:
             return states
         first = next(index for index, one in enumerate(self._plan) if not one.is_small)
         return (yield from self._enlarged({name: state.sample for name, state in states.items()}, first))
 
-    def _enter(self, planned: PlannedStep) -> Work:
+    def _enter(self, step_plan: StepPlan) -> Work:
         """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
         where experts take turns, with their copies of matrices, once no step that was called needs it."""
-        if self._step_context is not None and self._context_key == planned.context_key:
+        if self._step_context is not None and self._context_key == step_plan.context_key:
             return
         if self._step_context is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        model, request, carry = self._run.model, self._request_at(planned), self._carry
+        model, request, carry = self._run.model, self._request_at(step_plan), self._carry
         if not self._run.is_described:
-            self._spared += model.spared_steps(carry)
+            self._skipped += model.skipped_steps(carry)
         self._step_context = self._carry = None
         with self._run.clock.measure("encode"):
-            work = model.make_step_context(self._weights, request, self._conditions_at(planned), planned, carry)
+            work = model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, carry)
             del carry
             self._step_context, self._carry = yield from work
-            self._context_key = planned.context_key
+            self._context_key = step_plan.context_key
         if self._states is not None:
             self._states = yield Put(self._states, self._step_context.layout.replicated)
 
@@ -327,12 +327,12 @@ def warms_up(model: Model, request: GenerationRequest) -> bool:
     return model.layout(request.is_guided).platform != "cpu"
 
 
-def _first_steps_of_each_context(plan: Sequence[PlannedStep]) -> Iterator[tuple[int, ...]]:
+def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
     """The number of the first step of each expert, guided and unguided, and of each size, in their order; where steps of it reuse
     others, those of the first pair of such steps."""
-    context_keys = dict.fromkeys(planned.context_key for planned in plan)
+    context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:
-        own = [index for index, planned in enumerate(plan) if planned.context_key == step_context]
+        own = [index for index, step_plan in enumerate(plan) if step_plan.context_key == step_context]
         reusing = next((index for index in own if plan[index].reuses), None)
         yield (own[0],) if reusing is None else (reusing - 1, reusing)
 

@@ -89,16 +89,16 @@ def _stages_left(conditions: Conditions | None, latents: Latents | None) -> Coll
 
 def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
     """Encodes and denoises, or does what is left of it; None if it was cancelled, after the final event."""
-    begun = None if conditions is None else read_state(run.folder, run.request)
+    resumed_from = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
         try:
             conditions = yield from encode_conditions(run)
         except Stopped:
             yield Cancelled(None)
             return None
-    if begun is not None:
-        run.notes.append(f"It was interrupted, and went on after step {begun.steps_done}")
-    denoised = yield from denoise(run, conditions, begun)
+    if resumed_from is not None:
+        run.notes.append(f"It was interrupted, and went on after step {resumed_from.steps_done}")
+    denoised = yield from denoise(run, conditions, resumed_from)
     if run.is_cancelled():
         yield Cancelled(_partial_video(run, conditions, denoised))
         remove_unfinished(run.folder)
@@ -130,7 +130,7 @@ def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Lets other kept models give up their places where these stages' programs need them."""
     model_cache = run.loaded.model_cache
     if model_cache is not None and model_cache.knows_devices:
-        model_cache.settle(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
+        model_cache.reserve_program_memory(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
 def _merge_loras(run: Run) -> Generator[Event]:
@@ -167,21 +167,21 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     return conditions
 
 
-def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> Generator[Event, None, Denoised]:
-    """Does all steps, or those left after `begun`, until a cancel. A step's preview is made, and its state kept, while the next
-    step runs. Closing the generator keeps the state of the last step."""
-    loop, clock = Denoising(run, conditions, begun), run.clock
+def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
+    """Does all steps, or those left after `resumed_from`, until a cancel. A step's preview is made, and its state kept, while the
+    next step runs. Closing the generator keeps the state of the last step."""
+    loop, clock = Denoising(run, conditions, resumed_from), run.clock
     if warms_up(run.model, run.request):
         loop.warm_up()
-    if begun is not None:
-        yield _going_on(run, begun.steps_done, loop.costs)
+    if resumed_from is not None:
+        yield _going_on(run, resumed_from.steps_done, loop.costs)
     waiting: _StepReport | None = None
     spent = clock.seconds["denoise"]  # when the last step's result was there
     tracer = trace_steps(run.profile, run.folder)
     with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
             before = loop.copy() if loop.has_cache and saver.is_due() else None
-            spared = loop.spared_steps
+            skipped = loop.skipped_steps
             with tracer.unit(loop.steps_done + 1, loop.wait):
                 loop.step()
             if waiting is not None:
@@ -193,7 +193,7 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
             with clock.measure("denoise"):
                 moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
                 preview = previews.begin(shown, loop.steps_done, moves)
-                if before is not None and loop.spared_steps == spared:
+                if before is not None and loop.skipped_steps == skipped:
                     saver.write(before)
                 elif loop.starts_afresh and saver.is_due():
                     saver.save(loop.copy)
@@ -207,9 +207,9 @@ def denoise(run: Run, conditions: Conditions, begun: Denoised | None = None) -> 
     if run.request.progressive:
         run.notes.append(_progressive_note(run.request, loop.total))
     if run.request.uses_step_cache:
-        run.notes.append(f"The step cache saved most of the work of {loop.spared_steps} of {loop.total} steps")
+        run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total} steps")
     if run.request.mag_cache:
-        run.notes.append(f"MagCache reused the work of other steps in {loop.spared_steps} of {loop.total} steps")
+        run.notes.append(f"MagCache reused the work of other steps in {loop.skipped_steps} of {loop.total} steps")
     return loop.denoised()
 
 

@@ -20,7 +20,7 @@ class ModelCache(Protocol):
     def knows_devices(self) -> bool:
         """Whether what programs need is of interest."""
 
-    def settle(self, loaded: LoadedModel, needed: int) -> None:
+    def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
         """Programs of this model are about to run, which take so many bytes of each device beside its weights."""
 
 

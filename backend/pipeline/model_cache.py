@@ -145,7 +145,7 @@ class ModelCache:
                 self._current = key
             self._fit()
 
-    def settle(self, loaded: LoadedModel, needed: int) -> None:
+    def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
         """Programs of this model are about to run, which take so many bytes of each device beside its weights."""
         with self._lock:
             for resident in self._models.values():

@@ -124,12 +124,12 @@ class Run:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
     """A denoising after `steps_done` steps, counted over all chunks: the sampler's `states` in the present chunk, and the clean
-    latents of the chunks before it. `spared_steps` of them reused an earlier one's work."""
+    latents of the chunks before it. `skipped_steps` of them reused an earlier one's work."""
 
     states: States
     steps_done: int
     chunks: tuple[Latents, ...] = ()
-    spared_steps: int = 0
+    skipped_steps: int = 0
 
     def latents(self, clean: bool) -> Latents:
         """All latents so far: of the last chunk its clean estimate, or the sample that the last step left."""

@@ -109,7 +109,7 @@ def write_state(run: Run, denoised: Denoised) -> None:
             arrays[_named(stream, field.name)] = np.asarray(getattr(state, field.name))
     for index, chunk in enumerate(denoised.chunks):
         arrays |= {_named(stream, f"chunk_{index}"): array for stream, array in chunk.items()}
-    counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.spared_steps}
+    counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.skipped_steps}
     _save(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
 
 
@@ -119,13 +119,13 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
     if written_for is None or not _is_same_video(written_for, request):
         return None
     steps_done = int(arrays.pop("steps_done")[0])
-    spared_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
+    skipped_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
     states, chunks = {}, {}
     for stream, own in _by_stream(arrays).items():
         chunks[stream] = [own.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in own))]
         states[stream] = SamplerState(**{name: jnp.asarray(value) for name, value in own.items()})
     finished = tuple(dict(zip(chunks, arrays, strict=True)) for arrays in zip(*chunks.values(), strict=True))
-    return Denoised(states=states, steps_done=steps_done, chunks=finished, spared_steps=spared_steps)
+    return Denoised(states=states, steps_done=steps_done, chunks=finished, skipped_steps=skipped_steps)
 
 
 def write_latents(run: Run, latents: Latents) -> None:

@@ -12,7 +12,7 @@ from backend.schemas.request import GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlannedStep:
+class StepPlan:
     """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`; one that
     `is_small` works at half of the video's size, and those after it at all of it; one that `reuses` what the layers added in the
     step before runs none of them."""
@@ -35,7 +35,7 @@ def plan_steps(
     boundary: float | None,
     interval: tuple[float, float],
     sound_guidance: float | None = None,
-) -> list[PlannedStep]:
+) -> list[StepPlan]:
     """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
     int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance or the sound's is above 1.
 
@@ -44,7 +44,7 @@ def plan_steps(
     first, last = (int(share * len(timesteps)) for share in interval)
     experts = [int(boundary is not None and timestep < boundary * NUM_TRAIN_TIMESTEPS) for timestep in timesteps]
     return [
-        PlannedStep(
+        StepPlan(
             expert=expert,
             guidance=guidance[expert],
             is_guided=max(guidance[expert], sound_guidance or 0) > 1 and first <= index < last,
@@ -58,7 +58,7 @@ class Plan:
     """The steps of one video, or of each of its blocks: the solver's tables, and what each step does."""
 
     schedule: Schedule
-    steps: list[PlannedStep]
+    steps: list[StepPlan]
 
 
 def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:

@@ -105,15 +105,15 @@ class DotsModel:
         conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
         return conditions
 
-    def make_step_context(self, weights, request, conditions, planned, carry):
-        branches = 2 if planned.is_guided else 1
+    def make_step_context(self, weights, request, conditions, step_plan, carry):
+        branches = 2 if step_plan.is_guided else 1
         texts = (conditions["text_encoder"], conditions["text_encoder_2"])
         text = yield OnHost(lambda xp, one, other: (one + other)[:branches], texts)
         colour = yield Put(conditions["colour"], self._layout.replicated)
         if carry is None:
             place = jax.ShapeDtypeStruct((self._config["channels"],), jnp.float32, sharding=self._layout.replicated)
             carry = yield Zeros(place)
-        step_context = DotsStepContext(expert=0, is_guided=planned.is_guided, layout=self._layout, text=text, colour=colour)
+        step_context = DotsStepContext(expert=0, is_guided=step_plan.is_guided, layout=self._layout, text=text, colour=colour)
         return step_context, carry
 
     def encode_flops(self, request):
@@ -129,10 +129,10 @@ class DotsModel:
         states = yield Call(self._step, (weights["transformer"], states, row, step_context.text, step_context.colour, carry))
         return states, carry
 
-    def settle(self, weights, request, step_context, clean, carry):
+    def commit_chunk(self, weights, request, step_context, clean, carry):
         return (yield Call(self._settle, (clean[VIDEO], carry)))
 
-    def spared_steps(self, carry):
+    def skipped_steps(self, carry):
         return 0
 
     def finish(self, conditions, latents):

@@ -25,7 +25,7 @@ from backend.models.wan.conditions import encode_clip, image_channels, picture_m
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
@@ -104,10 +104,10 @@ class ActionWanModel(CausalWanModel):
         return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionCarry]]:
         """The picture's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
-        check_unguided(planned)
+        check_unguided(step_plan)
         programs = self._programs(False)
         image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
@@ -128,11 +128,11 @@ class ActionWanModel(CausalWanModel):
             carry = _with_done(begun, None)
         return step_context, (yield from self._steered(request, step_context, carry))
 
-    def settle(
+    def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: ActionStepContext, clean: Latents, carry: ActionCarry
     ) -> Generator[Effect, Any, ActionCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
-        settled = yield from super().settle(weights, request, step_context, clean, carry)
+        settled = yield from super().commit_chunk(weights, request, step_context, clean, carry)
         shape = self.kind.shape
         of_block = np.tile(step_context.done, (shape.stride * clean[VIDEO].shape[2], 1))
         before = _before(carry, step_context, shape.reach - shape.stride + 1)

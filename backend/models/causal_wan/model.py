@@ -39,7 +39,7 @@ from backend.models.wan.transformer import Context, TextContext
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, Put, Zeros
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, make_step_inputs
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
@@ -136,11 +136,11 @@ class CausalWanModel(WanModel):
         return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockCarry]]:
         """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
         recaches. Raises: RequestError under guidance."""
-        check_unguided(planned)
+        check_unguided(step_plan)
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
@@ -231,7 +231,7 @@ class CausalWanModel(WanModel):
         state, past = yield Call(step_context.programs.step, arguments)
         return state, dataclasses.replace(carry, past=past)
 
-    def settle(
+    def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: BlockStepContext, clean: Latents, carry: BlockCarry
     ) -> Generator[Effect, Any, BlockCarry]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
@@ -261,10 +261,12 @@ class CausalWanModel(WanModel):
         return dataclasses.replace(super().attention_lengths(request), keys=keys)
 
 
-def check_unguided(planned: PlannedStep) -> None:
+def check_unguided(step_plan: StepPlan) -> None:
     """Raises: RequestError under guidance."""
-    if planned.is_guided:
-        raise RequestError(f"guidance={planned.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out")
+    if step_plan.is_guided:
+        raise RequestError(
+            f"guidance={step_plan.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
+        )
 
 
 def key_data(seed: int, uncounted: int = 0) -> np.ndarray:

@@ -256,7 +256,7 @@ class WholeClipModel:
         """How many tokens the video's attend to besides themselves."""
         return 0
 
-    def settle(self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, carry: Carry) -> Work:
+    def commit_chunk(self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, carry: Carry) -> Work:
         """Does nothing."""
         yield from ()
         return carry
@@ -270,7 +270,7 @@ class WholeClipModel:
         yield from ()
         return latents
 
-    def spared_steps(self, carry: Carry) -> int:
+    def skipped_steps(self, carry: Carry) -> int:
         """See `Model`."""
         return int(carry.reused) if isinstance(carry, StepCache) else 0
 

@@ -32,7 +32,7 @@ from backend.models.model import AttentionLengths, Carry, Conditions, Inputs, Mo
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
 from backend.weights.host_offload import on_devices
@@ -113,11 +113,11 @@ class HunyuanModel(WholeClipModel):
         return conditions
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """The tokens that do not depend on the step, and the other inputs placed for the programs."""
         del carry  # there is one expert, but its guided steps' cache is of no use to the others
-        programs, branches = self._programs(planned.is_guided), 2 if planned.is_guided else 1
+        programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT} for prefix in PREFIXES[:branches])
         num_seen = 0 if picture is None else picture.shape[1]
@@ -130,7 +130,7 @@ class HunyuanModel(WholeClipModel):
         room = programs.denoiser.room_for(tokens.order.shape[1])
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
-        facts = {name: getattr(planned, name) for name in ("expert", "is_guided", "is_small")}
+        facts = {name: getattr(step_plan, name) for name in ("expert", "is_guided", "is_small")}
         step_context = WholeClipStepContext(**facts, programs=programs, context=context)
         cache = (yield Zeros(programs.denoiser.describe_cache(context))) if request.step_cache else None
         return step_context, cache

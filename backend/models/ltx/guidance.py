@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from backend.models.ltx.spec import LtxKind
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs, take_step
 from backend.schemas.request import GenerationRequest
 
@@ -25,10 +25,10 @@ class Branches:
     has_isolated: bool
 
     @classmethod
-    def of(cls, request: GenerationRequest, planned: PlannedStep, kind: LtxKind) -> Self:
+    def of(cls, request: GenerationRequest, step_plan: StepPlan, kind: LtxKind) -> Self:
         """Those of a step. Steps outside the request's interval have none."""
         return cls(
-            has_negative=planned.is_guided,
+            has_negative=step_plan.is_guided,
             has_perturbed=kind.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
             has_isolated=any(scale > 1 for scale in request.modality_guidance),
         )

@@ -37,7 +37,7 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_of, start
 from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, first_size, small_steps
@@ -231,10 +231,10 @@ class LtxModel(WholeClipModel):
         return conditions
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
-        branches = Branches.of(request, planned, self.kind)
+        branches = Branches.of(request, step_plan, self.kind)
         programs = self._programs(len(branches.texts) % 2 == 0)  # else they do not divide by two halves of the chips
         rows = functools.partial(_rows, texts=branches.texts, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
@@ -262,8 +262,8 @@ class LtxModel(WholeClipModel):
         )
         step_context = LtxStepContext(
             expert=0,
-            is_guided=planned.is_guided,
-            is_refining=not planned.is_small and small_steps(request) > 0,
+            is_guided=step_plan.is_guided,
+            is_refining=not step_plan.is_small and small_steps(request) > 0,
             programs=programs,
             branches=branches,
             given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),

@@ -39,7 +39,7 @@ from backend.models.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, first_size
 from backend.schemas.request import GenerationRequest
@@ -150,15 +150,15 @@ class WanModel(WholeClipModel):
         return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
         del carry  # the last expert's cache is of no use to this one
-        programs, has_nag = self._programs(planned.is_guided), request.uses_nag and not planned.is_guided
-        texts = 2 if planned.is_guided or has_nag else 1
+        programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
+        texts = 2 if step_plan.is_guided or has_nag else 1
         embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)
         image_arguments = () if self._image_encoder is None else (image_tokens,)
-        transformer = weights[transformer_part(planned.expert)]
+        transformer = weights[transformer_part(step_plan.expert)]
         text = yield Call(programs.prepare_text, (transformer, embeddings, bias, *image_arguments))
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
@@ -167,9 +167,9 @@ class WanModel(WholeClipModel):
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
         step_context = WholeClipStepContext(
-            expert=planned.expert,
-            is_guided=planned.is_guided,
-            is_small=planned.is_small,
+            expert=step_plan.expert,
+            is_guided=step_plan.is_guided,
+            is_small=step_plan.is_small,
             programs=programs,
             context=context,
             copies=copies,

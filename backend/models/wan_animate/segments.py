@@ -25,7 +25,7 @@ from backend.models.wan_animate.spec import SegmentKind
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
-from backend.sampling.plan import PlannedStep
+from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
 from backend.schemas.driving_video import OVERLAP, segments_of
 from backend.schemas.request import GenerationRequest
@@ -103,10 +103,10 @@ class SegmentModel(WanModel, abc.ABC):
         return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, planned: PlannedStep, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
     ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentCarry]]:
         """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
-        step_context, _ = yield from super().make_step_context(weights, request, conditions, planned, None)
+        step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
         own = yield from self._shared(weights, request, conditions, step_context)
         carry = SegmentCarry() if carry is None else dataclasses.replace(carry, ready=None)
@@ -189,7 +189,7 @@ class SegmentModel(WanModel, abc.ABC):
         known[: 0 if carried is None else OVERLAP] = 1
         return (yield OnHost(functools.partial(_segment_channels, self.kind.scales[1], known), (picture, clip)))
 
-    def settle(
+    def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, clean: Latents, carry: SegmentCarry
     ) -> Generator[Effect, Any, SegmentCarry]:
         """See `Model`: the next segment is made ready before its first step, from these latents."""
