@@ -40,7 +40,7 @@ class ClipKeys:
     largest: jax.Array | None
 
 
-def place_keys(layout: Layout, shapes: ClipKeys) -> ClipKeys:
+def keys_sharding(layout: Layout, shapes: ClipKeys) -> ClipKeys:
     """Where those of all layers lie."""
     return ClipKeys(
         key=placed(shapes.key, layout.sharding(KEPT)),

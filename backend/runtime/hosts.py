@@ -65,5 +65,5 @@ def whole(array: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def _copier(everywhere: NamedSharding) -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(lambda array: array, out_shardings=everywhere)
+def _copier(replicated_spec: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda array: array, out_shardings=replicated_spec)

@@ -231,7 +231,7 @@ class Layout:
         """How many chips these axes have together."""
         return math.prod(self.size(axis) for axis in axes)
 
-    def everywhere(self, name: str, shape: tuple[int, ...]) -> P:
+    def replicated_spec(self, name: str, shape: tuple[int, ...]) -> P:
         """Where small weights rest: a copy on every chip."""
         return P()
 

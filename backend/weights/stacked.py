@@ -57,7 +57,7 @@ def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Arra
     return {name: _stack([state[one] for one in each]) for name, each in layers.items() if all(one in state for one in each)}
 
 
-def place_weights(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
+def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
     """The same shapes with their places on the layout's mesh; `role_of` takes a name within a layer."""
 
     def stacked(name: str, shape: tuple[int, ...]) -> Any:

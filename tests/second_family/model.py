@@ -16,7 +16,7 @@ from backend.runtime.mesh import Layout, plan_mesh
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
 from backend.sampling.solvers import start, take_guided_step
-from backend.weights.stacked import StackedWeights, place_weights, stack_weights
+from backend.weights.stacked import StackedWeights, stack_weights, weights_sharding
 
 STACKS = ("narrow.", "wide.")
 SOUND_CHANNELS, SOUND_LATENTS, SAMPLES = 2, 20, 400  # channels of the sound and its latents, latents a second, samples a latent
@@ -73,12 +73,12 @@ class DotsModel:
             state = {name: jax.ShapeDtypeStruct(shape, self.dtype) for name, shape in shapes.items()}
             if part == "transformer":
                 stacked = jax.eval_shape(lambda tensors: stack_weights(tensors, STACKS), state)
-                described = place_weights(stacked, self._layout, lambda name: "whole")
+                described = weights_sharding(stacked, self._layout, lambda name: "whole")
                 yield Network(part=part, stages=frozenset({"denoise"}), described=described, expert=0)
             else:
                 own = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
                 stages = {"decode"} if part == "vocoder" else own
-                described = self._layout.describe(state, self._layout.everywhere)
+                described = self._layout.describe(state, self._layout.replicated_spec)
                 yield Network(part=part, stages=frozenset(stages), described=described)
 
     def layout(self, is_guided):

@@ -94,10 +94,10 @@ class ActionDenoiser(BlockDenoiser):
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
         return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.whole(actions)))
 
-    def place_past(self, shapes: Past) -> Past:
+    def past_sharding(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
         ring = cast(SteeredRing, shapes.ring)
-        placed = super().place_past(dataclasses.replace(shapes, ring=ring.tokens))
+        placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = self._layout.whole(ring.actions)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 

@@ -105,9 +105,9 @@ class CausalWanModel(WanModel):
             _step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
-            places=lambda shapes: (layout.whole(shapes[0]), denoiser.place_past(shapes[1])),
+            places=lambda shapes: (layout.whole(shapes[0]), denoiser.past_sharding(shapes[1])),
         )
-        settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.place_past)
+        settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.past_sharding)
         return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:

@@ -79,7 +79,7 @@ class BlockDenoiser(Denoiser):
             sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))
         return Past(ring=ring, frames=self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
-    def place_past(self, shapes: Past) -> Past:
+    def past_sharding(self, shapes: Past) -> Past:
         """Where a past lies that a program returns."""
         ring, sink = placed((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=self._layout.whole(shapes.frames), sink=sink)

@@ -56,7 +56,7 @@ def common_programs(
 ) -> dict[str, Any]:
     """The fields of `ClipPrograms`."""
     program = functools.partial(Program, layout=layout, compiler=compiler)
-    decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.place_decoded)
+    decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.decoded_sharding)
     return {
         "layout": layout,
         "denoiser": denoiser,
@@ -78,7 +78,7 @@ def common_programs(
             _kept_step_function(denoiser),
             key="denoise_step_kept",
             donated=(1,),
-            places=denoiser.place_kept,
+            places=denoiser.kept_sharding,
         ),
         "reused_step": program(
             "a step that reuses another", _reused_step_function(denoiser), key="denoise_step_reused", donated=(1,)
@@ -88,7 +88,7 @@ def common_programs(
             _cached_step_function(denoiser),
             key="denoise_step_cached",
             donated=(1, 4),
-            places=denoiser.place_cached,
+            places=denoiser.cached_sharding,
         ),
         "decode_first": decoding("the decoder's first frame", vae.decode_first, key="vae_decode_first"),
         "decode_next": decoding("the decoder", vae.decode_next, key="vae_decode_next"),

@@ -32,7 +32,7 @@ def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
 
-def place_cached(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+def cached_sharding(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
     """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
     state, cache = shapes
     tokens = layout.sharding(layout.tokens)

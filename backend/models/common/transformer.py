@@ -15,11 +15,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call, shapes_of, with_prefix
-from backend.models.common.step_cache import StepCache, place_cached, reuse_or_run
+from backend.models.common.step_cache import StepCache, cached_sharding, reuse_or_run
 from backend.runtime.mesh import Layout, Role, placed
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
-from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, place_weights, stack_weights
+from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, stack_weights, weights_sharding
 
 RunLayer = Callable[[tuple[jax.Array, ...], Any], tuple[jax.Array, ...]]
 """Tokens after one layer from those before it; a layer is what `run_layers` takes, without its first axis."""
@@ -58,7 +58,7 @@ class StackedTransformer:
         state = shapes_of(self._model, dtype)
         state = {name: jax.ShapeDtypeStruct(leaf.shape, self._weight_dtype(name, dtype)) for name, leaf in state.items()}
         shapes = jax.eval_shape(lambda tensors: stack_weights(tensors, self._stacks), state)
-        return place_weights(shapes, self._layout, self.role_of)
+        return weights_sharding(shapes, self._layout, self.role_of)
 
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
         """The dtype that a weight is kept in, in a model of this dtype."""
@@ -82,7 +82,7 @@ class StackedTransformer:
 
         return {prefix: jax.lax.scan(one_layer, None, stack)[1] for prefix, stack in spread.items()}
 
-    def place_copies(self, shapes: Stacks) -> Stacks:
+    def copies_sharding(self, shapes: Stacks) -> Stacks:
         """Where the result of `copy_matrices` lies: whole on every chip, but for tp."""
 
         def where(name: str) -> NamedSharding:
@@ -99,11 +99,11 @@ class StackedTransformer:
         num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
-    def place_cached(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
+    def cached_sharding(self, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
         """Where the result of a step with a cache lies."""
-        return place_cached(self._layout, shapes)
+        return cached_sharding(self._layout, shapes)
 
-    def place_kept(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+    def kept_sharding(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         """Where the result of a step lies that also gives what all layers added."""
         state, added = shapes
         return self._layout.whole(state), placed(added, self._layout.sharding(self._layout.tokens))

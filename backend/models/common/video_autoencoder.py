@@ -63,12 +63,12 @@ class StreamedAutoencoder(abc.ABC):
         if not self._uses_strips(dtype):
             return described
         shapes = jax.eval_shape(functools.partial(self._on_tpu.arrange, self._vae), described)
-        return self._layout.describe(shapes, self._layout.everywhere)
+        return self._layout.describe(shapes, self._layout.replicated_spec)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
-        return self._layout.describe(shapes, self._layout.everywhere)
+        return self._layout.describe(shapes, self._layout.replicated_spec)
 
     def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
         """Latents [1, C, 1, H, W] of a clip's first frame [1, 3, 1, height, width], and the caches after it."""
@@ -108,12 +108,12 @@ class StreamedAutoencoder(abc.ABC):
         frames = 1 + (count - 1) * geometry.temporal_scale
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
 
-    def place_encoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+    def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
         latents, caches = shapes
         return self._layout.whole(latents), self._place_caches(latents.shape[3:], caches)
 
-    def place_decoded(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
+    def decoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
         pixels, caches = shapes
         size = tuple(side // self.spatial_scale for side in pixels.shape[3:])

@@ -109,7 +109,7 @@ class WholeClipModel:
     def _copies_bytes(self, transformer: StackedWeights) -> int:
         """Bytes on each device of the matrices that it has whole while an expert's steps run."""
         denoiser = self._guided.denoiser
-        return device_bytes(denoiser.place_copies(denoiser.spread_matrices(transformer)))
+        return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
     def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
         """From a transformer's names in a file to the installed library's."""

@@ -221,10 +221,12 @@ def make_programs(
     `own` programs take the place of Wan's, or come beside them in its `group`."""
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
-    encoding, donated = functools.partial(program, places=vae.place_encoded), (2,) if vae.uses_up_caches else ()
+    encoding, donated = functools.partial(program, places=vae.encoded_sharding), (2,) if vae.uses_up_caches else ()
     programs: dict[str, Any] = dict(
-        copy_matrices=program("the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.place_copies),
-        prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.place_text),
+        copy_matrices=program(
+            "the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.copies_sharding
+        ),
+        prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.text_sharding),
         encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
         encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
         windows=make_window_programs(layout, compiler),

@@ -186,7 +186,7 @@ class Denoiser(ClipTransformer):
     def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
         return self._call_outer(f"condition_embedder.{name}", weights, value)
 
-    def place_text(self, shapes: TextContext) -> TextContext:
+    def text_sharding(self, shapes: TextContext) -> TextContext:
         """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
         sharding = self._layout.sharding(self._layout.stacked_text_heads)
         keys = dataclasses.replace(shapes, bias=None)

@@ -73,7 +73,7 @@ class AnimateModel(SegmentModel):
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.place_extracted)
+        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.extracted_sharding)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
     def _renamed(self, transformer: StackedWeights) -> Any:

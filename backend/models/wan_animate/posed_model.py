@@ -54,7 +54,7 @@ class PosedModel(SegmentModel):
             denoiser,
             group=PosedPrograms,
             motion=program("the face's motion", denoiser.motion, key="face_motion"),
-            face_keys=program("the face's keys", denoiser.face_keys, key="face_keys", places=denoiser.place_face),
+            face_keys=program("the face's keys", denoiser.face_keys, key="face_keys", places=denoiser.face_sharding),
         )
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:

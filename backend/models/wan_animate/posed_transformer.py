@@ -74,7 +74,7 @@ class PosedDenoiser(Denoiser):
         key, value = jax.lax.scan(one_adapter, None, weights.stacks[ADAPTERS])[1]
         return FaceKeys(key=key, value=value)
 
-    def place_face(self, shapes: FaceKeys) -> FaceKeys:
+    def face_sharding(self, shapes: FaceKeys) -> FaceKeys:
         """Where the result of `face_keys` lies."""
         return placed(shapes, self._layout.sharding(self._layout.stacked_text_heads))
 

@@ -116,7 +116,7 @@ def run(
         inputs = make_step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context)
     latents = state.sample
-    frames = list(decoded(programs, layout.spread(vae, layout.everywhere), latents))
+    frames = list(decoded(programs, layout.spread(vae, layout.replicated_spec), latents))
     return np.asarray(latents), np.concatenate([np.asarray(frame) for frame in frames], axis=2)
 
 

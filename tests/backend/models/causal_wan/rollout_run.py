@@ -72,7 +72,7 @@ def other_text() -> torch.Tensor:
 def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Window, past, clean, number: int):
     """The past before block `number` with another text, as the family's model makes it."""
     block = clean[0].shape[2]
-    settle = Program("settle", denoiser.settled, layout, donated=(3,), places=denoiser.place_past)
+    settle = Program("settle", denoiser.settled, layout, donated=(3,), places=denoiser.past_sharding)
     kind = SimpleNamespace(window=window.frames, sink=window.sink)
     model = SimpleNamespace(kind=kind, _block_shape=lambda request, first: clean[0].shape)
     blocks = tuple((index * block, clean[index]) for index in range(number))
