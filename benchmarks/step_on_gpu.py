@@ -58,14 +58,14 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
     texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
     step_plan = StepPlan(expert=0, guidance=request.guidance[0], is_guided=True)
-    step_context, carry = run(model.make_step_context(weights, request, texts, step_plan, None))
+    step_context, step_state = run(model.make_step_context(weights, request, texts, step_plan, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
     states = model.start(request, texts, initial_noise(request, model))
     seconds = []
     for index in range(repeats + 1):
         began = time.perf_counter()
         row = make_step_inputs(schedule, index, request.guidance[0])
-        states, carry = run(model.step(weights, request, step_context, states, row, carry, index))
+        states, step_state = run(model.step(weights, request, step_context, states, row, step_state, index))
         jax.block_until_ready(states)
         seconds.append(time.perf_counter() - began)
     if not bool(jnp.isfinite(states[VIDEO].sample).all()):

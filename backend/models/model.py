@@ -45,7 +45,7 @@ Latents = Mapping[str, Any]
 States = Mapping[str, SamplerState]
 """The sampler's state of each stream by its name."""
 
-Carry = Any
+StepState = Any
 """What one step passes to the next besides the sampler's states, such as a cache; each family defines its own."""
 
 
@@ -144,10 +144,10 @@ class Model(Protocol):
         """Work: encodes text and inputs for the denoiser."""
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
-    ) -> Generator[Effect, Any, tuple[StepContext, Carry]]:
-        """Work: what the steps of one expert share, made before the first of them, and their carry. The `carry` given is the last
-        lane's, None at the beginning of a video."""
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
+    ) -> Generator[Effect, Any, tuple[StepContext, StepState]]:
+        """Work: what the steps of one expert share, made before the first of them, and their carry. The `step_state` given is the
+        last lane's, None at the beginning of a video."""
 
     def encode_flops(self, request: GenerationRequest) -> float:
         """The floating-point operations of `encode`, for the rate at which the devices work."""
@@ -166,18 +166,18 @@ class Model(Protocol):
         step_context: StepContext,
         states: States,
         step_inputs: StepInputs,
-        carry: Carry,
+        step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+    ) -> Generator[Effect, Any, tuple[States, StepState]]:
         """Work: one step of the solver for all streams; `index` is its number, 0 or more, in which only the places of context
         windows follow."""
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, carry: Carry
-    ) -> Generator[Effect, Any, Carry]:
+        self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, step_state: StepState
+    ) -> Generator[Effect, Any, StepState]:
         """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
 
-    def skipped_steps(self, carry: Carry) -> int:
+    def skipped_steps(self, step_state: StepState) -> int:
         """How many steps reused an earlier one's work, as counted in this carry."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
@@ -186,9 +186,11 @@ class Model(Protocol):
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
         """Work: the video's clean latents at twice their size on both sides. Asked for only where the kind `enlarges`."""
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Generator[Effect, Any, Any]:
+    def decode(
+        self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState
+    ) -> Generator[Effect, Any, Any]:
         """Work: the next piece's pixels [1, 3, F, H, W] in [-1, 1] and the carry for the piece after it; `latents` are the next
-        `decode_stride` latent frames of the video, `carry` is None for the first piece."""
+        `decode_stride` latent frames of the video, `step_state` is None for the first piece."""
 
     decode_stride: int
 

@@ -15,7 +15,7 @@ from backend.media.clips import read_clip_facts
 from backend.media.sound import Sound, add_sound, put_sound
 from backend.media.source import Kept
 from backend.media.video import write_video
-from backend.models.model import SOUND, VIDEO, Carry, Latents
+from backend.models.model import SOUND, VIDEO, Latents, StepState
 from backend.pipeline.previews import to_bytes
 from backend.pipeline.profiling import trace_decoder
 from backend.pipeline.rates import with_flops
@@ -33,7 +33,7 @@ from backend.schemas.sound import SoundPart
 AUDIBLE_SECONDS = 0.05  # a silence at the end that is worth a note
 
 
-def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: Carry = None) -> Work:
+def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: StepState = None) -> Work:
     """Work: the frames [1, 3, F, height, width] of the piece of the video's latents that begins with latent frame `first`, and
     the carry after it, which the next piece uses up. The first piece of a segment begins anew."""
     cut = functools.partial(_cut, first, first + run.model.decode_stride)
@@ -67,7 +67,9 @@ def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
         yield frames
 
 
-def decode_pieces(run: Run, latents: np.ndarray, first: int = 0, carry: Carry = None) -> Iterator[tuple[jax.Array, Carry]]:
+def decode_pieces(
+    run: Run, latents: np.ndarray, first: int = 0, carry: StepState = None
+) -> Iterator[tuple[jax.Array, StepState]]:
     """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, carry = do(decode_piece(run, latents, begin, carry))

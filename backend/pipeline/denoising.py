@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from backend.models.model import VIDEO, Carry, Conditions, Latents, Model, States, StepContext
+from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
 from backend.pipeline import prompt_schedule
 from backend.pipeline.chunks import Chunk, chunks_of
 from backend.pipeline.run import Denoised, Described, Run
@@ -82,7 +82,7 @@ class Denoising:
         self._states: States | None = resumed_from.states if resumed_from else None
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
-        self._carry: Carry = None
+        self._step_state: StepState = None
         self._num_settled = 0  # chunks that the carry holds
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
         self._ahead = 0  # steps that were called since the devices were last waited for
@@ -116,12 +116,12 @@ class Denoising:
     @property
     def skipped_steps(self) -> int:
         """Steps that reused an earlier one's work."""
-        return self._skipped + self._run.model.skipped_steps(self._carry) + sum(map(self._reuses, range(self.steps_done)))
+        return self._skipped + self._run.model.skipped_steps(self._step_state) + sum(map(self._reuses, range(self.steps_done)))
 
     def denoised(self) -> Denoised:
         """The states so far."""
         states = self._states if self._states is not None else do(self._started(self._chunks[0]))
-        skipped = self._skipped + self._run.model.skipped_steps(self._carry)
+        skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
         return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
     def copy(self) -> Denoised:
@@ -180,28 +180,30 @@ class Denoising:
                 continue
             with run.clock.measure("compile"):
                 own, conditions = self._request_at(step_plan), self._conditions_at(step_plan)
-                step_context, carry = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
+                step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
                 states = jax.device_put(do(self._first_states(step_plan)), step_context.layout.replicated)
-                jax.block_until_ready(do(self._tried(own, step_context, states, carry, indices)))
-                del step_context, carry, states  # before the next lane is made: its keys take much memory
+                jax.block_until_ready(do(self._tried(own, step_context, states, step_state, indices)))
+                del step_context, step_state, states  # before the next lane is made: its keys take much memory
 
     def _tried(
-        self, request: GenerationRequest, step_context: StepContext, states: States, carry: Carry, indices: Sequence[int]
+        self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
     ) -> Work:
         """The steps of these numbers, one after another."""
         for index in indices:
             row = make_step_inputs(self.schedule, index, self._plan[index].guidance)
-            states, carry = yield from self._run.model.step(self._weights, request, step_context, states, row, carry, index)
+            states, step_state = yield from self._run.model.step(
+                self._weights, request, step_context, states, row, step_state, index
+            )
         return states
 
     def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
         """Whether every program of this lane's steps has run on such arguments."""
         model, request = self._run.model, self._request_at(step_plan)
-        step_context, carry = describe(
+        step_context, step_state = describe(
             model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
         )
         states = step_context.layout.whole(describe(self._first_states(step_plan)))
-        steps = self._tried(request, step_context, states, carry, indices)
+        steps = self._tried(request, step_context, states, step_state, indices)
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
     def step(self) -> None:
@@ -225,11 +227,13 @@ class Denoising:
         row = make_step_inputs(self.schedule, index, step_plan.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(step_plan)
-            step = model.step(self._weights, request, self._current_step_context, self._begun_states, row, self._carry, index)
-            self._states, self._carry = yield from step
+            step = model.step(
+                self._weights, request, self._current_step_context, self._begun_states, row, self._step_state, index
+            )
+            self._states, self._step_state = yield from step
         self.steps_done += 1
         if request.mag_cache and not self._reuses(self.steps_done):
-            self._carry = None
+            self._step_state = None
         self._ahead += 1
 
     def _begin(self, chunk: Chunk) -> Work:
@@ -246,7 +250,9 @@ class Denoising:
             self._hear(number)
             yield from self._enter(self._plan[-1])
             model, request = self._run.model, self._run.request
-            self._carry = yield from model.commit_chunk(self._weights, request, self._current_step_context, clean, self._carry)
+            self._step_state = yield from model.commit_chunk(
+                self._weights, request, self._current_step_context, clean, self._step_state
+            )
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
@@ -305,14 +311,14 @@ class Denoising:
         if self._step_context is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
                 yield from self._waited()
-        model, request, carry = self._run.model, self._request_at(step_plan), self._carry
+        model, request, step_state = self._run.model, self._request_at(step_plan), self._step_state
         if not self._run.is_described:
-            self._skipped += model.skipped_steps(carry)
-        self._step_context = self._carry = None
+            self._skipped += model.skipped_steps(step_state)
+        self._step_context = self._step_state = None
         with self._run.clock.measure("encode"):
-            work = model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, carry)
-            del carry
-            self._step_context, self._carry = yield from work
+            work = model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, step_state)
+            del step_state
+            self._step_context, self._step_state = yield from work
             self._context_key = step_plan.context_key
         if self._states is not None:
             self._states = yield Put(self._states, self._step_context.layout.replicated)

@@ -21,7 +21,7 @@ from PIL import Image
 from backend.errors import Stopped, VideoFileError
 from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
-from backend.models.model import VIDEO, Carry
+from backend.models.model import VIDEO, StepState
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.denoising import Denoising, warms_up
@@ -177,7 +177,7 @@ class _Screen:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._carry: Carry = None
+        self._carry: StepState = None
         self._is_beside = HERE.is_alone and runs_beside(run.model, run.request)  # all hosts run programs in one order
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")

@@ -105,16 +105,16 @@ class DotsModel:
         conditions["colour"] = np.mean([picture.mean((0, 1)) for picture in pictures] or [np.zeros(3)], axis=0, dtype=np.float32)
         return conditions
 
-    def make_step_context(self, weights, request, conditions, step_plan, carry):
+    def make_step_context(self, weights, request, conditions, step_plan, step_state):
         branches = 2 if step_plan.is_guided else 1
         texts = (conditions["text_encoder"], conditions["text_encoder_2"])
         text = yield OnHost(lambda xp, one, other: (one + other)[:branches], texts)
         colour = yield Put(conditions["colour"], self._layout.replicated)
-        if carry is None:
+        if step_state is None:
             place = jax.ShapeDtypeStruct((self._config["channels"],), jnp.float32, sharding=self._layout.replicated)
-            carry = yield Zeros(place)
+            step_state = yield Zeros(place)
         step_context = DotsStepContext(expert=0, is_guided=step_plan.is_guided, layout=self._layout, text=text, colour=colour)
-        return step_context, carry
+        return step_context, step_state
 
     def encode_flops(self, request):
         return 0.0
@@ -125,24 +125,24 @@ class DotsModel:
     def start(self, request, conditions, noise):
         return {name: start(jnp.asarray(array)) for name, array in noise.items()}
 
-    def step(self, weights, request, step_context, states, row, carry, index):
-        states = yield Call(self._step, (weights["transformer"], states, row, step_context.text, step_context.colour, carry))
-        return states, carry
+    def step(self, weights, request, step_context, states, row, step_state, index):
+        states = yield Call(self._step, (weights["transformer"], states, row, step_context.text, step_context.colour, step_state))
+        return states, step_state
 
-    def commit_chunk(self, weights, request, step_context, clean, carry):
-        return (yield Call(self._settle, (clean[VIDEO], carry)))
+    def commit_chunk(self, weights, request, step_context, clean, step_state):
+        return (yield Call(self._settle, (clean[VIDEO], step_state)))
 
-    def skipped_steps(self, carry):
+    def skipped_steps(self, step_state):
         return 0
 
     def finish(self, conditions, latents):
         yield from ()
         return latents
 
-    def decode(self, weights, request, latents, carry):
-        if carry is None:
+    def decode(self, weights, request, latents, step_state):
+        if step_state is None:
             return (yield Call(self._decode_first, (weights["vae"], latents)))
-        return (yield Call(self._decode_next, (weights["vae"], latents, carry)))
+        return (yield Call(self._decode_next, (weights["vae"], latents, step_state)))
 
     def preview(self, weights, request, latents):
         return (yield from self.decode(weights, request, latents, None))[0]

@@ -15,12 +15,12 @@ import numpy as np
 from backend.models.causal_wan.action_spec import ActionWanKind, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
-from backend.models.causal_wan.model import BlockCarry, BlockStepContext, CausalWanModel, check_unguided, key_data
+from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, key_data
 from backend.models.causal_wan.picture import STILL, WholePictureEncoder, channels_of_block
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_dtype, as_float32, pixels_of
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import VIDEO, AttentionLengths, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
+from backend.models.model import VIDEO, AttentionLengths, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import encode_clip, image_channels, picture_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
@@ -31,7 +31,7 @@ from backend.weights.stacked import StackedWeights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActionCarry(BlockCarry):
+class ActionStepState(BlockStepState):
     """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
     the block's own `steering` and `channels`, None until its lane is made."""
 
@@ -48,10 +48,12 @@ class ActionStepContext(BlockStepContext):
     done: np.ndarray
     channels: Any
 
-    def context(self, carry: ActionCarry) -> SteeredContext:
+    def context(self, step_state: ActionStepState) -> SteeredContext:
         """What a block's steps read besides its latents."""
-        assert carry.steering is not None, "the lane has made it"
-        return SteeredContext(text=self.text, positions=carry.positions, condition=carry.channels, steering=carry.steering)
+        assert step_state.steering is not None, "the lane has made it"
+        return SteeredContext(
+            text=self.text, positions=step_state.positions, condition=step_state.channels, steering=step_state.steering
+        )
 
 
 class ActionWanModel(CausalWanModel):
@@ -104,8 +106,8 @@ class ActionWanModel(CausalWanModel):
         return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
-    ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionCarry]]:
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
+    ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
         """The picture's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -122,47 +124,54 @@ class ActionWanModel(CausalWanModel):
             channels=conditions["image_channels"],
             given=None,
         )
-        if carry is None:
+        if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            begun = yield from self._carry(programs, request, past, 0)
-            carry = _with_done(begun, None)
-        return step_context, (yield from self._steered(request, step_context, carry))
+            begun = yield from self._step_state(programs, request, past, 0)
+            step_state = _with_done(begun, None)
+        return step_context, (yield from self._steered(request, step_context, step_state))
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: ActionStepContext, clean: Latents, carry: ActionCarry
-    ) -> Generator[Effect, Any, ActionCarry]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: ActionStepContext,
+        clean: Latents,
+        step_state: ActionStepState,
+    ) -> Generator[Effect, Any, ActionStepState]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
-        settled = yield from super().commit_chunk(weights, request, step_context, clean, carry)
+        settled = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.kind.shape
         of_block = np.tile(step_context.done, (shape.stride * clean[VIDEO].shape[2], 1))
-        before = _before(carry, step_context, shape.reach - shape.stride + 1)
+        before = _before(step_state, step_context, shape.reach - shape.stride + 1)
         done = np.concatenate([before, of_block])[-len(before) :]
         return (yield from self._steered(request, step_context, _with_done(settled, done)))
 
     def _steered(
-        self, request: GenerationRequest, step_context: ActionStepContext, carry: ActionCarry
-    ) -> Generator[Effect, Any, ActionCarry]:
+        self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
+    ) -> Generator[Effect, Any, ActionStepState]:
         """The carry with the next block's steering and channels, as the lane has them."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
-        shape, frames = self.kind.shape, self._block_shape(request, carry.first)[2]
-        before = _before(carry, step_context, shape.reach - shape.stride + 1)
+        shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
+        before = _before(step_state, step_context, shape.reach - shape.stride + 1)
         of_block = np.tile(
             step_context.done, (shape.stride * frames - 1, 1)
         )  # nothing sees what is done in a block's last pixel frame
-        steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), carry.first, frames)
-        channels = yield OnHost(functools.partial(channels_of_block, first=carry.first, frames=frames), (step_context.channels,))
+        steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), step_state.first, frames)
+        channels = yield OnHost(
+            functools.partial(channels_of_block, first=step_state.first, frames=frames), (step_context.channels,)
+        )
         condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
-        return dataclasses.replace(carry, steering=steering, channels=condition)
+        return dataclasses.replace(step_state, steering=steering, channels=condition)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """Of a block's tokens to all that the ring holds, and to the picture's."""
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
 
 
-def _before(carry: ActionCarry, step_context: ActionStepContext, count: int) -> np.ndarray:
+def _before(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
     """What was done in so many pixel frames before the carry's block; at the video's beginning, what its first frame does."""
-    return np.tile(step_context.done, (count, 1)) if carry.done is None else carry.done
+    return np.tile(step_context.done, (count, 1)) if step_state.done is None else step_state.done
 
 
-def _with_done(carry: BlockCarry, done: np.ndarray | None) -> ActionCarry:
-    return ActionCarry(past=carry.past, first=carry.first, positions=carry.positions, done=done)
+def _with_done(step_state: BlockStepState, done: np.ndarray | None) -> ActionStepState:
+    return ActionStepState(past=step_state.past, first=step_state.first, positions=step_state.positions, done=done)

@@ -31,7 +31,7 @@ from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
 from backend.models.common.flat_attention import Positions
 from backend.models.common.pixels import pixels_of
 from backend.models.common.whole_clip import transformer_part
-from backend.models.model import VIDEO, AttentionLengths, Carry, Conditions, Latents, ModelPlan, Weights
+from backend.models.model import VIDEO, AttentionLengths, Conditions, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import branch_embeddings, encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.text_encoder import TextTokens
@@ -57,7 +57,7 @@ class BlockPrograms(Programs):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockCarry:
+class BlockStepState:
     """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
     window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
     were: `uncounted` fewer."""
@@ -85,9 +85,9 @@ class BlockStepContext:
     def layout(self) -> Layout:
         return self.programs.layout
 
-    def context(self, carry: BlockCarry) -> Context:
+    def context(self, step_state: BlockStepState) -> Context:
         """What a block's steps read besides its latents."""
-        return _context(self.text, carry.positions)
+        return _context(self.text, step_state.positions)
 
 
 class CausalWanModel(WanModel):
@@ -136,33 +136,35 @@ class CausalWanModel(WanModel):
         return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
-    ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockCarry]]:
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
+    ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
         """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
         recaches. Raises: RequestError under guidance."""
         check_unguided(step_plan)
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
-        if carry is None:
+        if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            carry = yield from self._carry(programs, request, past, 0)
+            step_state = yield from self._step_state(programs, request, past, 0)
         elif self.kind.recaches:
-            carry = yield from self._recached(weights, request, programs, text, carry)
-        noise_key = yield Put(key_data(request.seed, carry.uncounted), programs.layout.replicated)
+            step_state = yield from self._recached(weights, request, programs, text, step_state)
+        noise_key = yield Put(key_data(request.seed, step_state.uncounted), programs.layout.replicated)
         given = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
-        return BlockStepContext(expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given), carry
+        return BlockStepContext(
+            expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given
+        ), step_state
 
     def _recached(
-        self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, carry: BlockCarry
-    ) -> Generator[Effect, Any, BlockCarry]:
+        self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
+    ) -> Generator[Effect, Any, BlockStepState]:
         """The carry with a past that belongs to this text. A sink that stays lies as it does for the block to come."""
-        kind, denoiser, first = self.kind, programs.denoiser, carry.first
+        kind, denoiser, first = self.kind, programs.denoiser, step_state.first
         is_whole = first <= kind.window
         counted = 0 if is_whole else kind.sink
-        past = dataclasses.replace(carry.past, frames=(yield Put(np.int32(counted), programs.layout.replicated)))
+        past = dataclasses.replace(step_state.past, frames=(yield Put(np.int32(counted), programs.layout.replicated)))
         oldest = first - (kind.window - counted)
-        for begin, clean in carry.clean:
+        for begin, clean in step_state.clean:
             if begin >= oldest:
                 positions = yield from denoiser.block_positions(clean.shape, begin)
                 following = begin + clean.shape[2] if is_whole else first
@@ -170,13 +172,13 @@ class CausalWanModel(WanModel):
                 arguments = (weights[transformer_part(0)], clean, _context(text, positions), past, turn)
                 past = yield Call(programs.settle, arguments)
                 counted += clean.shape[2]
-        return dataclasses.replace(carry, past=past, uncounted=first - counted)
+        return dataclasses.replace(step_state, past=past, uncounted=first - counted)
 
-    def _carry(
+    def _step_state(
         self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
-    ) -> Generator[Effect, Any, BlockCarry]:
+    ) -> Generator[Effect, Any, BlockStepState]:
         positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
-        return BlockCarry(past=past, first=first, positions=positions)
+        return BlockStepState(past=past, first=first, positions=positions)
 
     def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
         batch, channels, frames, height, width = self.latent_shape(request)
@@ -189,15 +191,15 @@ class CausalWanModel(WanModel):
         step_context: BlockStepContext,
         state: SamplerState,
         step_inputs: StepInputs,
-        carry: BlockCarry,
+        step_state: BlockStepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
         """See `WholeClipModel`. The steps of a block that is given put it in its place."""
-        if carry.first == 0 and step_context.given is not None:
-            return dataclasses.replace(state, sample=step_context.given, clean=step_context.given), carry
-        if carry.first == 0 and request.steps < self.kind.first_steps:
-            return (yield from self._first_block(weights, request, step_context, state, step_inputs, carry))
-        return (yield from self._one_step(weights, step_context, state, step_inputs, carry))
+        if step_state.first == 0 and step_context.given is not None:
+            return dataclasses.replace(state, sample=step_context.given, clean=step_context.given), step_state
+        if step_state.first == 0 and request.steps < self.kind.first_steps:
+            return (yield from self._first_block(weights, request, step_context, state, step_inputs, step_state))
+        return (yield from self._one_step(weights, step_context, state, step_inputs, step_state))
 
     def _first_block(
         self,
@@ -206,48 +208,58 @@ class CausalWanModel(WanModel):
         step_context: BlockStepContext,
         state: SamplerState,
         step_inputs: StepInputs,
-        carry: BlockCarry,
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        step_state: BlockStepState,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
         """All of the first block's own steps in the first of the request's, which begins with noise; later ones do nothing."""
         if float(step_inputs.sigma) < ALL_NOISE:
-            return state, carry
+            return state, step_state
         schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
         for index in range(schedule.steps):
             own = make_step_inputs(schedule, index, float(step_inputs.guidance))
-            state, carry = yield from self._one_step(weights, step_context, state, own, carry)
-        return state, carry
+            state, step_state = yield from self._one_step(weights, step_context, state, own, step_state)
+        return state, step_state
 
     def _one_step(
-        self, weights: Weights, step_context: BlockStepContext, state: SamplerState, step_inputs: StepInputs, carry: BlockCarry
-    ) -> Generator[Effect, Any, tuple[SamplerState, BlockCarry]]:
+        self,
+        weights: Weights,
+        step_context: BlockStepContext,
+        state: SamplerState,
+        step_inputs: StepInputs,
+        step_state: BlockStepState,
+    ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
         arguments = (
             weights[transformer_part(0)],
             state,
             step_inputs,
-            step_context.context(carry),
-            carry.past,
+            step_context.context(step_state),
+            step_state.past,
             step_context.noise_key,
         )
         state, past = yield Call(step_context.programs.step, arguments)
-        return state, dataclasses.replace(carry, past=past)
+        return state, dataclasses.replace(step_state, past=past)
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: BlockStepContext, clean: Latents, carry: BlockCarry
-    ) -> Generator[Effect, Any, BlockCarry]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: BlockStepContext,
+        clean: Latents,
+        step_state: BlockStepState,
+    ) -> Generator[Effect, Any, BlockStepState]:
         """See `Model`: the clean block's keys and values replace those of its last step."""
         clean = clean[VIDEO]
-        denoiser, first = step_context.programs.denoiser, carry.first + clean.shape[2]
+        denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
-        arguments = (weights[transformer_part(0)], clean, step_context.context(carry), carry.past, turn)
+        arguments = (weights[transformer_part(0)], clean, step_context.context(step_state), step_state.past, turn)
         past = yield Call(step_context.programs.settle, arguments)
-        following = yield from self._carry(step_context.programs, request, past, first)
-        return dataclasses.replace(following, clean=self._kept(carry, clean, first), uncounted=carry.uncounted)
+        following = yield from self._step_state(step_context.programs, request, past, first)
+        return dataclasses.replace(following, clean=self._kept(step_state, clean, first), uncounted=step_state.uncounted)
 
-    def _kept(self, carry: BlockCarry, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
+    def _kept(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
         """The clean blocks that a new prompt before latent frame `first` may need."""
         if not self.kind.recaches:
             return ()
-        blocks = (*carry.clean, (carry.first, clean))
+        blocks = (*step_state.clean, (step_state.first, clean))
         return tuple(block for block in blocks if block[0] >= first - self.kind.window)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:

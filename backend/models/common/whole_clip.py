@@ -18,12 +18,12 @@ from backend.models.layouts import plan_layouts
 from backend.models.model import (
     VIDEO,
     AttentionLengths,
-    Carry,
     Conditions,
     Latents,
     ModelPlan,
     Network,
     States,
+    StepState,
     Weights,
 )
 from backend.runtime.mesh import Layout
@@ -180,12 +180,12 @@ class WholeClipModel:
         step_context: WholeClipStepContext,
         states: States,
         step_inputs: StepInputs,
-        carry: Carry,
+        step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[States, Carry]]:
+    ) -> Generator[Effect, Any, tuple[States, StepState]]:
         """See `Model`."""
-        state, carry = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, carry, index)
-        return {VIDEO: state}, carry
+        state, step_state = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, step_state, index)
+        return {VIDEO: state}, step_state
 
     def _step(
         self,
@@ -194,9 +194,9 @@ class WholeClipModel:
         step_context: WholeClipStepContext,
         state: SamplerState,
         step_inputs: StepInputs,
-        carry: Carry,
+        step_state: StepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, Carry]]:
+    ) -> Generator[Effect, Any, tuple[SamplerState, StepState]]:
         """The step of the video's state."""
         programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
         if step_context.is_guided and index < still_steps(request):
@@ -208,20 +208,20 @@ class WholeClipModel:
         arguments = (own, state, step_inputs, step_context.context)
         if request.cfg_zero and step_context.is_guided:
             return (yield Call(programs.zero_star_step, arguments)), None
-        if request.mag_cache and carry is None:
+        if request.mag_cache and step_state is None:
             return (yield Call(programs.kept_step, arguments))
         if request.mag_cache:
             outer = dataclasses.replace(own, stacks={})
-            return (yield Call(programs.reused_step, (outer, *arguments[1:], carry))), carry
-        if carry is None:
+            return (yield Call(programs.reused_step, (outer, *arguments[1:], step_state))), step_state
+        if step_state is None:
             return (yield Call(programs.small_step if step_context.is_small else programs.step, arguments)), None
-        return (yield Call(programs.cached_step, (*arguments, carry, jnp.float32(request.step_cache))))
+        return (yield Call(programs.cached_step, (*arguments, step_state, jnp.float32(request.step_cache))))
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
         """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
         programs = self._programs(request.is_guided)
-        if carry is not None:
-            return (yield Call(programs.decode_next, (weights["vae"], latents, carry)))
+        if step_state is not None:
+            return (yield Call(programs.decode_next, (weights["vae"], latents, step_state)))
         room = yield from self._room(request)
         return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
 
@@ -256,10 +256,12 @@ class WholeClipModel:
         """How many tokens the video's attend to besides themselves."""
         return 0
 
-    def commit_chunk(self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, carry: Carry) -> Work:
+    def commit_chunk(
+        self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, step_state: StepState
+    ) -> Work:
         """Does nothing."""
         yield from ()
-        return carry
+        return step_state
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
         """See `Model`."""
@@ -270,9 +272,9 @@ class WholeClipModel:
         yield from ()
         return latents
 
-    def skipped_steps(self, carry: Carry) -> int:
+    def skipped_steps(self, step_state: StepState) -> int:
         """See `Model`."""
-        return int(carry.reused) if isinstance(carry, StepCache) else 0
+        return int(step_state.reused) if isinstance(step_state, StepCache) else 0
 
     def _programs(self, is_guided: bool) -> Any:
         return self._guided if is_guided else self._unguided

@@ -28,7 +28,7 @@ from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS
 from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
 from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.models.hunyuan.vae import VideoAutoencoder
-from backend.models.model import AttentionLengths, Carry, Conditions, Inputs, ModelPlan, Network, Weights
+from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, StepState, Weights
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
@@ -113,10 +113,10 @@ class HunyuanModel(WholeClipModel):
         return conditions
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """The tokens that do not depend on the step, and the other inputs placed for the programs."""
-        del carry  # there is one expert, but its guided steps' cache is of no use to the others
+        del step_state  # there is one expert, but its guided steps' cache is of no use to the others
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
         of_branches = tuple({name: conditions[prefix + name] for name in _TEXT} for prefix in PREFIXES[:branches])

@@ -24,13 +24,13 @@ from backend.models.ltx.upsampler import LatentUpsampler
 from backend.models.model import (
     SOUND,
     VIDEO,
-    Carry,
     Conditions,
     Inputs,
     Latents,
     ModelPlan,
     Network,
     States,
+    StepState,
     Weights,
 )
 from backend.runtime.mesh import Layout
@@ -231,7 +231,7 @@ class LtxModel(WholeClipModel):
         return conditions
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
         branches = Branches.of(request, step_plan, self.kind)
@@ -304,7 +304,7 @@ class LtxModel(WholeClipModel):
         step_context: LtxStepContext,
         states: States,
         step_inputs: StepInputs,
-        carry: Carry,
+        step_state: StepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
@@ -328,7 +328,7 @@ class LtxModel(WholeClipModel):
         latents = yield Put(latents, programs.layout.replicated)
         return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
 
-    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, carry: Carry) -> Work:
+    def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
         """See `Model`."""
         return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
 

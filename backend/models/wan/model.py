@@ -18,7 +18,7 @@ from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
-from backend.models.model import Carry, Conditions, Inputs, ModelPlan, Weights
+from backend.models.model import Conditions, Inputs, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
@@ -150,10 +150,10 @@ class WanModel(WholeClipModel):
         return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
         """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
-        del carry  # the last expert's cache is of no use to this one
+        del step_state  # the last expert's cache is of no use to this one
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
         embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)

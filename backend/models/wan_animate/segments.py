@@ -17,7 +17,7 @@ import numpy as np
 
 from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
 from backend.models.common.whole_clip import WholeClipStepContext
-from backend.models.model import VIDEO, Carry, Conditions, Inputs, Latents, ModelPlan, Weights
+from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import encode_frames, encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import Context, Denoiser
@@ -50,7 +50,7 @@ class SegmentStepContext(WholeClipStepContext):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentCarry:
+class SegmentStepState:
     """Which segment is next, the latents of the one before, and what its steps read, None until the first of them."""
 
     index: int = 0
@@ -103,14 +103,14 @@ class SegmentModel(WanModel, abc.ABC):
         return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
 
     def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, carry: Carry
-    ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentCarry]]:
+        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
+    ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentStepState]]:
         """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
         own = yield from self._shared(weights, request, conditions, step_context)
-        carry = SegmentCarry() if carry is None else dataclasses.replace(carry, ready=None)
-        return self._step_context(**shared, **own, conditions=conditions), carry
+        step_state = SegmentStepState() if step_state is None else dataclasses.replace(step_state, ready=None)
+        return self._step_context(**shared, **own, conditions=conditions), step_state
 
     def _shared(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
@@ -126,17 +126,17 @@ class SegmentModel(WanModel, abc.ABC):
         step_context: SegmentStepContext,
         state: SamplerState,
         step_inputs: StepInputs,
-        carry: SegmentCarry,
+        step_state: SegmentStepState,
         index: int,
-    ) -> Generator[Effect, Any, tuple[SamplerState, SegmentCarry]]:
+    ) -> Generator[Effect, Any, tuple[SamplerState, SegmentStepState]]:
         """See `WholeClipModel`; before a segment's first step all is made that its steps read."""
-        if carry.ready is None:
-            carried = yield from self._last_frame(step_context.programs, weights["vae"], carry.before)
-            ready = yield from self._segment(weights, request, step_context, carry.index, carried)
-            carry = dataclasses.replace(carry, ready=ready)
-        own = dataclasses.replace(step_context, context=carry.ready)
+        if step_state.ready is None:
+            carried = yield from self._last_frame(step_context.programs, weights["vae"], step_state.before)
+            ready = yield from self._segment(weights, request, step_context, step_state.index, carried)
+            step_state = dataclasses.replace(step_state, ready=ready)
+        own = dataclasses.replace(step_context, context=step_state.ready)
         state, _ = yield from super()._step(weights, request, own, state, step_inputs, None, index)
-        return state, carry
+        return state, step_state
 
     @abc.abstractmethod
     def _segment(
@@ -190,11 +190,16 @@ class SegmentModel(WanModel, abc.ABC):
         return (yield OnHost(functools.partial(_segment_channels, self.kind.scales[1], known), (picture, clip)))
 
     def commit_chunk(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, clean: Latents, carry: SegmentCarry
-    ) -> Generator[Effect, Any, SegmentCarry]:
+        self,
+        weights: Weights,
+        request: GenerationRequest,
+        step_context: SegmentStepContext,
+        clean: Latents,
+        step_state: SegmentStepState,
+    ) -> Generator[Effect, Any, SegmentStepState]:
         """See `Model`: the next segment is made ready before its first step, from these latents."""
         yield from ()
-        return SegmentCarry(index=carry.index + 1, before=clean[VIDEO])
+        return SegmentStepState(index=step_state.index + 1, before=clean[VIDEO])
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the picture's frame of each segment."""

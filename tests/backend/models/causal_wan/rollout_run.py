@@ -20,7 +20,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
-from backend.models.causal_wan.model import BlockCarry, CausalWanModel
+from backend.models.causal_wan.model import BlockStepState, CausalWanModel
 from backend.models.causal_wan.transformer import BlockDenoiser, Window
 from backend.models.wan.transformer import BLOCKS, Context
 from backend.runtime.mesh import Layout, MeshPlan
@@ -76,7 +76,7 @@ def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Wi
     kind = SimpleNamespace(window=window.frames, sink=window.sink)
     model = SimpleNamespace(kind=kind, _block_shape=lambda request, first: clean[0].shape)
     blocks = tuple((index * block, clean[index]) for index in range(number))
-    carry = BlockCarry(past=past, first=number * block, positions=None, clean=blocks)
+    carry = BlockStepState(past=past, first=number * block, positions=None, clean=blocks)
     programs = SimpleNamespace(denoiser=denoiser, settle=settle, layout=layout)
     return run(CausalWanModel._recached(model, {"transformer": weights}, None, programs, text, carry)).past
 
