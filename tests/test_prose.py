@@ -21,7 +21,7 @@ BAD_AND_GOOD = {
         ("The host hasn't enough room.", "The host hasn't enough headroom."),
     ],
     "term": [
-        ("Open the file in the sandbox.", "Open the file in the sandbox."),
+        ("Open the file in the cage.", "Open the file in the sandbox."),
         ("Caged processes end.", "Sandboxed processes on a desktop end."),
         ("The doors refuse it.", "The gateway refuses the door-to-door prompt."),
         ("Each lane has its keys.", "Each step context has keys in 128 lanes."),
@@ -63,9 +63,9 @@ def test_a_function_may_not_be_named_by_a_lone_preposition_or_auxiliary_verb(nam
 
 
 def test_a_name_may_not_have_a_word_that_the_glossary_replaces():
-    assert rules("class CagePool:\n    def open_sandbox(self): ...\n") == ["name", "name"]
+    assert rules("class CagePool:\n    def open_cage(self): ...\n") == ["name", "name"]
     assert rules("class SandboxPool:\n    def open_sandbox(self): ...\n    def standby(self): ...\n") == []
-    assert rules("def test_the_sandbox_opens(): ...\n", "tests/test_example.py") == []
+    assert rules("def test_the_cage_opens(): ...\n", "tests/test_example.py") == []
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,9 @@ def test_the_library_of_4bce9ae7_lists_its_videos_with_star_tags_and_project(ope
     videos = opened.library.videos(Selection(owner=owner))
     assert len(videos) == 8 and all((job.folder / "video.mp4").is_file() for job in videos)
     for job in videos:
-        assert read_request(job.folder / "video.mp4").for_sharing() == job.request.for_sharing()
+        assert read_request(job.folder / "video.mp4").for_sharing() == opened.job(job.id).request.for_sharing()
     (best,) = opened.library.videos(Selection(owner=owner, words=("#best", "#night")))
-    assert best.request.seed == 11 and best.is_starred and best.project == project.id
+    assert best.summary.seed == 11 and best.is_starred and best.project == project.id
 
 
 def test_own_presets_of_4bce9ae7_show_and_load(opened, written):
@@ -203,7 +203,8 @@ def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today
 def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
     (tmp_path / "unpacked").mkdir()
     project, count = opened.sandbox.follow(opened.importing_project(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
-    jobs = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    listed = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
+    jobs = [opened.job(job.id) for job in listed]
     assert (project.name, count) == ("Night film", 3)
     assert [(job.request.seed, job.request.task, job.request.strength) for job in jobs] == [
         (11, "t2v", None),

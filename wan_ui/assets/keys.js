@@ -1,9 +1,9 @@
 // Keys. Fields in which something is typed keep all keys but Ctrl+Enter and Escape.
 import { hear, playTogether, stepTogether } from '../compare/compare.js';
-import { cardOf, moveInLibrary } from '../library/library.js';
 import { act } from '../components/actions.js';
 import { find, isShown, isTyping, on } from '../components/dom.js';
 import { openView, showHelp, toggleQueue, views } from '../components/views.js';
+import { cardOf, moveInLibrary } from '../library/library.js';
 import { stepStage, toggleStage } from '../stage/player.js';
 import { toggleSound } from '../stage/sound.js';
 import { closeMenus, MAKES } from './buttons.js';

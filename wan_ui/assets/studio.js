@@ -2,16 +2,16 @@
 // page (`js=`) and when the page is complete. `window.studio` is the one name by which these texts reach the modules.
 
 import { followLeader, showHeard, startCompare, startCompared } from '../compare/compare.js';
-import { startEdit } from '../edit/edit.js';
-import { startFilm, startFilmFigures, startFilmSent } from '../form/storyboard.js';
-import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
-import { recordingChanged, startRecording } from '../form/recording.js';
-import { form, startTyped } from '../form/typed.js';
-import { startLibrary, startProjects } from '../library/library.js';
-import { startLive } from '../live/live.js';
 import { act, startActions } from '../components/actions.js';
 import { startMessage, startNote } from '../components/toast.js';
 import { showPlace, startViews } from '../components/views.js';
+import { startEdit } from '../edit/edit.js';
+import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
+import { recordingChanged, startRecording } from '../form/recording.js';
+import { startFilm, startFilmFigures, startFilmSent } from '../form/storyboard.js';
+import { form, startTyped } from '../form/typed.js';
+import { startLibrary, startProjects } from '../library/library.js';
+import { startLive } from '../live/live.js';
 import { startNotice } from '../queue/notice.js';
 import { showCount, startQueue } from '../queue/queue.js';
 import { showStageTime, startPlayer } from '../stage/player.js';

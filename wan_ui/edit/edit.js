@@ -8,8 +8,8 @@ import { createBrush } from './brush.js';
 import { createClip } from './clip.js';
 import { usualLength as lengthOf, nearestSize, stepsOf } from './clip_math.js';
 import { createExtraClips } from './extra_clips.js';
-import { createPictures } from './pictures.js';
 import { createWays } from './modes.js';
+import { createPictures } from './pictures.js';
 
 const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is asked for
 

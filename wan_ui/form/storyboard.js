@@ -3,8 +3,8 @@
 import { find, on } from '../components/dom.js';
 import { addressOf, createTalk } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { createDetail } from './storyboard_detail.js';
 import { createFigures } from './storyboard_characters.js';
+import { createDetail } from './storyboard_detail.js';
 import { createMade } from './storyboard_made.js';
 import { startFilmPlayer } from './storyboard_play.js';
 import {
