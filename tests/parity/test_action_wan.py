@@ -19,10 +19,10 @@ from transformers import CLIPVisionModel
 
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
-from backend.models.causal_wan.action_spec import PIPELINES, TRANSFORMERS, shape_of
+from backend.models.causal_wan.action_spec import PIPELINES, TRANSFORMERS, read_action_shape
 from backend.models.causal_wan.actions import parameter_shapes
-from backend.models.causal_wan.model import fresh_noise, key_data
-from backend.models.causal_wan.picture import STILL
+from backend.models.causal_wan.model import draw_noise, noise_key_data
+from backend.models.causal_wan.picture import STILL_FRAMES
 from backend.models.model import VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
@@ -108,7 +108,7 @@ def make_action_checkpoint(folder: Path) -> tuple[WanTransformer3DModel, dict[st
         transformer.proj_out.weight.mul_(2)
     config = {**TRANSFORMER, "_class_name": TRANSFORMERS[0], "text_dim": 0, "num_frames_per_block": BLOCK}
     config |= {"local_attn_size": WINDOW, "action_config": ACTIONS}
-    shapes = {name: shape[::-1] for name, shape in parameter_shapes(shape_of(config), 256).items()}
+    shapes = {name: shape[::-1] for name, shape in parameter_shapes(read_action_shape(config), 256).items()}
     actions = random_weights(shapes, torch.Generator().manual_seed(8))
     tensors = {name: value for name, value in transformer.state_dict().items() if "text_embedder" not in name}
     named = {_fastvideos_name(name): value.contiguous() for name, value in tensors.items()}
@@ -199,7 +199,7 @@ def run_reference(made: Tiny, request: GenerationRequest, rows: dict[int, tuple[
             given = (float(1000 * sigma), channels, seen, done)
             velocity = plain_velocity(made.transformer, [made.actions], clean, sample, *given)
             estimate = sample - float(sigma) * velocity
-            noise = fresh_noise(key_data(request.seed), np.int32(BLOCK * len(clean)), np.float32(sigma), sample.shape)
+            noise = draw_noise(noise_key_data(request.seed), np.int32(BLOCK * len(clean)), np.float32(sigma), sample.shape)
             sample = float(following) * torch.from_numpy(np.array(noise)) + (1 - float(following)) * estimate
         clean.append(sample)
     return torch.cat(clean, dim=2).numpy()
@@ -256,10 +256,12 @@ def test_an_open_video_that_was_steered_is_made_again_by_its_request(tiny, tmp_p
 
 
 def test_after_thirty_latent_frames_a_clip_that_stands_still_gives_the_same_ones():
-    """What `STILL` says, by diffusers' encoder with as many convolutions as the published one."""
+    """What `STILL_FRAMES` says, by diffusers' encoder with as many convolutions as the published one."""
     torch.manual_seed(0)
     vae = AutoencoderKLWan(base_dim=4, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=2).eval()
-    clip = torch.cat([torch.randn(1, 3, 1, 16, 16), torch.zeros(1, 3, 4 * (STILL + 1), 16, 16)], dim=2)
+    clip = torch.cat([torch.randn(1, 3, 1, 16, 16), torch.zeros(1, 3, 4 * (STILL_FRAMES + 1), 16, 16)], dim=2)
     with torch.no_grad():
         latents = vae.encode(clip).latent_dist.mode()
-    torch.testing.assert_close(latents[:, :, STILL:], latents[:, :, STILL - 1 : STILL].expand(-1, -1, 2, -1, -1), rtol=0, atol=0)
+    torch.testing.assert_close(
+        latents[:, :, STILL_FRAMES:], latents[:, :, STILL_FRAMES - 1 : STILL_FRAMES].expand(-1, -1, 2, -1, -1), rtol=0, atol=0
+    )

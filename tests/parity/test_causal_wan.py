@@ -19,9 +19,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
 from backend.media.video import read_frames, read_request
-from backend.models.causal_wan.model import fresh_noise, key_data
+from backend.models.causal_wan.model import draw_noise, noise_key_data
 from backend.models.model import VIDEO
-from backend.models.wan.original import makers_name
+from backend.models.wan.original import original_tensor_name
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.denoising import initial_noise
@@ -112,7 +112,7 @@ def makers_folder(tiny, tmp_path_factory) -> Path:
     for part in ("vae", "text_encoder", "tokenizer"):
         shutil.copytree(source / part, folder / part)
     tensors = load_torch_file(source / "transformer" / "diffusion_pytorch_model.safetensors")
-    named = {f"model.{makers_name(name)}": value for name, value in tensors.items()}
+    named = {f"model.{original_tensor_name(name)}": value for name, value in tensors.items()}
     plain = {name: torch.zeros_like(value) for name, value in named.items()}
     torch.save({"generator": plain, "generator_ema": named, "step": 600}, folder / "causal.pt")
     return folder
@@ -147,7 +147,7 @@ def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
             velocity = masked_velocity(made.reference.transformer, clean, sample, float(1000 * sigma), texts)
             estimate = sample - float(sigma) * velocity
-            noise = fresh_noise(key_data(request.seed), np.int32(block * len(clean)), np.float32(sigma), sample.shape)
+            noise = draw_noise(noise_key_data(request.seed), np.int32(block * len(clean)), np.float32(sigma), sample.shape)
             sample = float(following) * torch.from_numpy(np.array(noise)) + (1 - float(following)) * estimate
         clean.append(sample)
     return torch.cat(clean, dim=2).numpy()

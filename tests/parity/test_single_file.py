@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from backend.catalog.weights_here import fits
 from backend.checkpoints.single_file import source_with
 from backend.errors import ModelError
-from backend.models.wan.original import makers_name
+from backend.models.wan.original import original_tensor_name
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.pipeline.model_files import check_model
@@ -30,7 +30,7 @@ MATRICES = (".self_attn.q", ".self_attn.k", ".self_attn.v", ".self_attn.o", ".cr
 def makers_state(made: Tiny, part: str, prefix: str = "") -> dict[str, torch.Tensor]:
     """The part's tensors by Wan's own names."""
     state = load_file(Path(made.preset.model) / part / WEIGHTS)
-    return {prefix + makers_name(name): value for name, value in state.items()}
+    return {prefix + original_tensor_name(name): value for name, value in state.items()}
 
 
 def loaded(made: Tiny, *files: Path):
@@ -71,7 +71,7 @@ def test_scaled_fp8_is_what_plain_pytorch_makes_of_it(by_row, tiny, tmp_path):
     made, folder = tiny("wan2.1-t2v"), tmp_path / "plain"
     shutil.copytree(made.preset.model, folder)
     own, plain = makers_state(made, "transformer"), {}
-    names = {makers_name(name): name for name in load_file(folder / "transformer" / WEIGHTS)}
+    names = {original_tensor_name(name): name for name in load_file(folder / "transformer" / WEIGHTS)}
     for name in [name for name in own if name.removesuffix(".weight").endswith(MATRICES)]:
         weight = own[name]
         scale = (weight.abs().amax(dim=1, keepdim=True) if by_row else weight.abs().max()) / 448

@@ -15,8 +15,8 @@ import numpy as np
 from backend.models.causal_wan.action_spec import ActionWanKind, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
-from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, key_data
-from backend.models.causal_wan.picture import STILL, WholePictureEncoder, channels_of_block
+from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
+from backend.models.causal_wan.picture import STILL_FRAMES, WholePictureEncoder, cut_block_channels
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_dtype, as_float32, pixels_of
 from backend.models.common.whole_clip import transformer_part
@@ -48,7 +48,7 @@ class ActionStepContext(BlockStepContext):
     done: np.ndarray
     channels: Any
 
-    def context(self, step_state: ActionStepState) -> SteeredContext:
+    def block_context(self, step_state: ActionStepState) -> SteeredContext:
         """What a block's steps read besides its latents."""
         assert step_state.steering is not None, "the lane has made it"
         return SteeredContext(
@@ -80,9 +80,11 @@ class ActionWanModel(CausalWanModel):
         return [example]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """The keys and the mouse's numbers of the action, `keyboard` and `mouse`; and the picture, if it is among the inputs:
-        `image_seen` and `image_channels`, of the first `STILL` latent frames. Raises: RequestError for an unknown action."""
-        keyboard, mouse = (np.array(numbers, np.float32) for numbers in self.kind.numbers_of(request.action))
+        """Encode the action as `keyboard` and `mouse`, and the image, if given, as `image_seen` and `image_channels`.
+
+        `image_channels` covers the first `STILL_FRAMES` latent frames. Raises: RequestError for an unknown action.
+        """
+        keyboard, mouse = (np.array(numbers, np.float32) for numbers in self.kind.encode_action(request.action))
         conditions: dict[str, Any] = {"keyboard": keyboard} | ({"mouse": mouse} if len(mouse) else {})
         pictures = list(inputs.get("image", ()))
         if not pictures:
@@ -92,7 +94,7 @@ class ActionWanModel(CausalWanModel):
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], seen))
         conditions["image_seen"] = yield OnHost(as_float32, (tokens,))
         geometry = request.geometry()
-        most = 1 + (STILL - 1) * geometry.temporal_scale
+        most = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, most))
         pixels = pixels_of(pictures[0], self.dtype)
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
@@ -101,8 +103,8 @@ class ActionWanModel(CausalWanModel):
         return conditions
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        num_pictures = len(self._pictures_of(request))
-        frames = min(request.geometry().num_latent_frames, STILL) if num_pictures else 0
+        num_pictures = len(self._input_images(request))
+        frames = min(request.geometry().num_latent_frames, STILL_FRAMES) if num_pictures else 0
         return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
 
     def make_step_context(
@@ -113,7 +115,7 @@ class ActionWanModel(CausalWanModel):
         programs = self._programs(False)
         image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
-        noise_key = yield Put(key_data(request.seed), programs.layout.replicated)
+        noise_key = yield Put(noise_key_data(request.seed), programs.layout.replicated)
         step_context = ActionStepContext(
             expert=0,
             is_guided=False,
@@ -122,13 +124,13 @@ class ActionWanModel(CausalWanModel):
             noise_key=noise_key,
             done=np.concatenate([conditions[name] for name in ("keyboard", "mouse") if name in conditions]),
             channels=conditions["image_channels"],
-            given=None,
+            image_latents=None,
         )
         if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            begun = yield from self._step_state(programs, request, past, 0)
-            step_state = _with_done(begun, None)
-        return step_context, (yield from self._steered(request, step_context, step_state))
+            begun = yield from self._make_step_state(programs, request, past, 0)
+            step_state = _make_action_state(begun, None)
+        return step_context, (yield from self._add_steering(request, step_context, step_state))
 
     def commit_chunk(
         self,
@@ -142,23 +144,23 @@ class ActionWanModel(CausalWanModel):
         settled = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.kind.shape
         of_block = np.tile(step_context.done, (shape.stride * clean[VIDEO].shape[2], 1))
-        before = _before(step_state, step_context, shape.reach - shape.stride + 1)
+        before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
         done = np.concatenate([before, of_block])[-len(before) :]
-        return (yield from self._steered(request, step_context, _with_done(settled, done)))
+        return (yield from self._add_steering(request, step_context, _make_action_state(settled, done)))
 
-    def _steered(
+    def _add_steering(
         self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
     ) -> Generator[Effect, Any, ActionStepState]:
         """The carry with the next block's steering and channels, as the lane has them."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
-        before = _before(step_state, step_context, shape.reach - shape.stride + 1)
+        before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
         of_block = np.tile(
             step_context.done, (shape.stride * frames - 1, 1)
         )  # nothing sees what is done in a block's last pixel frame
         steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), step_state.first, frames)
         channels = yield OnHost(
-            functools.partial(channels_of_block, first=step_state.first, frames=frames), (step_context.channels,)
+            functools.partial(cut_block_channels, first=step_state.first, frames=frames), (step_context.channels,)
         )
         condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
         return dataclasses.replace(step_state, steering=steering, channels=condition)
@@ -168,10 +170,10 @@ class ActionWanModel(CausalWanModel):
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
 
 
-def _before(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
+def _earlier_actions(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
     """What was done in so many pixel frames before the carry's block; at the video's beginning, what its first frame does."""
     return np.tile(step_context.done, (count, 1)) if step_state.done is None else step_state.done
 
 
-def _with_done(step_state: BlockStepState, done: np.ndarray | None) -> ActionStepState:
+def _make_action_state(step_state: BlockStepState, done: np.ndarray | None) -> ActionStepState:
     return ActionStepState(past=step_state.past, first=step_state.first, positions=step_state.positions, done=done)

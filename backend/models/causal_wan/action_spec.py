@@ -20,7 +20,7 @@ from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalW
 from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
 from backend.models.common.spec import Face
 from backend.models.spec import Configs, refusal
-from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, flops_of, scales
+from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, transformer_flops, vae_scales
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
 
@@ -42,8 +42,13 @@ KEYS = {  # by how many there are; "stay" is a key of its own in the last game
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),
 }
-LOOK = 0.1  # the mouse's turn in one frame, up or down and to the sides, as the model was trained
-LOOKS = {"look-up": (LOOK, 0.0), "look-down": (-LOOK, 0.0), "look-left": (0.0, -LOOK), "look-right": (0.0, LOOK)}
+LOOK_STEP = 0.1  # the mouse's turn in one frame, up or down and to the sides, as the model was trained
+LOOKS = {
+    "look-up": (LOOK_STEP, 0.0),
+    "look-down": (-LOOK_STEP, 0.0),
+    "look-left": (0.0, -LOOK_STEP),
+    "look-right": (0.0, LOOK_STEP),
+}
 
 CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers'; names of diffusers stay as they are
     (r"^patch_embedding\.proj\.", "patch_embedding."),
@@ -93,7 +98,7 @@ class ActionWanKind(CausalWanKind):
         keys = tuple(key for key in KEYS[self.shape.keys] if key != STAY)
         return (*keys, *(LOOKS if self.shape.mouse_width else ()), STAY)
 
-    def numbers_of(self, action: str | None) -> tuple[list[float], list[float]]:
+    def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
         """The keys, 1 where one is held, and the mouse's numbers, none without a mouse. None is "stay". Raises: RequestError."""
         words = (action or STAY).split(AND)
         if not set(words) <= set(self.actions):
@@ -116,7 +121,7 @@ class ActionWanFamily(CausalWanFamily):
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
         _check_networks(configs)
-        kind = _kind_of(configs)
+        kind = _make_kind(configs)
         check_window(kind)
         return kind
 
@@ -124,7 +129,7 @@ class ActionWanFamily(CausalWanFamily):
         """Shapes of tensors that FastVideo and diffusers name alike."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
-        config, shape = configs[part], shape_of(configs[part])
+        config, shape = configs[part], read_action_shape(configs[part])
         width, last = width_of(config), config["num_layers"] - 1
         return {
             f"blocks.{last}.attn2.to_q.weight": (width, width),
@@ -133,11 +138,11 @@ class ActionWanFamily(CausalWanFamily):
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window. The action modules' attention to a few frames is left out."""
-        kind, config, picture = _kind_of(configs), configs["transformer"], configs["image_encoder"]
+        kind, config, picture = _make_kind(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(kind.chunk, geometry.num_latent_frames) * frame
-        plain = flops_of(config, queries, kind.window * frame, branches)
+        plain = transformer_flops(config, queries, kind.window * frame, branches)
         width, inner, layers = width_of(config), kind.shape.width, kind.shape.layers * branches
         of_keyboard = 2 * width * inner
         of_mouse = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
@@ -158,10 +163,10 @@ def diffusers_name(name: str) -> str:
     return renamed(name, CHECKPOINT_NAMES)
 
 
-def shape_of(transformer: Mapping[str, Any]) -> ActionShape:
+def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
     """The action modules' sizes. Raises: ModelError for entries that other networks have."""
     given = transformer["action_config"]
-    missing = [name for name in _needed(given) if name not in given]
+    missing = [name for name in _needed_entries(given) if name not in given]
     if missing:
         raise ModelError(f"transformer/config.json does not say action_config.{missing[0]}:", "an action module needs it", AGAIN)
     stride, blocks, has_mouse = given["vae_time_compression_ratio"], list(given["blocks"]), given.get("enable_mouse", True)
@@ -181,7 +186,7 @@ def shape_of(transformer: Mapping[str, Any]) -> ActionShape:
     return shape
 
 
-def _needed(given: Mapping[str, Any]) -> Sequence[str]:
+def _needed_entries(given: Mapping[str, Any]) -> Sequence[str]:
     always = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
               "vae_time_compression_ratio", "windows_size")  # fmt: skip
     of_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
@@ -219,15 +224,15 @@ def _check_networks(configs: Configs) -> None:
     check_parts(index_of(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]
-    if configs["transformer"]["in_channels"] != 2 * latents + scales(configs)[1]:
+    if configs["transformer"]["in_channels"] != 2 * latents + vae_scales(configs)[1]:
         raise channels_refusal(configs, latents, SUPPORTED)
 
 
-def _kind_of(configs: Configs) -> ActionWanKind:
+def _make_kind(configs: Configs) -> ActionWanKind:
     transformer = configs["transformer"]
     if transformer.get(SINK, 0):
         raise refusal(f"it keeps the first {transformer[SINK]} frames in its window", [SUPPORTED])
-    shape, trained = shape_of(transformer), transformer.get(TRAINED, TRAINED_FRAMES)
+    shape, trained = read_action_shape(transformer), transformer.get(TRAINED, TRAINED_FRAMES)
     window = transformer.get(WINDOW, USUAL_WINDOWS[shape.keys])
     return ActionWanKind(
         name="matrix-game",
@@ -235,7 +240,7 @@ def _kind_of(configs: Configs) -> ActionWanKind:
         conditioning="channels",
         has_image_encoder=True,
         takes={"image": "must"},
-        scales=scales(configs),
+        scales=vae_scales(configs),
         chunk=transformer.get(BLOCK, 3),
         window=trained if window < 0 else window,
         sink=0,

@@ -19,8 +19,8 @@ from backend.models.causal_wan.actions import (
     ActionPlace,
     ActionRing,
     Steering,
-    act,
     action_windows,
+    apply_actions,
     describe_action_ring,
     frame_angles,
     parameter_shapes,
@@ -122,8 +122,8 @@ class ActionDenoiser(BlockDenoiser):
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions, layers = context.text, context.positions, self._model.config.num_layers
         frame = self.frame_tokens(latents.shape)
-        starts, count = self._places(past.frames, latents.shape)
-        modulation = time.modulation_of(hidden.shape[1])
+        starts, count = self._ring_places(past.frames, latents.shape)
+        modulation = time.token_modulations(hidden.shape[1])
 
         whole = (weights.stacks[BLOCKS], text.key, text.value)
         attend_to_both, feed = (functools.partial(part, layout=self._layout) for part in (attend, feed_forward))
@@ -139,7 +139,7 @@ class ActionDenoiser(BlockDenoiser):
             keys = TextKeys(key=key, value=value, bias=None)
             hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)
             place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
-            hidden, actions = self._act(parameters, hidden, positions, context.steering, ring.actions, place)
+            hidden, actions = self._run_actions(parameters, hidden, positions, context.steering, ring.actions, place)
             hidden = call_module(self._block, block, feed, hidden, modulation)
             hidden = self._layout.constrain(hidden, self._layout.tokens)
             return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
@@ -157,7 +157,7 @@ class ActionDenoiser(BlockDenoiser):
         velocity = self._finish(weights, hidden, time, positions, latents.shape)
         return velocity, SteeredRing(tokens=tokens, actions=ring.actions)
 
-    def _act(
+    def _run_actions(
         self,
         parameters: Mapping[str, jax.Array],
         hidden: jax.Array,
@@ -171,5 +171,5 @@ class ActionDenoiser(BlockDenoiser):
             name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
         }
         tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
-        acted, ring = act(self._shape, whole, tokens, steering, ring, place)
+        acted, ring = apply_actions(self._shape, whole, tokens, steering, ring, place)
         return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(acted), self._layout.tokens), ring

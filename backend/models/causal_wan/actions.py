@@ -105,51 +105,51 @@ def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
     return np.repeat(np.outer(np.arange(first, first + frames), rates), 2, axis=1)
 
 
-def act(
+def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:
     """A block's tokens [F * T, D], frame by frame, after the mouse and the keyboard, and the ring with the block's keys."""
     if steering.mouse is not None:
-        hidden, ring = _follow_mouse(shape, parameters, hidden, steering, ring, place)
-    return _follow_keyboard(shape, parameters, hidden, steering, ring, place)
+        hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
+    return _apply_keyboard(shape, parameters, hidden, steering, ring, place)
 
 
-def _follow_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
     assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "it has a mouse"
     frames, tokens = len(place.places), len(hidden) // len(place.places)
     first = parameters["mouse_mlp.0.weight"]
-    moved = _product(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
-    joined = _product(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + moved[:, None]
+    moved = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
+    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + moved[:, None]
     inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
-    inner = _product(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
+    inner = _multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
     normed = _layer_norm(inner.astype(hidden.dtype), parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"])
-    projected = _product(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
+    projected = _multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
     query, key, value = jnp.split(projected, 3, axis=-1)
-    query, key = (_prepared(shape, array, steering) for array in (query, key))
-    keys, kept_keys = _written(ring.mouse_key, key, place)
-    values, kept_values = _written(ring.mouse_value, value, place)
-    attended = _attend_over_time(shape, query, keys, values, place.count).reshape(len(hidden), -1)
-    hidden = hidden + _product(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
+    query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
+    keys, kept_keys = _write_to_ring(ring.mouse_key, key, place)
+    values, kept_values = _write_to_ring(ring.mouse_value, value, place)
+    attended = _attend_to_same_place(shape, query, keys, values, place.count).reshape(len(hidden), -1)
+    hidden = hidden + _multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
     return hidden, dataclasses.replace(ring, mouse_key=kept_keys, mouse_value=kept_values)
 
 
-def _follow_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
     frames, dtype = len(place.places), hidden.dtype
-    embedded = _product(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
+    embedded = _multiply(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
     embedded = jax.nn.silu((embedded + parameters["keyboard_embed.0.bias"]).astype(dtype))
-    embedded = _product(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
+    embedded = _multiply(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
     pressed = embedded.astype(dtype).reshape(frames, -1)
-    key, value = jnp.split(_product(pressed, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
-    query = _product(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
-    query, key = (_prepared(shape, array, steering) for array in (query, key))
-    keys, kept_keys = _written(ring.keyboard_key, key, place)
-    values, kept_values = _written(ring.keyboard_value, value, place)
-    attended = _attend_to_few(shape, query, keys, values, place.count).reshape(len(hidden), -1)
-    hidden = hidden + _product(attended, parameters["proj_keyboard.weight"]).astype(dtype)
+    key, value = jnp.split(_multiply(pressed, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
+    query = _multiply(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
+    query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
+    keys, kept_keys = _write_to_ring(ring.keyboard_key, key, place)
+    values, kept_values = _write_to_ring(ring.keyboard_value, value, place)
+    attended = _attend_to_frames(shape, query, keys, values, place.count).reshape(len(hidden), -1)
+    hidden = hidden + _multiply(attended, parameters["proj_keyboard.weight"]).astype(dtype)
     return hidden, dataclasses.replace(ring, keyboard_key=kept_keys, keyboard_value=kept_values)
 
 
-def _product(value: jax.Array, matrix: jax.Array) -> jax.Array:
+def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
     """[..., N] float32."""
     return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
 
@@ -161,26 +161,26 @@ def _layer_norm(value: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Arr
     return (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(value.dtype)
 
 
-def _heads(shape: ActionShape) -> jax.Array:
+def _head_matrix(shape: ActionShape) -> jax.Array:
     """[C, heads], 1 where the channel is the head's."""
     return jnp.repeat(jnp.eye(shape.heads, dtype=jnp.float32), shape.width // shape.heads, axis=0)
 
 
 def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
     """[..., heads] float32: the sums of values [..., C] float32 over each head's channels."""
-    return jnp.einsum("...c,ch->...h", value, _heads(shape), precision=Precision.HIGHEST)
+    return jnp.einsum("...c,ch->...h", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
-def _over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
+def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
     """[..., C] float32: a number for each head, [..., heads] float32, on all of the head's channels."""
-    return jnp.einsum("...h,ch->...c", value, _heads(shape), precision=Precision.HIGHEST)
+    return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
-def _prepared(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
+def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
     """Queries or keys [F, ..., C], each head's root mean square brought to 1, then turned by its frame."""
     wide, width = value.astype(jnp.float32), shape.width // shape.heads
     scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
-    normed = (wide * _over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
+    normed = (wide * _spread_over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
     rest = width - shape.time_width
     cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, rest)), constant_values=1.0), shape.heads)
     sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, rest))), shape.heads)
@@ -193,7 +193,7 @@ def _prepared(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.A
     return turned.astype(value.dtype)
 
 
-def _written(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
+def _write_to_ring(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
     """One layer's part of a ring [layers, W, ...] after the block's frames [F, ...] are written, and the ring."""
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
@@ -202,26 +202,28 @@ def _written(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax
     return jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False), kept
 
 
-def _shares(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
+def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
     """The softmax of scores [F, W, ..., heads] over the W places, of which `count` count."""
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
 
 
-def _attend_over_time(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+def _attend_to_same_place(
+    shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
+) -> jax.Array:
     """Attention [F, T, C] of each token to the tokens [W, T, C] in the same place of the frames that count."""
     products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
-    shares = _shares(shape, _head_sums(shape, products), count)
-    return (_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
+    shares = _attention_weights(shape, _head_sums(shape, products), count)
+    return (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
 
 
-def _attend_to_few(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
+def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
     """Attention [F, T, C] of all tokens to one key [W, C] for each frame that counts. Written apart, in a matrix with a column
     for each frame and head, one product serves all heads."""
-    of_heads = _heads(shape).astype(query.dtype)
+    of_heads = _head_matrix(shape).astype(query.dtype)
     spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * of_heads for array in (keys, values))
     scores = jnp.einsum("ftc,wch->fwth", query, spread_keys, preferred_element_type=jnp.float32)
-    shares = _shares(shape, scores, count).astype(query.dtype)
+    shares = _attention_weights(shape, scores, count).astype(query.dtype)
     attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)
     return attended.astype(query.dtype)

@@ -72,22 +72,22 @@ class BlockStepState:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockStepContext:
     """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
-    `given` is the first block's latents, None if there is no picture."""
+    `image_latents` is the first block's latents, None if there is no picture."""
 
     expert: int
     is_guided: bool
     programs: BlockPrograms
     text: TextContext
     noise_key: jax.Array
-    given: jax.Array | None
+    image_latents: jax.Array | None
 
     @property
     def layout(self) -> Layout:
         return self.programs.layout
 
-    def context(self, step_state: BlockStepState) -> Context:
+    def block_context(self, step_state: BlockStepState) -> Context:
         """What a block's steps read besides its latents."""
-        return _context(self.text, step_state.positions)
+        return _make_context(self.text, step_state.positions)
 
 
 class CausalWanModel(WanModel):
@@ -102,7 +102,7 @@ class CausalWanModel(WanModel):
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
         step = program(
             "the denoising step",
-            _step_function(denoiser),
+            _make_step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
             places=lambda shapes: (layout.whole(shapes[0]), denoiser.past_sharding(shapes[1])),
@@ -119,7 +119,7 @@ class CausalWanModel(WanModel):
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokens(request)
 
-    def _frames_encoded(self, request: GenerationRequest) -> int:
+    def _num_encoded_frames(self, request: GenerationRequest) -> int:
         return self._block_shape(request, 0)[2]
 
     def _encode_pictures(
@@ -146,16 +146,16 @@ class CausalWanModel(WanModel):
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias))
         if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            step_state = yield from self._step_state(programs, request, past, 0)
+            step_state = yield from self._make_step_state(programs, request, past, 0)
         elif self.kind.recaches:
-            step_state = yield from self._recached(weights, request, programs, text, step_state)
-        noise_key = yield Put(key_data(request.seed, step_state.uncounted), programs.layout.replicated)
-        given = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
+            step_state = yield from self._recache_past(weights, request, programs, text, step_state)
+        noise_key = yield Put(noise_key_data(request.seed, step_state.uncounted), programs.layout.replicated)
+        image_latents = yield Put(conditions.get(FIRST_BLOCK), programs.layout.replicated)
         return BlockStepContext(
-            expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, given=given
+            expert=0, is_guided=False, programs=programs, text=text, noise_key=noise_key, image_latents=image_latents
         ), step_state
 
-    def _recached(
+    def _recache_past(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
     ) -> Generator[Effect, Any, BlockStepState]:
         """The carry with a past that belongs to this text. A sink that stays lies as it does for the block to come."""
@@ -168,13 +168,13 @@ class CausalWanModel(WanModel):
             if begin >= oldest:
                 positions = yield from denoiser.block_positions(clean.shape, begin)
                 following = begin + clean.shape[2] if is_whole else first
-                turn = denoiser.sink_turn(following, self._block_shape(request, following)[2])
-                arguments = (weights[transformer_part(0)], clean, _context(text, positions), past, turn)
+                rotation = denoiser.sink_rotation(following, self._block_shape(request, following)[2])
+                arguments = (weights[transformer_part(0)], clean, _make_context(text, positions), past, rotation)
                 past = yield Call(programs.settle, arguments)
                 counted += clean.shape[2]
         return dataclasses.replace(step_state, past=past, uncounted=first - counted)
 
-    def _step_state(
+    def _make_step_state(
         self, programs: BlockPrograms, request: GenerationRequest, past: Past, first: int
     ) -> Generator[Effect, Any, BlockStepState]:
         positions = yield from programs.denoiser.block_positions(self._block_shape(request, first), first)
@@ -195,13 +195,13 @@ class CausalWanModel(WanModel):
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
         """See `WholeClipModel`. The steps of a block that is given put it in its place."""
-        if step_state.first == 0 and step_context.given is not None:
-            return dataclasses.replace(state, sample=step_context.given, clean=step_context.given), step_state
+        if step_state.first == 0 and step_context.image_latents is not None:
+            return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
         if step_state.first == 0 and request.steps < self.kind.first_steps:
-            return (yield from self._first_block(weights, request, step_context, state, step_inputs, step_state))
-        return (yield from self._one_step(weights, step_context, state, step_inputs, step_state))
+            return (yield from self._run_first_block(weights, request, step_context, state, step_inputs, step_state))
+        return (yield from self._run_step(weights, step_context, state, step_inputs, step_state))
 
-    def _first_block(
+    def _run_first_block(
         self,
         weights: Weights,
         request: GenerationRequest,
@@ -216,10 +216,10 @@ class CausalWanModel(WanModel):
         schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
         for index in range(schedule.steps):
             own = make_step_inputs(schedule, index, float(step_inputs.guidance))
-            state, step_state = yield from self._one_step(weights, step_context, state, own, step_state)
+            state, step_state = yield from self._run_step(weights, step_context, state, own, step_state)
         return state, step_state
 
-    def _one_step(
+    def _run_step(
         self,
         weights: Weights,
         step_context: BlockStepContext,
@@ -231,7 +231,7 @@ class CausalWanModel(WanModel):
             weights[transformer_part(0)],
             state,
             step_inputs,
-            step_context.context(step_state),
+            step_context.block_context(step_state),
             step_state.past,
             step_context.noise_key,
         )
@@ -249,13 +249,15 @@ class CausalWanModel(WanModel):
         """See `Model`: the clean block's keys and values replace those of its last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
-        turn = denoiser.sink_turn(first, self._block_shape(request, first)[2])
-        arguments = (weights[transformer_part(0)], clean, step_context.context(step_state), step_state.past, turn)
+        rotation = denoiser.sink_rotation(first, self._block_shape(request, first)[2])
+        arguments = (weights[transformer_part(0)], clean, step_context.block_context(step_state), step_state.past, rotation)
         past = yield Call(step_context.programs.settle, arguments)
-        following = yield from self._step_state(step_context.programs, request, past, first)
-        return dataclasses.replace(following, clean=self._kept(step_state, clean, first), uncounted=step_state.uncounted)
+        following = yield from self._make_step_state(step_context.programs, request, past, first)
+        return dataclasses.replace(
+            following, clean=self._list_clean_blocks(step_state, clean, first), uncounted=step_state.uncounted
+        )
 
-    def _kept(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
+    def _list_clean_blocks(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
         """The clean blocks that a new prompt before latent frame `first` may need."""
         if not self.kind.recaches:
             return ()
@@ -281,24 +283,24 @@ def check_unguided(step_plan: StepPlan) -> None:
         )
 
 
-def key_data(seed: int, uncounted: int = 0) -> np.ndarray:
+def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
     """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh; another key for each
     number of latent frames that the past does not count."""
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 
 
-def _context(text: TextContext, positions: Positions) -> Context:
+def _make_context(text: TextContext, positions: Positions) -> Context:
     return Context(text=text, positions=positions, condition=None)
 
 
-def fresh_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def draw_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
     key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
 
 
-def _step_function(denoiser: BlockDenoiser) -> Callable:
+def _make_step_function(denoiser: BlockDenoiser) -> Callable:
     def step(
         weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
     ) -> tuple[SamplerState, Past]:
@@ -306,7 +308,7 @@ def _step_function(denoiser: BlockDenoiser) -> Callable:
         velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
         clean = state.sample - inputs.sigma * velocity
         following = inputs.sigma * inputs.predictor[0]  # the next noise level: every solver's predictor begins with their ratio
-        noise = fresh_noise(noise_key, past.frames, inputs.sigma, clean.shape)
+        noise = draw_noise(noise_key, past.frames, inputs.sigma, clean.shape)
         state = SamplerState(
             sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean
         )

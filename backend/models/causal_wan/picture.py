@@ -11,7 +11,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from backend.models.wan.image_encoder import ImageEncoder
 
-STILL = 30
+STILL_FRAMES = 30
 """Latent frames of a clip that is grey after its first frame: all later ones are as the last of these.
 
 Derived from diffusers' `WanEncoder3d` with two residual blocks a level, whose causal convolutions see two frames back: 9 at the
@@ -35,8 +35,10 @@ class WholePictureEncoder(ImageEncoder):
         return (resized.numpy() - mean) / deviation
 
 
-def channels_of_block(xp: Any, channels: jax.Array, first: int, frames: int) -> jax.Array:
-    """Of the first `STILL` latent frames' channels [1, C, F, H, W], or fewer of a short video, those of the block of so many
-    `frames` that begins with latent frame `first`."""
+def cut_block_channels(xp: Any, channels: jax.Array, first: int, frames: int) -> jax.Array:
+    """Return the channels of one block of `frames` latent frames, which begins with latent frame `first`.
+
+    `channels` [1, C, F, H, W] covers at most `STILL_FRAMES` latent frames. Later frames repeat the last of them.
+    """
     numbers = np.minimum(np.arange(first, first + frames), channels.shape[2] - 1)
     return xp.take(channels, numbers, axis=2)

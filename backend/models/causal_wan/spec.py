@@ -24,7 +24,7 @@ from backend.models.common.parts import channels_refusal
 from backend.models.common.spec import Face
 from backend.models.spec import Configs, refusal
 from backend.models.wan.original import transformer_config
-from backend.models.wan.spec import WanFamily, WanKind, check_networks, flops_of, scales
+from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -65,7 +65,7 @@ class CausalWanFamily(WanFamily):
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
             raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
-        kind = _kind_of(configs)
+        kind = _make_kind(configs)
         check_window(kind)
         return kind
 
@@ -88,16 +88,16 @@ class CausalWanFamily(WanFamily):
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one block, whose tokens see all of a full window."""
-        kind, geometry = _kind_of(configs), request.geometry()
+        kind, geometry = _make_kind(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(kind.chunk, geometry.num_latent_frames)
-        return flops_of(configs["transformer"], frames * frame, kind.window * frame, branches)
+        return transformer_flops(configs["transformer"], frames * frame, kind.window * frame, branches)
 
 
 CAUSAL_WAN = CausalWanFamily()
 
 
-def _kind_of(configs: Configs) -> CausalWanKind:
+def _make_kind(configs: Configs) -> CausalWanKind:
     transformer = configs["transformer"]
     trained, window = transformer.get(TRAINED, TRAINED_FRAMES), transformer.get(WINDOW, -1)
     return CausalWanKind(
@@ -106,7 +106,7 @@ def _kind_of(configs: Configs) -> CausalWanKind:
         takes={"image": "may"},
         first_only=("image",),
         conditioning="none",
-        scales=scales(configs),
+        scales=vae_scales(configs),
         chunk=transformer.get(BLOCK, 3),
         window=trained if window < 0 else window,
         sink=transformer.get(SINK, 0),

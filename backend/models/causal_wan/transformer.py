@@ -86,17 +86,17 @@ class BlockDenoiser(Denoiser):
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Work: the rotary embedding of a block's latents B C F H W that begin with the video's latent frame `first`."""
-        positions = yield from self.positions(latent_shape, self._angles_of_frames(np.arange(first, first + latent_shape[2])))
+        positions = yield from self.positions(latent_shape, self._frame_angles(np.arange(first, first + latent_shape[2])))
         return positions
 
-    def sink_turn(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
+    def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
         """Cosine and sine [D] by which the sink is turned for a block of so many latent `frames` beginning with frame `first`."""
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
-        turned = self._angles_of_frames(np.array([max(0, first + frames - self._window.trained)]))[0]
+        turned = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
         cosine[: len(turned)], sine[: len(turned)] = np.cos(turned), np.sin(turned)
         return cosine.astype(np.float32), sine.astype(np.float32)
 
-    def _angles_of_frames(self, frames: np.ndarray) -> np.ndarray:
+    def _frame_angles(self, frames: np.ndarray) -> np.ndarray:
         """Angles [frames, channels of a head that stand for time] of latent frames by number, each value twice, in float64."""
         width = self._rope.t_dim
         rates = THETA ** (-np.arange(0, width, 2, dtype=np.float64) / width)
@@ -109,7 +109,7 @@ class BlockDenoiser(Denoiser):
         those of these latents, to be overwritten by the next step, at last by those of the clean latents."""
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
-        starts, count = self._places(past.frames, latents.shape)
+        starts, count = self._ring_places(past.frames, latents.shape)
 
         def one_layer(carry, layer):
             (hidden, self._attention.ring), (index, *rest) = carry, layer
@@ -121,7 +121,7 @@ class BlockDenoiser(Denoiser):
         (hidden, ring), _ = jax.lax.scan(one_layer, (hidden, past.ring), layers)
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
-    def _places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
         """Where in the ring each frame of a block begins that comes after `frames` others, and how many tokens then count."""
         window, tokens = self._window, self.frame_tokens(latent_shape)
         numbers = frames + jnp.arange(latent_shape[2])
@@ -130,19 +130,19 @@ class BlockDenoiser(Denoiser):
         return places * tokens, jnp.minimum(frames + latent_shape[2], window.frames) * tokens
 
     def settled(
-        self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, turn: tuple[jax.Array, jax.Array]
+        self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
-        """The past after a block with these `clean` latents. `turn` turns the sink for the block that follows."""
+        """The past after a block with these `clean` latents. `rotation` turns the sink for the block that follows."""
         _, ring = self.block_velocity(weights, clean, jnp.float32(0), context, past)
         sink = past.sink
         if sink is not None:
             tokens = sink.shape[2]
             sink = jnp.where(past.frames < self._window.sink, ring.key[:, :, :tokens], sink)
-            ring = dataclasses.replace(ring, key=ring.key.at[:, :, :tokens].set(_turned(sink, *turn)))
+            ring = dataclasses.replace(ring, key=ring.key.at[:, :, :tokens].set(_rotate_keys(sink, *rotation)))
         return Past(ring=ring, frames=past.frames + clean.shape[2], sink=sink)
 
 
-def _turned(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+def _rotate_keys(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
     """Keys [..., W] of heads of D channels with each pair of neighbours (a, b) turned by an angle: cosine and sine are [D]."""
     heads = keys.astype(jnp.float32).reshape(*keys.shape[:-1], -1, len(cosine))
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)

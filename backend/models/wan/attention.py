@@ -64,7 +64,7 @@ class KernelAttention:
         return self_attention(self._layout, attend, *projected)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
-        query, scale = self._text_query(attn, attn.to_q(hidden_states))
+        query, scale = self._project_text_query(attn, attn.to_q(hidden_states))
         bias = None if text.bias is None else as_array(text.bias)
         keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
         options = AttentionOptions(scale=scale, tpu=FEW_KEYS)
@@ -80,16 +80,16 @@ class KernelAttention:
             attended = attended + attend(*image, None)
         return attended.reshape(*attended.shape[:2], -1)
 
-    def _text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
+    def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
         """The normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5. With the TPU's passes the query has
         that factor and the kernel's own log2(e) already, so that nothing is left for the attention to multiply."""
         array, norm = as_array(projected), attn.norm_q
         if not self._layout.uses_tpu_passes(array.dtype):
-            return self._heads(norm(projected), attn), None
+            return self._split_heads(norm(projected), attn), None
         scale = as_array(norm.weight).astype(jnp.float32) * (LOG2_E * (array.shape[2] // attn.heads) ** -0.5)
-        return self._heads(normalise_tokens(self._layout, array, scale, eps=norm.eps), attn), math.log(2)
+        return self._split_heads(normalise_tokens(self._layout, array, scale, eps=norm.eps), attn), math.log(2)
 
-    def _heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
+    def _split_heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
         array = as_array(projected)
         return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), self._layout.heads)
 

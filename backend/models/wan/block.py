@@ -24,27 +24,27 @@ def attend(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
     """The tokens after self-attention and cross-attention."""
-    shift, scale, gate = _modulation(block, modulation)[:3]
-    normed = _normed(layout, block.norm1, hidden, scale, shift)
+    shift, scale, gate = _split_modulation(block, modulation)[:3]
+    normed = _apply_norm(layout, block.norm1, hidden, scale, shift)
     hidden = (hidden.float() + block.attn1(normed, None, None, positions) * gate).type_as(hidden)
-    normed = _normed(layout, block.norm2, hidden)
+    normed = _apply_norm(layout, block.norm2, hidden)
     return hidden + block.attn2(normed, text, None, None)
 
 
 def feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor, *, layout: Layout) -> torch.Tensor:
     """The tokens after the rest of the block."""
-    shift, scale, gate = _modulation(block, modulation)[3:]
-    normed = _normed(layout, block.norm3, hidden, scale, shift)
+    shift, scale, gate = _split_modulation(block, modulation)[3:]
+    normed = _apply_norm(layout, block.norm3, hidden, scale, shift)
     return (hidden.float() + block.ffn(normed).float() * gate).type_as(hidden)
 
 
-def _modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
+def _split_modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
     """Shift, scale and gate of attention, then of the feed-forward, each [1, S or 1, D]."""
     whole = block.scale_shift_table.unsqueeze(0) + modulation.float()
     return [part.squeeze(2) for part in whole.chunk(6, dim=2)]
 
 
-def _normed(
+def _apply_norm(
     layout: Layout,
     norm: torch.nn.Module,
     hidden: torch.Tensor,

@@ -25,7 +25,7 @@ from backend.schemas.geometry import Geometry
 EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 
 
-def padded_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
+def pad_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
     """Each prompt's embeddings [1, 512, D] float32 from all of them, [B, L, D]."""
     padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
     return tuple(padded[row : row + 1] for row in range(len(padded)))
@@ -48,7 +48,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
     return embeddings, bias, image_tokens
 
 
-def condition_of(conditions: Mapping[str, Any]) -> Condition:
+def make_condition(conditions: Mapping[str, Any]) -> Condition:
     """What the pictures add to the transformer's input, or None."""
     if "first_frame" in conditions:
         return FirstFrames(latents=conditions["first_frame"])

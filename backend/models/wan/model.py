@@ -22,16 +22,16 @@ from backend.models.model import Conditions, Inputs, ModelPlan, StepState, Weigh
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
-    condition_of,
     encode_clip,
     encode_frames,
     image_channels,
-    padded_embeddings,
+    make_condition,
+    pad_embeddings,
     picture_mask,
     window_conditions,
 )
 from backend.models.wan.image_encoder import ImageEncoder
-from backend.models.wan.original import file_names
+from backend.models.wan.original import map_file_names
 from backend.models.wan.spec import TEXT_TOKENS, WanKind
 from backend.models.wan.text_encoder import LENGTHS, TextEncoder
 from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
@@ -80,40 +80,40 @@ class WanModel(WholeClipModel):
         return make_programs(*networks, compiler=plan.compiler, denoiser=denoiser, **own)
 
     def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
-        return file_names(checkpoint_shapes(transformer))
+        return map_file_names(checkpoint_shapes(transformer))
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        num_pictures = len(self._pictures_of(request))
+        num_pictures = len(self._input_images(request))
         tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
         if request.video:
             return tokens, latent_frames(request.overlap or request.num_frames, self.kind.scales[1])
-        return tokens, self._frames_encoded(request) if num_pictures else 0
+        return tokens, self._num_encoded_frames(request) if num_pictures else 0
 
-    def _frames_encoded(self, request: GenerationRequest) -> int:
+    def _num_encoded_frames(self, request: GenerationRequest) -> int:
         """Latent frames of the clip that the pictures are given as."""
         return 1 if self.kind.conditioning == "first_frame" else request.geometry().num_latent_frames
 
     @staticmethod
-    def _pictures_of(request: GenerationRequest) -> list[str]:
+    def _input_images(request: GenerationRequest) -> list[str]:
         inputs = request.inputs()
         return [*inputs.get("image", ()), *inputs.get("last_image", ())]
 
-    def _texts(self, request: GenerationRequest) -> dict[str, str]:
+    def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
         """What is encoded of the request, by the names of the embeddings: the prompt, and the negative prompt if it is read."""
         return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
-        return list(self._texts(request).values())
+        return list(self._named_prompts(request).values())
 
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
         """Work: the embeddings, and their bias if their padding is shortened."""
         programs, tokens = self._programs(request.is_guided), self._tokens(request)
         with on_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
-            padded = yield OnHost(padded_embeddings, (embeddings,))
-        conditions = dict(zip(self._texts(request), padded, strict=True))
+            padded = yield OnHost(pad_embeddings, (embeddings,))
+        conditions = dict(zip(self._named_prompts(request), padded, strict=True))
         if tokens.bias is not None:
             conditions["text_bias"] = tokens.bias
         return conditions
@@ -163,7 +163,7 @@ class WanModel(WholeClipModel):
         if has_nag:
             text = dataclasses.replace(text, nag=(yield Put(np.float32(request.nag), programs.layout.replicated)))
         positions = yield from programs.denoiser.positions(self.step_shape(request))
-        context = yield from self._context(programs, request, conditions, text, positions)
+        context = yield from self._make_context(programs, request, conditions, text, positions)
         spread = programs.denoiser.spread_matrices(transformer)
         copies = (yield Call(programs.copy_matrices, (spread,))) if spread else {}
         step_context = WholeClipStepContext(
@@ -177,21 +177,21 @@ class WanModel(WholeClipModel):
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return step_context, cache
 
-    def _context(
+    def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
     ) -> Generator[Effect, Any, Context | WindowContexts]:
         """Work: a lane's inputs that do not change, or those of its context windows, from the text's keys and the tokens'
         positions, which are placed already."""
         plain = functools.partial(Context, text=text, positions=positions)
         if request.window_frames is None:
-            return plain(condition=(yield Put(condition_of(conditions), programs.layout.replicated)))
+            return plain(condition=(yield Put(make_condition(conditions), programs.layout.replicated)))
         length = self.step_shape(request)[2]
         names = "first", "inner", "last"
         contexts: dict[str, Any] = {}
         for name, own in zip(
             names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
         ):
-            contexts[name] = plain(condition=(yield Put(condition_of(own), programs.layout.replicated)))
+            contexts[name] = plain(condition=(yield Put(make_condition(own), programs.layout.replicated)))
         return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:

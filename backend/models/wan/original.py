@@ -51,14 +51,14 @@ def original_name(stem: str) -> str:
     return renamed(stem, (*LAYER_NAMES, *OUTER_NAMES))
 
 
-def file_names(names: Iterable[str]) -> Callable[[str], str]:
+def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
     """A function from a tensor's name in a file to diffusers' name, one of `names`: from Wan's own, with the prefix or without;
     any other name stays."""
-    by_original = {makers_name(name): name for name in names}
+    by_original = {original_tensor_name(name): name for name in names}
     return lambda name: by_original.get(name.removeprefix(PREFIX), name)
 
 
-def makers_name(name: str) -> str:
+def original_tensor_name(name: str) -> str:
     """The name of diffusers' tensor `name` in Wan's own files."""
     stem, _, kind = name.rpartition(".")
     return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
@@ -85,7 +85,7 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
     }
 
 
-def check_own_files(checkpoint: Checkpoint) -> None:
+def check_single_files(checkpoint: Checkpoint) -> None:
     """Raises: ModelError unless the checkpoint's own files are its transformers, in their order."""
     _check_order(checkpoint)
     for part, file in checkpoint.own_files.items():
@@ -110,18 +110,18 @@ def _check_order(checkpoint: Checkpoint) -> None:
 def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
     """Raises: ModelError if a file whose tensors have these shapes, by Wan's own names or diffusers', is not the transformer that
     the checkpoint's `config` describes."""
-    makers = {makers_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
+    makers = {original_tensor_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
     if any(len(makers.get(name, ())) < 2 for name in _NEEDED):
         raise ModelError(
             f"{file} holds no transformer of Wan:",
             f"a file for --transformer has tensors such as {_QUERY.format(0)}",
             "take a file with the diffusion model alone, or all of it in one, in Wan's own names",
         )
-    found, expected = _features(makers), _expected(config)
+    found, expected = _tensor_features(makers), _config_features(config)
     if found != expected:
         raise ModelError(
-            f"{file} is {_words(found)},",
-            f"and the model needs {_words(expected)}",
+            f"{file} is {_describe_features(found)},",
+            f"and the model needs {_describe_features(expected)}",
             "take a preset of that model, or another file for --transformer",
         )
     is_controlled = "vace_layers" in config
@@ -131,18 +131,18 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
         raise ModelError(f"{file} {what}", other, f"take a preset {preset}, or another file for --transformer")
 
 
-def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
+def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
     width, channels = shapes["patch_embedding.weight"][:2]
     layers = sum(_QUERY.format(layer) in shapes for layer in range(len(shapes)))
     return width, layers, channels, _PICTURE in shapes, _TWO_PICTURES in shapes
 
 
-def _expected(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bool]:
+def _config_features(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bool]:
     sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
     return width_of(config), config["num_layers"], config["in_channels"], sees, sees_two
 
 
-def _words(features: tuple[int, int, int, bool, bool]) -> str:
+def _describe_features(features: tuple[int, int, int, bool, bool]) -> str:
     width, layers, channels, sees, _ = features
     sizes = f"{width} wide, {layers} layers, {channels} channels" + (", with a picture's tokens" if sees else "")
     name = KNOWN.get(features)

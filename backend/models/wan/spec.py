@@ -16,7 +16,7 @@ from backend.errors import ModelError
 from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
 from backend.models.common.spec import Face
 from backend.models.spec import Configs, Kind, Need, refusal
-from backend.models.wan.original import check_own_files, original_name
+from backend.models.wan.original import check_single_files, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
@@ -85,7 +85,7 @@ class WanFamily(Face):
         check_networks(index, configs, TRANSFORMER)
         transformer = configs["transformer"]
         features = {
-            "conditioning": _conditioning(bool(index.get("expand_timesteps")), configs),
+            "conditioning": _find_conditioning(bool(index.get("expand_timesteps")), configs),
             "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
@@ -93,7 +93,7 @@ class WanFamily(Face):
         for kind in KINDS:
             fits = all(getattr(kind, name) == value for name, value in features.items())
             if fits and kind.needs("last_image") == needs_last_image:
-                return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
+                return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
         facts = features | {"needs_last_image": needs_last_image}
         raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
@@ -102,7 +102,7 @@ class WanFamily(Face):
         of which no model_index.json tells are plain Wan's."""
         if (checkpoint.index.get("_class_name") or PIPELINES[0]) not in self.pipelines:
             return None
-        check_own_files(checkpoint)
+        check_single_files(checkpoint)
         return checkpoint
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
@@ -131,7 +131,7 @@ class WanFamily(Face):
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`."""
         tokens = step_geometry(request).num_tokens
-        return flops_of(configs["transformer"], tokens, tokens, branches)
+        return transformer_flops(configs["transformer"], tokens, tokens, branches)
 
     def original_name(self, stem: str) -> str:
         """A module's name in Wan's own checkpoints."""
@@ -145,7 +145,7 @@ class WanFamily(Face):
 WAN = WanFamily()
 
 
-def flops_of(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
+def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
     """Self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward, once for
     each branch."""
     width, layers = width_of(config), config["num_layers"] * branches
@@ -156,7 +156,7 @@ def flops_of(config: Mapping[str, Any], queries: int, keys: int, branches: int) 
     return StepFlops(attention=attention, matmul=cross + projections + feed_forward, head_width=config["attention_head_dim"])
 
 
-def scales(configs: Configs) -> tuple[int, int]:
+def vae_scales(configs: Configs) -> tuple[int, int]:
     """Pixels per latent, in space and in time."""
     space, time = VAE_SCALES
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
@@ -181,9 +181,9 @@ def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
         )
 
 
-def _conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
+def _find_conditioning(expands_timesteps: bool, configs: Configs) -> Conditioning:
     latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
-    mask = scales(configs)[1]
+    mask = vae_scales(configs)[1]
     if in_channels == 2 * latents + mask and not expands_timesteps:
         return "channels"
     if in_channels == latents:

@@ -89,15 +89,15 @@ class _Time:
     modulation: jax.Array
     still_tokens: int
 
-    def embedding_of(self, tokens: int) -> jax.Array:
+    def token_embeddings(self, tokens: int) -> jax.Array:
         """[1, S or 1, D]."""
-        return self._of_tokens(self.embedding, tokens)
+        return self._select_per_token(self.embedding, tokens)
 
-    def modulation_of(self, tokens: int) -> jax.Array:
+    def token_modulations(self, tokens: int) -> jax.Array:
         """[1, S or 1, 6, D]."""
-        return self._of_tokens(self.modulation, tokens)
+        return self._select_per_token(self.modulation, tokens)
 
-    def _of_tokens(self, values: jax.Array, tokens: int) -> jax.Array:
+    def _select_per_token(self, values: jax.Array, tokens: int) -> jax.Array:
         if not self.still_tokens:
             return values[None]
         is_still = (jnp.arange(tokens) < self.still_tokens).reshape(-1, *[1] * (values.ndim - 1))
@@ -168,7 +168,7 @@ class Denoiser(ClipTransformer):
         embedded = self._embed_condition("text_embedder", weights, text)
         image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
         if image_tokens is not None and self._block.attn2.add_k_proj is None:
-            embedded, bias, image_tokens = *_one_sequence(image_tokens, embedded, bias), None
+            embedded, bias, image_tokens = *_join_image_and_text(image_tokens, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
             parameters = with_prefix(self._gathered(block), "attn2.")
@@ -212,7 +212,7 @@ class Denoiser(ClipTransformer):
         """Padded tokens [B, S, D] and the time embeddings that they share. `FirstFrames` replace the first latent frames, at
         timestep 0."""
         condition = context.condition
-        hidden = self._embed_patches(weights, _conditioned(latents, condition), batch=context.text.branches)
+        hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.branches)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
         still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
         return (self._pad(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
@@ -228,13 +228,16 @@ class Denoiser(ClipTransformer):
     ) -> jax.Array:
         """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
         block, key, value, image = layer
-        keys, modulation = TextKeys(key=key, value=value, bias=bias, image=image, nag=nag), time.modulation_of(hidden.shape[1])
+        keys, modulation = (
+            TextKeys(key=key, value=value, bias=bias, image=image, nag=nag),
+            time.token_modulations(hidden.shape[1]),
+        )
         run = functools.partial(run_block, layout=self._layout)
         hidden = call_module(self._block, self._gathered(block), run, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, self._layout.tokens)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
-        velocity = self._project_out(weights, hidden, time.embedding_of(hidden.shape[1]))[:, : positions.num_tokens]
+        velocity = self._project_out(weights, hidden, time.token_embeddings(hidden.shape[1]))[:, : positions.num_tokens]
         return _from_patches(velocity, shape, self._patch)
 
     def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
@@ -269,14 +272,14 @@ class Denoiser(ClipTransformer):
         return patches.astype(jnp.float32)
 
 
-def _one_sequence(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+def _join_image_and_text(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
     """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, which is 0 for the pictures."""
     image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
     widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
     return jnp.concatenate([image, text], axis=1), widened
 
 
-def _conditioned(latents: jax.Array, condition: Condition) -> jax.Array:
+def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
     """The transformer's input: the latents with the given frames in their places, or with a picture's channels after theirs."""
     if isinstance(condition, FirstFrames):
         return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)

@@ -47,14 +47,14 @@ class VideoAutoencoder(StreamedAutoencoder):
         return vae_tpu.can_run(self._vae.config)
 
     def _normalise(self, latents: jax.Array) -> jax.Array:
-        mean, std = self._statistics(latents.dtype)
+        mean, std = self._mean_and_std(latents.dtype)
         return (latents - mean) / std
 
     def _denormalise(self, latents: jax.Array) -> jax.Array:
-        mean, std = self._statistics(latents.dtype)
+        mean, std = self._mean_and_std(latents.dtype)
         return latents * std + mean
 
-    def _statistics(self, dtype) -> tuple[jax.Array, jax.Array]:
+    def _mean_and_std(self, dtype) -> tuple[jax.Array, jax.Array]:
         mean, std = (jnp.asarray(values, dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))
         return mean, std
 
@@ -62,27 +62,27 @@ class VideoAutoencoder(StreamedAutoencoder):
     def _encode_frames(vae: AutoencoderKLWan, pixels: torch.Tensor, caches: dict[int, torch.Tensor] | None) -> Any:
         if vae.config.patch_size is not None:
             pixels = patchify(pixels, patch_size=vae.config.patch_size)
-        state = _cache_list(vae.encoder, caches)
+        state = _to_cache_list(vae.encoder, caches)
         moments = vae.quant_conv(vae.encoder(pixels, feat_cache=state, feat_idx=[0]))
-        return moments, _cache_dictionary(state)
+        return moments, _to_cache_dictionary(state)
 
     @staticmethod
     def _decode_frame(vae: AutoencoderKLWan, latents: torch.Tensor, caches: dict[int, torch.Tensor] | None) -> Any:
-        state = _cache_list(vae.decoder, caches)
+        state = _to_cache_list(vae.decoder, caches)
         first = {"first_chunk": True} if caches is None else {}
         pixels = vae.decoder(vae.post_quant_conv(latents), feat_cache=state, feat_idx=[0], **first)
         if vae.config.patch_size is not None:
             pixels = unpatchify(pixels, patch_size=vae.config.patch_size)
-        return pixels.clamp(-1.0, 1.0), _cache_dictionary(state)
+        return pixels.clamp(-1.0, 1.0), _to_cache_dictionary(state)
 
 
-def _cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
+def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
     """The list that diffusers' layers read and write: one place per convolution; not all are used."""
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 
 
-def _cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
+def _to_cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
     """The places in use, each with two frames.
 
     An upsampling layer that has seen one frame says "Rep": its cache is zero, in the shape of the place before it, which

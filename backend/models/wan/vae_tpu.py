@@ -43,11 +43,11 @@ def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
         if isinstance(module, WanRMS_norm):
             arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d):
-            arranged |= _arranged_conv(name, weights)
+            arranged |= _arrange_convolution(name, weights)
     return arranged
 
 
-def _arranged_conv(name: str, weights: Weights) -> dict[str, jax.Array]:
+def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
     weight = weight if weight.ndim == 5 else weight[:, :, None]
     if weight.shape[3] == 3:
@@ -115,18 +115,18 @@ class _Plan:
         """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns
         [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
         strips, rows = self.strips, shrinks * self.rows
-        own = {name: _turned(name, value) if strips.turned else value for name, value in weights.items()}
+        own = {name: _swap_rows_and_columns(name, value) if strips.turned else value for name, value in weights.items()}
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
         def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
             chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
             runner = LayerRunner(chip, own, widths, caches, rows)
             frames_out, channels = way(runner, self.vae, frames)
-            return self._as_pictures(frames_out[:, :, : runner.rows], channels, patch), runner.after
+            return self._to_frames(frames_out[:, :, : runner.rows], channels, patch), runner.after
 
         return strips.run(one_chip, own, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
 
-    def _as_pictures(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
+    def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
         """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` x `patch` pixels from each one.
 
         Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
@@ -141,7 +141,7 @@ class _Plan:
         return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.turned else "yhb,cbfxh->cfyx", rows, parts)
 
 
-def _turned(name: str, weight: jax.Array) -> jax.Array:
+def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
     """An arranged convolution with rows and columns swapped; other weights unchanged."""
     if weight.ndim != 3:
         return weight

@@ -35,11 +35,11 @@ class _Step(Step):
 
 def _decoder_steps(decoder: Any) -> list[_Step]:
     """Between the decoder's first convolution and its last."""
-    steps = _middle("decoder", decoder)
+    steps = _middle_steps("decoder", decoder)
     for index, block in enumerate(decoder.up_blocks):
         name = f"decoder.up_blocks.{index}"
         if isinstance(block, WanResidualUpBlock):
-            steps += _block(name, block, {"upsampler": block.upsampler})
+            steps += _block_steps(name, block, {"upsampler": block.upsampler})
         else:
             steps += [_Step(name=f"{name}.resnets.{place}", module=resnet) for place, resnet in enumerate(block.resnets)]
             steps += [_Step(name=f"{name}.upsamplers.0", module=module) for module in block.upsamplers or ()]
@@ -52,13 +52,15 @@ def _encoder_steps(encoder: Any) -> list[_Step]:
     for index, block in enumerate(encoder.down_blocks):
         name = f"encoder.down_blocks.{index}"
         if isinstance(block, WanResidualDownBlock):
-            steps += _block(name, block, {"downsampler": block.downsampler})
+            steps += _block_steps(name, block, {"downsampler": block.downsampler})
         else:
             steps.append(_Step(name=name, module=block))
-    return steps + _middle("encoder", encoder)
+    return steps + _middle_steps("encoder", encoder)
 
 
-def _block(name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: Mapping[str, WanResample | None]) -> list[_Step]:
+def _block_steps(
+    name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: Mapping[str, WanResample | None]
+) -> list[_Step]:
     modules = {**{f"resnets.{place}": resnet for place, resnet in enumerate(block.resnets)}, **sampler}
     steps = [_Step(name=f"{name}.{place}", module=module) for place, module in modules.items() if module is not None]
     steps[0] = dataclasses.replace(steps[0], is_entered=True)
@@ -66,7 +68,7 @@ def _block(name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler:
     return steps
 
 
-def _middle(name: str, network: Any) -> list[_Step]:
+def _middle_steps(name: str, network: Any) -> list[_Step]:
     """The blocks between the two halves of the autoencoder."""
     block = network.mid_block
     places = {"resnets.0": block.resnets[0], "attentions.0": block.attentions[0], "resnets.1": block.resnets[1]}
@@ -82,15 +84,17 @@ class LayerRunner(StripRunner):
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
         """Pixels, or patches of them, from a latent frame; how many of the channels are real."""
-        pixels = self._whole("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+        pixels = self._run_network("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
         return pixels, vae.config.out_channels
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
         """A latent frame's moments from pixels or patches of them; how many of the channels are real."""
         self._later_frames = TEMPORAL_SCALE
-        return self._product("quant_conv", self._whole("encoder", frames, _encoder_steps(vae.encoder))), 2 * vae.config.z_dim
+        return self._product(
+            "quant_conv", self._run_network("encoder", frames, _encoder_steps(vae.encoder))
+        ), 2 * vae.config.z_dim
 
-    def _whole(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
+    def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
         """The first convolution, the steps, the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
         _, normalised = self._through(steps, f"{name}.norm_out", total, normalised)
@@ -103,7 +107,7 @@ class LayerRunner(StripRunner):
     def _added(self, step: _Step, total: jax.Array) -> jax.Array:
         block = step.module
         added = total if block.in_dim == block.out_dim else self._product(f"{step.name}.conv_shortcut", total)
-        return added if step.shortcut is None else added + self._averaged(step.shortcut)
+        return added if step.shortcut is None else added + self._average_input(step.shortcut)
 
     def _sample(self, step: _Step, total: jax.Array, following: str | None):
         name, module = step.name, step.module
@@ -111,12 +115,12 @@ class LayerRunner(StripRunner):
             total = self._attend(name, total)
             return total, self._normalise(total, following)
         if module.mode.startswith("down"):
-            total = self._smaller(name, module, total)
-            total = total if step.shortcut is None else total + self._averaged(step.shortcut)
+            total = self._downsample(name, module, total)
+            total = total if step.shortcut is None else total + self._average_input(step.shortcut)
             return total, self._normalise(total, following)
         if module.mode == "upsample3d":
-            total = self._more_frames(f"{name}.time_conv", total)
-        added = () if step.shortcut is None else self._repeated(step.shortcut)
+            total = self._double_frames(f"{name}.time_conv", total)
+        added = () if step.shortcut is None else self._repeat_input(step.shortcut)
         outputs = self._convolve_after(None, f"{name}.resample.1", total, self._epilogue(following, *added), doubles=True)
         self._rows *= 2
         return outputs
@@ -126,7 +130,7 @@ class LayerRunner(StripRunner):
         assert self._entered is not None, "a block's first step keeps it"
         return self._entered
 
-    def _repeated(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
+    def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
         """The block's input, for the upper and the lower of the two rows that each row becomes; equal frames and columns are
         stored once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
         entered = self._input
@@ -134,14 +138,17 @@ class LayerRunner(StripRunner):
             return entered, entered
         assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
         channels = padded_channels(shortcut.out_channels)
-        kinds = [_select(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind) for kind in range(2)]
+        kinds = [
+            _select_channels(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind)
+            for kind in range(2)
+        ]
         if not self._chip.is_turned:
             return kinds[0], kinds[1]
         columns = jnp.stack(kinds, axis=2)  # the picture lies on its side: its rows are columns here
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
 
-    def _averaged(self, shortcut: AvgDown3D) -> jax.Array:
+    def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
         """The block's input, the mean of each four pixels; the channels of two frames become neighbours in one. Before
         the first frame there is nothing."""
         entered = self._input
@@ -154,10 +161,12 @@ class LayerRunner(StripRunner):
             return means
         channels = padded_channels(shortcut.out_channels)
         pairs = [(kind, means[place::2]) for kind, place in (((1, 0),) if len(means) == 1 else ((0, 0), (1, 1)))]
-        placed = (_select(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs)
+        placed = (
+            _select_channels(part, 2 * jnp.arange(part.shape[3])[:, None] + kind == jnp.arange(channels)) for kind, part in pairs
+        )
         return cast(jax.Array, sum(placed))
 
-    def _smaller(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
+    def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Half as many columns and rows, and half as many frames if the block also shrinks time.
 
         A convolution with steps of two that pads the right and the bottom is every other pixel of one that pads all around.
@@ -180,13 +189,13 @@ class LayerRunner(StripRunner):
         )
         return self._only_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
 
-    def _more_frames(self, name: str, total: jax.Array) -> jax.Array:
+    def _double_frames(self, name: str, total: jax.Array) -> jax.Array:
         """Two frames for each, from it and the two before it; the first frame of a video stays one."""
         if self._before is None:
-            self._exchanged(jnp.zeros_like(total))
+            self._exchange_frames(jnp.zeros_like(total))
             self._later_frames *= 2
             return total
-        before = self._exchanged(total)
+        before = self._exchange_frames(total)
         assert before is not None, "only the first call has none"
         inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
         weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
@@ -202,7 +211,7 @@ class LayerRunner(StripRunner):
         """One head over all of a frame's pixels: each chip's own queries, every chip's keys."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._product(f"{name}.to_qkv", hidden), 3, axis=-1)
-        key, value = (self._everyones(array) for array in (key, value))
+        key, value = (self._gather_strips(array) for array in (key, value))
         scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
         scores *= self._widths[f"{name}.norm"] ** -0.5
         is_real = jnp.arange(key.shape[2]) < self._rows
@@ -210,14 +219,14 @@ class LayerRunner(StripRunner):
         attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
         return total + self._product(f"{name}.proj", attended)
 
-    def _everyones(self, strip: jax.Array) -> jax.Array:
+    def _gather_strips(self, strip: jax.Array) -> jax.Array:
         return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """A convolution that sees two frames back. Before the first frame there is nothing, so that part is left out."""
-        return self._convolve_after(self._exchanged(frames), name, frames, epilogue)
+        return self._convolve_after(self._exchange_frames(frames), name, frames, epilogue)
 
-    def _exchanged(self, frames: jax.Array) -> jax.Array | None:
+    def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:
         """The frames kept at this place by the last call, None in the first call, in which zeros are kept before the present
         ones."""
         place = len(self.after)
@@ -248,7 +257,7 @@ class LayerRunner(StripRunner):
         return self._only_rows(product).astype(frames.dtype)
 
 
-def _select(frames: jax.Array, picked: jax.Array) -> jax.Array:
+def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:
     """[F, W, H, N] of the channels that `picked` [C, N] names, one at most for each: a product, because lanes move slowly."""
     selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
     return selected.astype(frames.dtype)

@@ -15,10 +15,10 @@ from kernels.qkv import HeadBounds
 
 class DrivenAttention(KernelAttention):
     """A processor for `WanAttention`. diffusers' block has no way through for the clip: whoever calls a block puts `num_frames`
-    of the clip here before, and takes `made` from here after; or puts all layers' `keys` here, and the `layer`."""
+    of the clip here before, and takes `extracted` from here after; or puts all layers' `keys` here, and the `layer`."""
 
     num_frames: int | None = None
-    made: ClipKeys
+    extracted: ClipKeys
     keys: ClipKeys
     layer: jax.Array
 
@@ -26,13 +26,13 @@ class DrivenAttention(KernelAttention):
         how = {"head_width": head_width, "num_keys": num_tokens}
         if self.num_frames is not None:
             attend = functools.partial(attend_flat, **how)
-            attended, self.made = clip_attention(self._layout, attend, *projected, self.num_frames, num_tokens)
+            attended, self.extracted = clip_attention(self._layout, attend, *projected, self.num_frames, num_tokens)
             return attended
-        attend = functools.partial(_attend_with_sums, **how)
+        attend = functools.partial(_attend_with_log_sums, **how)
         return driven_attention(self._layout, attend, *projected, self.keys, self.layer)
 
 
-def _attend_with_sums(
+def _attend_with_log_sums(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,

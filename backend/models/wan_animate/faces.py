@@ -1,7 +1,8 @@
-"""What Animate-1 sees of faces: a few numbers a frame that say how one moves, and from those a few tokens for each latent frame.
+"""Animate-1's encoders of faces: a motion vector for each frame of a face clip, then a few tokens for each latent frame.
 
-Neither depends on the timestep, so both are made once a segment. The numbers span a space whose orthogonal basis is the Q of a
-512 x 20 weight's QR decomposition; that is made on the host, in float32. Source: diffusers, transformer_wan_animate.py.
+Neither depends on the timestep, so both are computed once per segment. A motion vector is a sum of 20 orthogonal directions. They
+are the Q of a QR decomposition of a 512 x 20 weight, which runs on the host in float32.
+Source: diffusers, transformer_wan_animate.py.
 """
 
 from collections.abc import Mapping
@@ -23,20 +24,22 @@ BLUR = np.array([1, 3, 3, 1], np.float32)
 _BLURRED = ("conv2", "conv_skip")
 
 
-def basis(xp: Any, span: Any) -> Any:
-    """The orthogonal basis [out, motion] float32 of the space in which faces move."""
+def motion_basis(xp: Any, span: Any) -> Any:
+    """The orthogonal motion_basis [out, motion] float32 of the space in which faces move."""
     return xp.linalg.qr(span.astype(np.float32) + np.float32(1e-8))[0]
 
 
-def motion_of(encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array) -> jax.Array:
-    """Motion vectors [N, out] of faces [N, 3, side, side] in [-1, 1]; `span` is their `basis`."""
-    own = with_prefix(weights, MOTION) | _blurs(encoder)
-    numbers = call_module(encoder, own, _numbers, faces.astype(own["conv_in.weight"].dtype))
+def encode_motion(
+    encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array
+) -> jax.Array:
+    """Motion vectors [N, out] of faces [N, 3, side, side] in [-1, 1]; `span` is their `motion_basis`."""
+    own = with_prefix(weights, MOTION) | _blur_kernels(encoder)
+    numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
     moved = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
     return moved.astype(numbers.dtype)
 
 
-def _numbers(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
+def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
     """[N, motion], as `WanAnimateMotionEncoder.forward` makes them before the decomposition."""
     seen = encoder.conv_in(faces)
     for block in encoder.res_blocks:
@@ -47,7 +50,7 @@ def _numbers(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Ten
     return numbers
 
 
-def _blurs(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
+def _blur_kernels(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
     """The filters that no file holds."""
     kernel = np.outer(BLUR, BLUR)
     kernel = jnp.asarray(kernel / kernel.sum())
@@ -56,9 +59,9 @@ def _blurs(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
 
 def face_tokens(encoder: WanAnimateFaceEncoder, weights: Mapping[str, jax.Array], motion: jax.Array) -> jax.Array:
     """Tokens [B, 1 + F, N, D] of a segment's latent frames, zero for the picture's, from motion vectors [B, frames, out]."""
-    tokens = call_module(encoder, with_prefix(weights, FACE), _tokens, motion)
+    tokens = call_module(encoder, with_prefix(weights, FACE), _run_encoder, motion)
     return jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))
 
 
-def _tokens(encoder: WanAnimateFaceEncoder, motion: torch.Tensor) -> torch.Tensor:
+def _run_encoder(encoder: WanAnimateFaceEncoder, motion: torch.Tensor) -> torch.Tensor:
     return encoder(motion)

@@ -24,8 +24,8 @@ from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.model import Programs, text_lengths
 from backend.models.wan.text_encoder import TextEncoder
 from backend.models.wan.transformer import Context, ImageChannels, TextContext
-from backend.models.wan_animate.names import as_wan, plain_names
-from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext, masked
+from backend.models.wan_animate.names import map_file_names, with_wan_config
+from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext, add_mask_channels
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
@@ -63,7 +63,7 @@ class AnimateModel(SegmentModel):
 
     def __init__(self, plan: ModelPlan) -> None:
         self._own_config = plan.configs["transformer"]
-        super().__init__(dataclasses.replace(plan, configs=as_wan(plan.configs)))
+        super().__init__(dataclasses.replace(plan, configs=with_wan_config(plan.configs)))
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         lengths, config = text_lengths(plan.devices[0].platform), plan.configs.get("image_encoder")
@@ -73,11 +73,11 @@ class AnimateModel(SegmentModel):
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.extracted_sharding)
+        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.clip_keys_sharding)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
     def _renamed(self, transformer: StackedWeights) -> Any:
-        return plain_names(checkpoint_shapes(transformer))
+        return map_file_names(checkpoint_shapes(transformer))
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         """See `WholeClipModel`; with what is encoded before each segment's steps."""
@@ -86,9 +86,9 @@ class AnimateModel(SegmentModel):
             tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
         return tokens, 1 + 2 * self.segment * segments_of(request)
 
-    def _texts(self, request: GenerationRequest) -> dict[str, str]:
+    def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
         """As Wan's, and the driving clip's."""
-        return {**super()._texts(request), "drive_prompt_embeds": words_of_clip(request)}
+        return {**super()._named_prompts(request), "drive_prompt_embeds": words_of_clip(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; for the results see `DRIVE` and `segments.PICTURE`."""
@@ -97,23 +97,23 @@ class AnimateModel(SegmentModel):
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
         sees = self._image_encoder is not None
         if sees:
-            conditions["image_seen"] = yield from self._seen(weights, programs, pixels_of(inputs["image"][0], np.float32))
+            conditions["image_seen"] = yield from self._embed_image(weights, programs, pixels_of(inputs["image"][0], np.float32))
         pieces = []
         for frames in inputs["drive"][0].segments(segments_of(request), self.kind.segment_frames):
             if sees and not pieces:
-                conditions["drive_seen"] = yield from self._seen(weights, programs, clip_pixels(frames[:1], np.float32))
+                conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return conditions
 
-    def _seen(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
+    def _embed_image(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
         """Work: the image encoder's tokens [1, tokens, D] float32 of a picture [1, 3, 1, height, width] in [-1, 1]."""
-        pixels = seen_pixels(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
+        pixels = preprocess_image(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
         assert programs.embed_image is not None, "it sees pictures"
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
 
-    def _shared(
+    def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """See `SegmentModel`: the driving clip's text and places."""
@@ -152,15 +152,15 @@ class AnimateModel(SegmentModel):
         frames = shape[2] if is_whole else -(-lengths.queries // frame) + 1
         return dataclasses.replace(lengths, beside=(frame, frames * lengths.heads * lengths.batch))
 
-    def _segment(
-        self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, carried: Any
+    def _make_segment_context(
+        self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, DrivenContext]:
         """See `SegmentModel`: the channels, and the clip's keys in every layer."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
-        channels = yield from self._channels(programs, weights["vae"], request, conditions[PICTURE], carried)
+        channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
         clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
-        shown = yield OnHost(functools.partial(masked, self.kind.scales[1]), (clip,))
+        shown = yield OnHost(functools.partial(add_mask_channels, self.kind.scales[1]), (clip,))
         channels, clip, shown = yield Put((channels, clip, shown), layout.replicated)
         context = Context(
             text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=shown)
@@ -170,7 +170,7 @@ class AnimateModel(SegmentModel):
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 
-def seen_pixels(picture: np.ndarray, side: int) -> np.ndarray:
+def preprocess_image(picture: np.ndarray, side: int) -> np.ndarray:
     """What CLIP's encoder takes, [1, 3, side, side] float32, of a whole picture [1, 3, height, width] in [-1, 1]."""
     resized = torch.nn.functional.interpolate(torch.from_numpy(picture), size=(side, side), mode="bicubic", align_corners=False)
     mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))

@@ -19,25 +19,25 @@ OWN_NAMES = (  # diffusers' name of plain Wan -> that of Animate-2
 PICTURE_CHANNELS = 1280  # of the CLIP encoder's tokens
 
 
-def own_name(name: str) -> str:
+def animate_name(name: str) -> str:
     """The name in a file of a tensor of `WanTransformer3DModel`."""
     stem, dot, kind = name.rpartition(".")
     outer = renamed(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else renamed(name, OUTER_NAMES)
     return renamed(outer, OWN_NAMES)
 
 
-def plain_names(names: Iterable[str]) -> Callable[[str], str]:
+def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
     """A function from a tensor's name in a file to plain Wan's, one of `names`; any other name stays."""
-    by_own = {own_name(name): name for name in names}
+    by_own = {animate_name(name): name for name in names}
     return lambda name: by_own.get(name, name)
 
 
-def as_wan(configs: Configs) -> dict[str, Mapping[str, Any]]:
+def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
     """The configurations with the transformer's as that of a `WanTransformer3DModel`."""
-    return {**configs, "transformer": wan_config(configs["transformer"])}
+    return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 
-def wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def to_wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of plain Wan with these layers."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {

@@ -19,7 +19,7 @@ from backend.models.common.pixels import as_float32, clip_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.transformer import Context, ImageChannels
-from backend.models.wan_animate.faces import AT_ONCE, SPAN, basis
+from backend.models.wan_animate.faces import AT_ONCE, SPAN, motion_basis
 from backend.models.wan_animate.posed_transformer import FaceKeys, PosedContext, PosedDenoiser
 from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPrograms, SegmentStepContext
 from backend.runtime.mesh import Layout
@@ -84,25 +84,27 @@ class PosedModel(SegmentModel):
             conditions[KNOWN] = np.stack(list(in_segments(is_known, **how))).astype(np.float32)
         return conditions
 
-    def _segment(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, carried: Any
+    def _make_segment_context(
+        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, PosedContext]:
         """See `SegmentModel`: the channels, the poses, and what is seen of faces."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
-        channels = yield from self._channels(programs, weights["vae"], request, conditions[PICTURE], carried, *clip)
+        channels = yield from self._encode_segment_channels(
+            programs, weights["vae"], request, conditions[PICTURE], last_frame, *clip
+        )
         begin, end = index * self.segment, (index + 1) * self.segment
         pose = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[POSE],))
-        face = yield from self._face(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
+        face = yield from self._encode_faces(programs, weights[transformer_part(0)], step_context, conditions[FACES][index])
         channels, pose = yield Put((channels, pose), layout.replicated)
         shared, condition = cast(Context, step_context.context), ImageChannels(values=channels)  # no windows
         return PosedContext(text=shared.text, positions=shared.positions, condition=condition, pose=pose, face=face)
 
-    def _face(
+    def _encode_faces(
         self, programs: PosedPrograms, weights: Any, step_context: SegmentStepContext, frames: np.ndarray
     ) -> Generator[Effect, Any, FaceKeys]:
         """Work: what is seen of faces, uint8 [frames, side, side, 3]; without the prompt of blank ones."""
-        span = yield OnHost(basis, (weights.outer[SPAN],))
+        span = yield OnHost(motion_basis, (weights.outer[SPAN],))
         blank = [np.zeros_like(frames[:1])] if step_context.is_guided else []
         whole = np.concatenate([frames, *blank])
         whole = np.concatenate([whole, np.repeat(whole[-1:], -len(whole) % AT_ONCE, axis=0)])
@@ -110,11 +112,11 @@ class PosedModel(SegmentModel):
         for begin in range(0, len(whole), AT_ONCE):
             faces = clip_pixels(whole[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
             motions.append((yield Call(programs.motion, (weights, faces, span))))
-        motion = yield OnHost(functools.partial(_branches, len(frames), step_context.is_guided), tuple(motions))
+        motion = yield OnHost(functools.partial(_stack_branches, len(frames), step_context.is_guided), tuple(motions))
         return (yield Call(programs.face_keys, (weights, motion)))
 
 
-def _branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
+def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
     """Motion vectors [B, frames, out] of so many faces, and of as many blank ones, of which the first after them is one."""
     whole = xp.concatenate(motions)
     own = whole[None, :count]

@@ -11,7 +11,7 @@ from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import channels_refusal, check_classes, check_parts
 from backend.models.spec import Configs
-from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, flops_of, scales
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, transformer_flops, vae_scales
 from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentKind
 from backend.schemas.geometry import latent_frames
 from backend.schemas.settings import VideoSettings
@@ -36,7 +36,7 @@ class WanPosedFamily(SegmentFamily):
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
         check_parts(index, configs, NEEDED_ENTRIES, "a whole checkpoint of Wan 2.2 Animate")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
-        transformer, (_, mask) = configs["transformer"], scales(configs)
+        transformer, (_, mask) = configs["transformer"], vae_scales(configs)
         if transformer["in_channels"] != 2 * configs["vae"]["z_dim"] + mask:
             raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
         every = transformer.get("inject_face_latents_blocks", EVERY)
@@ -53,7 +53,7 @@ class WanPosedFamily(SegmentFamily):
             takes={"image": "must", "drive": "must", "face": "must", "video": "may", "mask": "may"},
             conditioning="channels",
             has_image_encoder="image_encoder" in configs,
-            scales=scales(configs),
+            scales=vae_scales(configs),
             chunk=latent_frames(frames, mask) + 1,
             segment_frames=frames,
             face_side=transformer.get("motion_encoder_size", FACE_SIDE),
@@ -63,7 +63,7 @@ class WanPosedFamily(SegmentFamily):
         """Of one segment with the picture; what is seen of faces is a few tokens in a few layers, and is left out."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
-        return flops_of(configs["transformer"], tokens, tokens, branches)
+        return transformer_flops(configs["transformer"], tokens, tokens, branches)
 
 
 WAN_POSED = WanPosedFamily()

@@ -16,7 +16,7 @@ from diffusers import WanAnimateTransformer3DModel
 from backend.models.common.flat_attention import as_array
 from backend.models.common.transformer import layer_at
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
-from backend.models.wan_animate.faces import SPAN, face_tokens, motion_of
+from backend.models.wan_animate.faces import SPAN, encode_motion, face_tokens
 from backend.runtime.mesh import Layout, placed
 from backend.runtime.torch_modules import call_module, torchax
 from backend.weights.stacked import StackedWeights
@@ -59,15 +59,15 @@ class PosedDenoiser(Denoiser):
         return jnp.dtype(jnp.float32) if name == SPAN else weight_dtype(name, dtype)
 
     def motion(self, weights: StackedWeights, faces: jax.Array, span: jax.Array) -> jax.Array:
-        """See `faces.motion_of`."""
-        return motion_of(self._model.motion_encoder, weights.outer, faces, span)
+        """See `faces.encode_motion`."""
+        return encode_motion(self._model.motion_encoder, weights.outer, faces, span)
 
     def face_keys(self, weights: StackedWeights, motion: jax.Array) -> FaceKeys:
         """The keys and values that all adapters see, from a segment's motion vectors [B, frames, out]."""
         tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
-            keys = call_module(self._adapter, self._gathered(adapter), _keys, tokens)
+            keys = call_module(self._adapter, self._gathered(adapter), _project_face_keys, tokens)
             key, value = (self._layout.constrain(array, self._layout.text_heads) for array in keys)
             return None, (key, value)
 
@@ -97,7 +97,7 @@ class PosedDenoiser(Denoiser):
         def one_run(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
             first = number * self._every
             (hidden,) = run_layer((hidden,), layer_at(layers, first))
-            hidden = self._look_at_face(weights, hidden, context.face, number, frame, frames)
+            hidden = self._run_face_adapter(weights, hidden, context.face, number, frame, frames)
 
             def one_layer(hidden: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
                 return run_layer((hidden,), layer_at(layers, index))[0], None
@@ -106,25 +106,25 @@ class PosedDenoiser(Denoiser):
 
         return jax.lax.scan(one_run, hidden, jnp.arange(self._model.config.num_layers // self._every))[0]
 
-    def _look_at_face(
+    def _run_face_adapter(
         self, weights: StackedWeights, hidden: jax.Array, face: FaceKeys, number: jax.Array, frame: jax.Array, frames: int
     ) -> jax.Array:
         """The tokens [B, S, D], of the latent frames `frame` [S] among so many `frames`, after one adapter."""
         adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
         of_keys = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
         sees = frame[:, None] == of_keys
-        seen = call_module(self._adapter, self._gathered(adapter), _look, hidden, key, value, sees)
+        seen = call_module(self._adapter, self._gathered(adapter), _attend_to_face, hidden, key, value, sees)
         return self._layout.constrain(hidden + seen, self._layout.tokens)
 
 
-def _keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [B, F * N, H, D] of face tokens [B, F, N, D], as `WanAnimateFaceBlockAttnProcessor` makes them."""
     normed = adapter.pre_norm_kv(tokens).flatten(1, 2)
     key = adapter.norm_k(adapter.to_k(normed).unflatten(2, (adapter.heads, -1)))
     return key, adapter.to_v(normed).unflatten(2, (adapter.heads, -1))
 
 
-def _look(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+def _attend_to_face(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
     """What tokens [B, S, D] see of the keys [B, K, H, D] that `sees` [S, K] lets them."""
     query = adapter.norm_q(adapter.to_q(adapter.pre_norm_q(hidden)).unflatten(2, (adapter.heads, -1)))
     query, key, value, sees = (as_array(array) for array in (query, key, value, sees))

@@ -54,8 +54,8 @@ class SegmentStepState:
     """Which segment is next, the latents of the one before, and what its steps read, None until the first of them."""
 
     index: int = 0
-    before: Any = None
-    ready: Context | None = None
+    previous: Any = None
+    context: Context | None = None
 
 
 class SegmentModel(WanModel, abc.ABC):
@@ -89,7 +89,7 @@ class SegmentModel(WanModel, abc.ABC):
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def decode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`; all segments but the last are decoded a second time, for the frame that is carried on."""
+        """See `Model`. All segments except the last are decoded twice, because the next segment begins with their last frame."""
         return (2 * segments_of(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
     def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
@@ -108,11 +108,11 @@ class SegmentModel(WanModel, abc.ABC):
         """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
-        own = yield from self._shared(weights, request, conditions, step_context)
-        step_state = SegmentStepState() if step_state is None else dataclasses.replace(step_state, ready=None)
+        own = yield from self._make_shared_fields(weights, request, conditions, step_context)
+        step_state = SegmentStepState() if step_state is None else dataclasses.replace(step_state, context=None)
         return self._step_context(**shared, **own, conditions=conditions), step_state
 
-    def _shared(
+    def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
         """Work: further fields of the lane, the same for all segments."""
@@ -130,19 +130,19 @@ class SegmentModel(WanModel, abc.ABC):
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, SegmentStepState]]:
         """See `WholeClipModel`; before a segment's first step all is made that its steps read."""
-        if step_state.ready is None:
-            carried = yield from self._last_frame(step_context.programs, weights["vae"], step_state.before)
-            ready = yield from self._segment(weights, request, step_context, step_state.index, carried)
-            step_state = dataclasses.replace(step_state, ready=ready)
-        own = dataclasses.replace(step_context, context=step_state.ready)
+        if step_state.context is None:
+            last_frame = yield from self._last_frame(step_context.programs, weights["vae"], step_state.previous)
+            context = yield from self._make_segment_context(weights, request, step_context, step_state.index, last_frame)
+            step_state = dataclasses.replace(step_state, context=context)
+        own = dataclasses.replace(step_context, context=step_state.context)
         state, _ = yield from super()._step(weights, request, own, state, step_inputs, None, index)
         return state, step_state
 
     @abc.abstractmethod
-    def _segment(
-        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, carried: Any
+    def _make_segment_context(
+        self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, Context]:
-        """Work: what the steps of segment `index` read; `carried` is the last pixel frame [1, 3, 1, height, width] of the one
+        """Work: what the steps of segment `index` read; `last_frame` is the last pixel frame [1, 3, 1, height, width] of the one
         before, None for the first."""
 
     def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
@@ -152,29 +152,32 @@ class SegmentModel(WanModel, abc.ABC):
             return None
         pixels, caches = None, None
         for index in range(1, self.segment + 1):
-            frame = yield OnHost(functools.partial(_frame, index), (latents,))
+            frame = yield OnHost(functools.partial(_take_frame, index), (latents,))
             if caches is None:
                 pixels, caches = yield Call(programs.decode_first, (vae, frame))
             else:
                 pixels, caches = yield Call(programs.decode_next, (vae, frame, caches))
         return (yield Call(programs.last_frame, (pixels,)))
 
-    def _channels(
+    def _encode_segment_channels(
         self,
         programs: Programs,
         vae: Any,
         request: GenerationRequest,
         picture: Any,
-        carried: Any,
+        last_frame: Any,
         background: np.ndarray | None = None,
         is_known: np.ndarray | None = None,
     ) -> Generator[Effect, Any, Any]:
-        """Work: the channels [1, 4 + C, 1 + F, H, W] float32 beside a segment's noisy latents: the picture's, then those of a
-        clip that begins with the `carried` frame, with a mask that says what of it is given. After that frame the clip is grey,
-        or the `background`, uint8 [F, height, width, 3], of which as much is given as `is_known` says, [F, H, W] float32."""
+        """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads next to a segment's noisy latents.
+
+        The channels hold the image's latents, then the latents of a clip, each after a mask that is 1 where pixels are given.
+        The clip begins with `last_frame`. Its other frames are grey, or the `background`, uint8 [F, height, width, 3]. `is_known`
+        [F, H, W] float32 is 1 where the background is given. Yields work.
+        """
         geometry, dtype = step_geometry(request), self.dtype
         grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
-        first = None if carried is None else (yield OnHost(lambda xp, frame: frame.astype(dtype), (carried,)))
+        first = None if last_frame is None else (yield OnHost(lambda xp, frame: frame.astype(dtype), (last_frame,)))
 
         def pixels(begin: int, end: int) -> Any:
             if begin == 0 and first is not None:
@@ -186,8 +189,8 @@ class SegmentModel(WanModel, abc.ABC):
         encoders = programs.encode_first, programs.encode_next
         clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.kind.scales[1])
         known = np.zeros((geometry.num_frames, *clip.shape[3:]), np.float32) if is_known is None else is_known.copy()
-        known[: 0 if carried is None else OVERLAP] = 1
-        return (yield OnHost(functools.partial(_segment_channels, self.kind.scales[1], known), (picture, clip)))
+        known[: 0 if last_frame is None else OVERLAP] = 1
+        return (yield OnHost(functools.partial(_join_segment_channels, self.kind.scales[1], known), (picture, clip)))
 
     def commit_chunk(
         self,
@@ -199,14 +202,14 @@ class SegmentModel(WanModel, abc.ABC):
     ) -> Generator[Effect, Any, SegmentStepState]:
         """See `Model`: the next segment is made ready before its first step, from these latents."""
         yield from ()
-        return SegmentStepState(index=step_state.index + 1, before=clean[VIDEO])
+        return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
         """The latents without the picture's frame of each segment."""
-        return (yield OnHost(functools.partial(_without_pictures, self.segment + 1), (latents,)))
+        return (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents,)))
 
 
-def masked(channels: int, xp: Any, latents: Any) -> Any:
+def add_mask_channels(channels: int, xp: Any, latents: Any) -> Any:
     """So many channels of ones before latents [1, C, F, H, W]: all of them are given."""
     return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
 
@@ -216,19 +219,21 @@ def _last(pixels: jax.Array) -> jax.Array:
     return pixels[:, :, -1:]
 
 
-def _frame(index: int, xp: Any, latents: Any) -> Any:
+def _take_frame(index: int, xp: Any, latents: Any) -> Any:
     return latents[:, :, index : index + 1]
 
 
-def _segment_channels(mask_channels: int, known: np.ndarray, xp: Any, picture: Any, clip: Any) -> Any:
-    """See `SegmentModel._channels`. A latent frame's pixel frames lie along the mask's channels; the first latent frame stands
-    for one of them, which fills all."""
+def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, picture: Any, clip: Any) -> Any:
+    """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
+
+    The mask channels of a latent frame are its pixel frames. The single pixel frame of the first latent frame fills all channels.
+    """
     whole = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
     mask = whole.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
-    return xp.concatenate([masked(mask_channels, xp, picture), xp.concatenate([mask, clip], axis=1)], axis=2)
+    return xp.concatenate([add_mask_channels(mask_channels, xp, picture), xp.concatenate([mask, clip], axis=1)], axis=2)
 
 
-def _without_pictures(chunk: int, xp: Any, latents: Any) -> Any:
+def _drop_image_frames(chunk: int, xp: Any, latents: Any) -> Any:
     shape = latents.shape
     split = xp.asarray(latents).reshape(*shape[:2], -1, chunk, *shape[3:])
     return split[:, :, :, 1:].reshape(*shape[:2], -1, *shape[3:])

@@ -15,8 +15,8 @@ from backend.errors import ModelError
 from backend.models.common.parts import channels_refusal, check_classes, check_parts
 from backend.models.common.spec import Face
 from backend.models.spec import Configs
-from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, flops_of, scales
-from backend.models.wan_animate.names import as_wan, own_name, wan_config
+from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, transformer_flops, vae_scales
+from backend.models.wan_animate.names import animate_name, to_wan_config, with_wan_config
 from backend.schemas.geometry import latent_frames
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -70,9 +70,9 @@ class WanAnimateFamily(SegmentFamily):
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> SegmentKind:
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
-        transformer, (_, mask) = configs["transformer"], scales(configs)
+        transformer, (_, mask) = configs["transformer"], vae_scales(configs)
         if transformer["in_dim"] != 2 * configs["vae"]["z_dim"] + mask:
-            raise channels_refusal(as_wan(configs), configs["vae"]["z_dim"], SUPPORTED)
+            raise channels_refusal(with_wan_config(configs), configs["vae"]["z_dim"], SUPPORTED)
         sees_pictures = transformer.get("use_img_emb", True)
         if sees_pictures and "image_encoder" not in configs:
             raise ModelError(
@@ -87,7 +87,7 @@ class WanAnimateFamily(SegmentFamily):
             takes={"image": "must", "drive": "must"},
             conditioning="channels",
             has_image_encoder=sees_pictures,
-            scales=scales(configs),
+            scales=vae_scales(configs),
             chunk=latent_frames(frames, mask) + 1,
             segment_frames=frames,
         )
@@ -96,14 +96,14 @@ class WanAnimateFamily(SegmentFamily):
         """As Wan's, by Animate-2's own names."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
-        return {own_name(name): shape for name, shape in super().distinctive_shapes(as_wan(configs), part).items()}
+        return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Of one segment: the picture's and the video's tokens see each other, and the video's a frame of the clip."""
         geometry = step_geometry(request)
         frame = geometry.num_tokens // geometry.num_latent_frames
         tokens = geometry.num_tokens + frame
-        return flops_of(wan_config(configs["transformer"]), tokens, tokens + frame, branches)
+        return transformer_flops(to_wan_config(configs["transformer"]), tokens, tokens + frame, branches)
 
 
 WAN_ANIMATE = WanAnimateFamily()

@@ -20,7 +20,7 @@ from backend.models.common.flat_attention import Positions
 from backend.models.common.transformer import RunLayer
 from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.attention import DrivenAttention
-from backend.models.wan_animate.names import wan_config
+from backend.models.wan_animate.names import to_wan_config
 from backend.runtime.driven_attention import ClipKeys, keys_sharding
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Put, Work
@@ -47,7 +47,7 @@ class DrivenDenoiser(Denoiser):
     that of the checkpoint."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
-        super().__init__(wan_config(config), layout)
+        super().__init__(to_wan_config(config), layout)
         self._attention = DrivenAttention(layout)
         self._block.attn1.set_processor(self._attention)
         self._offsets = tuple(config.get(name, usual) for name, usual in BESIDE.items())
@@ -60,13 +60,13 @@ class DrivenDenoiser(Denoiser):
         places = [
             offset + step * np.arange(length) for offset, step, length in zip(offsets, (self._stride, 1, 1), grid, strict=True)
         ]
-        angles = self._angles(places)
+        angles = self._rotary_angles(places)
         padding = ((0, self.padded_tokens(latent_shape) - len(angles)), (0, 0))
         tables = [np.pad(function(angles).astype(np.float32), padding)[None, :, None] for function in (np.cos, np.sin)]
         cosine, sine = yield Put(tables, self._layout.sharding(self._layout.positions))
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
-    def _angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
+    def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
         """Angles [tokens, D] float64 of tokens at these places along time, height and width, each value twice."""
         rope = self._rope
         axes = []
@@ -88,13 +88,13 @@ class DrivenDenoiser(Denoiser):
         def one_layer(hidden: jax.Array, layer: tuple) -> tuple[jax.Array, ClipKeys]:
             self._attention.num_frames = latents.shape[2] // self._patch[0]
             hidden = self._run_layer(hidden, layer, time, text.bias, positions)
-            return hidden, self._attention.made
+            return hidden, self._attention.extracted
 
         keys = jax.lax.scan(one_layer, hidden, super()._layers(weights, context))[1]
         places = keys_sharding(self._layout, keys)
         return jax.tree.map(lambda array, place: self._layout.constrain(array, place.sharding.spec), keys, places)
 
-    def extracted_sharding(self, shapes: ClipKeys) -> ClipKeys:
+    def clip_keys_sharding(self, shapes: ClipKeys) -> ClipKeys:
         """Where the result of `extracted` lies."""
         return keys_sharding(self._layout, shapes)
 

@@ -30,14 +30,14 @@ def encode_source(
 
     def encode(is_new: bool) -> Generator[Effect, Any, jax.Array]:
         def pixels(begin: int, end: int) -> np.ndarray:
-            return _pixels(geometry, source, begin, end, is_new).astype(dtype)
+            return _source_pixels(geometry, source, begin, end, is_new).astype(dtype)
 
         encoders = programs.encode_first, programs.encode_next
         return (yield from encode_pixels(*encoders, weights, pixels, geometry.num_frames, geometry.temporal_scale))
 
     new = yield from encode(True)
     stays = new if source is None else (yield from encode(False))
-    return (yield OnHost(_joined_channels, (stays, new, mask_channels(geometry, source))))
+    return (yield OnHost(_join_channels, (stays, new, mask_channels(geometry, source))))
 
 
 def encode_references(
@@ -50,20 +50,20 @@ def encode_references(
     return (yield OnHost(joined_frames, tuple(frames)))
 
 
-def control_of(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generator[Effect, Any, jax.Array]:
+def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generator[Effect, Any, jax.Array]:
     """Work: what the control blocks are shown, the references' frames first."""
 
     def cast(xp: Any, control: jax.Array) -> jax.Array:
         return control.astype(dtype)
 
-    def behind_references(xp: Any, references: jax.Array, control: jax.Array) -> jax.Array:
+    def append_to_references(xp: Any, references: jax.Array, control: jax.Array) -> jax.Array:
         missing = control.shape[1] - references.shape[1]
         padded = xp.pad(references, ((0, 0), (0, missing), (0, 0), (0, 0), (0, 0)))
         return xp.concatenate([padded, control], axis=2).astype(dtype)
 
     if REFERENCES not in conditions:
         return (yield OnHost(cast, (conditions[CONTROL],)))
-    return (yield OnHost(behind_references, (conditions[REFERENCES], conditions[CONTROL])))
+    return (yield OnHost(append_to_references, (conditions[REFERENCES], conditions[CONTROL])))
 
 
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
@@ -78,7 +78,7 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     return pixels.transpose(2, 4, 0, 1, 3).reshape(1, scale * scale, num_frames, height, width)
 
 
-def _pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
+def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
     """Frames of the clip, grey (0) where a pixel is not of this sort."""
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
@@ -86,5 +86,5 @@ def _pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_
     return np.where(source.is_new[begin:end] == is_new, pixels, np.float32(0))
 
 
-def _joined_channels(xp: Any, *parts: jax.Array) -> jax.Array:
+def _join_channels(xp: Any, *parts: jax.Array) -> jax.Array:
     return xp.concatenate([part.astype(np.float32) for part in parts], axis=1)

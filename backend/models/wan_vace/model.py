@@ -12,7 +12,7 @@ from backend.models.common.flat_attention import Positions
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
-from backend.models.wan_vace.conditions import CONTROL, REFERENCES, control_of, encode_references, encode_source
+from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_references, encode_source, prepare_control
 from backend.models.wan_vace.transformer import ControlContext, ControlledDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
@@ -76,10 +76,10 @@ class VaceModel(WanModel):
             conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
         return conditions
 
-    def _context(
+    def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
     ) -> Generator[Effect, Any, ControlContext | ControlWindows]:
-        control = yield from control_of(conditions, self.dtype)
+        control = yield from prepare_control(conditions, self.dtype)
         control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
         whole = ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
         if request.window_frames is None:

@@ -13,7 +13,7 @@ from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models.common.parts import index_of, width_of
 from backend.models.spec import Configs, Need, refusal
-from backend.models.wan.spec import WanFamily, WanKind, check_networks, flops_of, scales
+from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
@@ -40,7 +40,7 @@ class WanVaceFamily(WanFamily):
         check_networks(index, configs, TRANSFORMER)
         _check_control(configs)
         kind = KINDS["transformer_2" in configs]
-        return dataclasses.replace(kind, scales=scales(configs), boundary=index.get("boundary_ratio"))
+        return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
         """The kind of a preset's model, without its checkpoint."""
@@ -63,7 +63,7 @@ class WanVaceFamily(WanFamily):
         """As Wan's with as many layers more as there are control blocks, each with a matrix of its own after it."""
         config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
-        all_layers = flops_of({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
+        all_layers = transformer_flops({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
         added = 2 * tokens * width_of(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
 
@@ -73,7 +73,7 @@ WAN_VACE = WanVaceFamily()
 
 def _check_control(configs: Configs) -> None:
     """Raises: ModelError if the control blocks cannot be what they are in every VACE."""
-    config, latents, space = configs["transformer"], configs["vae"]["z_dim"], scales(configs)[0]
+    config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
     for name in ("vace_layers", "vace_in_channels"):
         if name not in config:
             raise ModelError(f"transformer/config.json does not say {name}:", "a transformer of VACE needs it", AGAIN)

@@ -51,7 +51,7 @@ class Segments:
     length: int
 
 
-def segments_of(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segments]:
+def group_layers(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segments]:
     """The layers in segments that begin at these; neighbours of one length together."""
     lengths = [end - begin for begin, end in itertools.pairwise([*vace_layers, num_layers])]
     control = 0
@@ -81,7 +81,7 @@ class ControlledDenoiser(Denoiser):
         self._control_block = copy.deepcopy(self._model.vace_blocks[0])
         self._control_block.proj_in = None  # here it is done once, before the first block
         self._attend_by_kernel(self._control_block)
-        self._segments = tuple(segments_of(self._model.config.vace_layers, self._model.config.num_layers))
+        self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
         """See `ClipTransformer`."""
@@ -99,13 +99,13 @@ class ControlledDenoiser(Denoiser):
         """See `ClipTransformer`. In a step that is not spared the first layer runs twice: the first time without its hint, to see
         what has changed."""
         step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
-        first, num_tokens = self._run_numbered(step, hidden, 0), context.positions.num_tokens
+        first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
         rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all(step, hidden))
         return first + rest, cache
 
     def _run_all(self, step: _Step, hidden: jax.Array) -> jax.Array:
         """The video's tokens [B, S, D] after all layers, from those before the first."""
-        control = self._first_control(step, hidden)
+        control = self._embed_control(step, hidden)
         for segments in self._segments:
 
             def one_segment(tokens, numbers, length=segments.length):
@@ -116,7 +116,7 @@ class ControlledDenoiser(Denoiser):
             (hidden, control), _ = jax.lax.scan(one_segment, (hidden, control), (controls, layers))
         return hidden
 
-    def _first_control(self, step: _Step, hidden: jax.Array) -> jax.Array:
+    def _embed_control(self, step: _Step, hidden: jax.Array) -> jax.Array:
         """The control tokens [B, S, D] before the first control block."""
         outer = step.weights.outer
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
@@ -133,12 +133,12 @@ class ControlledDenoiser(Denoiser):
         hint, control = self._run_control(step, control, block)
 
         def one_layer(hidden, number):
-            return self._run_numbered(step, hidden, layer + number) + jnp.where(number == 0, hint, 0), None
+            return self._run_indexed_layer(step, hidden, layer + number) + jnp.where(number == 0, hint, 0), None
 
         hidden, _ = jax.lax.scan(one_layer, hidden, jnp.arange(length))
         return hidden, control
 
-    def _run_numbered(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
+    def _run_indexed_layer(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
         """The video's tokens after the layer of this number."""
         text, block = step.context.text, layer_at(step.weights.stacks[BLOCKS], index)
         layer = (block, layer_at(text.key, index), layer_at(text.value, index), None)
@@ -151,7 +151,7 @@ class ControlledDenoiser(Denoiser):
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
         block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
         run = functools.partial(_run_control_block, layout=self._layout)
-        made = call_module(self._control_block, block, run, control, keys, step.time.modulation_of(1), context.positions)
+        made = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
         hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in made)
         return hint * context.scale.astype(hint.dtype), control
 

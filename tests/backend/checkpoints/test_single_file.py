@@ -14,7 +14,7 @@ from backend.checkpoints.torch_file import TorchFile
 from backend.cli.arguments import model_of
 from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
-from backend.models.wan.original import check_transformer, makers_name
+from backend.models.wan.original import check_transformer, original_tensor_name
 from backend.weights.read import read_tensor
 from presets import load_preset
 
@@ -90,7 +90,7 @@ def shapes_of(name: str) -> tuple[dict[str, tuple[int, ...]], dict]:
     config = load_preset(name).network_configs()["transformer"]
     with torch.device("meta"):
         state = WanTransformer3DModel.from_config(config).state_dict()
-    return {makers_name(name): tuple(value.shape) for name, value in state.items()}, config
+    return {original_tensor_name(name): tuple(value.shape) for name, value in state.items()}, config
 
 
 @pytest.mark.parametrize(

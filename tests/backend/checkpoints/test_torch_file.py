@@ -16,7 +16,7 @@ from backend.checkpoints.hub import is_hub_id, torch_source
 from backend.checkpoints.torch_file import MOST_AXES, TorchFile, torch_tensors
 from backend.errors import ModelError
 from backend.models import recognise
-from backend.models.wan.original import makers_name
+from backend.models.wan.original import original_tensor_name
 from backend.models.wan.spec import WAN
 from backend.weights.lora import read_lora
 from backend.weights.read import read_tensor
@@ -163,7 +163,10 @@ def test_a_source_names_a_file_and_where_the_rest_is():
 @pytest.mark.demo_model
 def test_a_file_and_its_base_are_downloaded_and_nothing_else(hub: FakeHub, tmp_path):
     """The demo model's own weights under Wan's names: enough to be recognised."""
-    save(hub.folder / "live.pt", {"generator": {makers_name(name): value for name, value in load_file(DEMO / WEIGHTS).items()}})
+    save(
+        hub.folder / "live.pt",
+        {"generator": {original_tensor_name(name): value for name, value in load_file(DEMO / WEIGHTS).items()}},
+    )
     source, home = f"{REPOSITORY}+{REPOSITORY}:live.pt", tmp_path / "home"
     done = app(home, hub.url, "models", "download", source)
     assert done.returncode == 0, done.stderr

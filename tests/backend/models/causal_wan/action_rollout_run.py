@@ -115,7 +115,7 @@ def ours(scene: Scene, window: Window, layout: Layout) -> list[np.ndarray]:
     for number in range(blocks):
         given = run(context(number))
         made, ring = velocity(weights, scene.noisy[number].numpy(), jnp.float32(TIMESTEP), given, past)
-        turn = denoiser.sink_turn((number + 1) * block, block)
+        turn = denoiser.sink_rotation((number + 1) * block, block)
         past = settled(weights, scene.clean[number].numpy(), given, dataclasses.replace(past, ring=ring), turn)
         found.append(np.asarray(made))
     return found

@@ -78,7 +78,7 @@ def made_anew(denoiser: BlockDenoiser, layout: Layout, weights, text, window: Wi
     blocks = tuple((index * block, clean[index]) for index in range(number))
     carry = BlockStepState(past=past, first=number * block, positions=None, clean=blocks)
     programs = SimpleNamespace(denoiser=denoiser, settle=settle, layout=layout)
-    return run(CausalWanModel._recached(model, {"transformer": weights}, None, programs, text, carry)).past
+    return run(CausalWanModel._recache_past(model, {"transformer": weights}, None, programs, text, carry)).past
 
 
 def ours(
@@ -104,7 +104,7 @@ def ours(
         positions = run(denoiser.block_positions(noisy[0].shape, number * block))
         context = Context(text=prepared, positions=positions, condition=None)
         made, ring = velocity(weights, noisy[number], jnp.float32(TIMESTEP), context, past)
-        turn = denoiser.sink_turn((number + 1) * block, block)
+        turn = denoiser.sink_rotation((number + 1) * block, block)
         past = settled(weights, clean[number], context, dataclasses.replace(past, ring=ring), turn)
         found.append(np.asarray(made))
     return found

@@ -50,8 +50,8 @@ def test_the_driving_game_has_two_keys_and_a_shorter_window():
 def test_the_running_game_has_seven_keys_and_no_mouse():
     kind = kind_of(enable_mouse=False, keyboard_dim_in=7)
     assert kind.actions == ("jump", "slide", "turn-left", "turn-right", "left", "right", "stay")
-    assert kind.numbers_of(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # standing still is a key
-    assert kind.numbers_of("slide") == ([0, 0, 1.0, 0, 0, 0, 0], [])
+    assert kind.encode_action(None) == ([1.0, 0, 0, 0, 0, 0, 0], [])  # standing still is a key
+    assert kind.encode_action("slide") == ([0, 0, 1.0, 0, 0, 0, 0], [])
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_the_running_game_has_seven_keys_and_no_mouse():
     ],
 )
 def test_an_action_is_keys_and_the_mouses_turn(action, keyboard, mouse):
-    assert kind_of().numbers_of(action) == (keyboard, mouse)
+    assert kind_of().encode_action(action) == (keyboard, mouse)
 
 
 @pytest.mark.parametrize("action", ["jump", "forward+", "+", "forward left", "forward+jump"])
 def test_an_action_that_the_model_does_not_know_is_refused(action):
     with pytest.raises(RequestError, match=r"must be of forward, back, .*, stay, joined by \+"):
-        kind_of().numbers_of(action)
+        kind_of().encode_action(action)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from backend.models.causal_wan.action_spec import ActionShape
 from backend.models.causal_wan.actions import (
     ActionPlace,
     Steering,
-    act,
     action_windows,
+    apply_actions,
     describe_action_ring,
     frame_angles,
     parameter_shapes,
@@ -39,7 +39,7 @@ def by_blocks(shape: ActionShape, weights: dict, hidden, done, block: int, windo
     parameters = {name: jnp.asarray(value.numpy().T, dtype) for name, value in weights.items()}
     described = describe_action_ring(shape, window, TOKENS, dtype)
     ring = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
-    step = jax.jit(lambda *arguments: act(shape, parameters, *arguments))
+    step = jax.jit(lambda *arguments: apply_actions(shape, parameters, *arguments))
     done, found = np.concatenate([np.tile(done[0], (shape.reach, 1)), done]), []
     for first in range(0, len(hidden), block):
         seen = action_windows(done[shape.stride * first :], block, shape.stride, shape.reach)

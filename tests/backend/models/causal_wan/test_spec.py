@@ -11,7 +11,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
 from backend.models import of_preset, recognise
 from backend.models.causal_wan.spec import PIPELINES
-from backend.models.wan.original import file_names, makers_name, transformer_config
+from backend.models.wan.original import map_file_names, original_tensor_name, transformer_config
 from backend.models.wan.spec import NEEDED_ENTRIES
 from backend.schemas.request import example_request
 from presets import load_preset
@@ -50,10 +50,10 @@ def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
     own = inspect.signature(WanTransformer3DModel.__init__).parameters
     with torch.device("meta"):
         state = WanTransformer3DModel.from_config({name: config[name] for name in config.keys() & own}).state_dict()
-    renamed = {f"model.{makers_name(name)}": tuple(value.shape) for name, value in state.items()}
+    renamed = {f"model.{original_tensor_name(name)}": tuple(value.shape) for name, value in state.items()}
     found = transformer_config(renamed)
     assert found == {name: config[name] for name in found}
-    names = file_names(state)
+    names = map_file_names(state)
     assert sorted(map(names, renamed)) == sorted(state) and all(names(name) == name for name in state)
     assert transformer_config({name: tuple(value.shape) for name, value in state.items()}) is None  # not by Wan's own names
 

@@ -9,10 +9,10 @@ from backend.chips import StepFlops
 from backend.errors import ModelError
 from backend.models import of_preset, recognise
 from backend.models.spec import check_preset
-from backend.models.wan.original import check_transformer, makers_name
+from backend.models.wan.original import check_transformer, original_tensor_name
 from backend.models.wan.spec import NEEDED_ENTRIES
 from backend.models.wan_vace.spec import WAN_VACE
-from backend.models.wan_vace.transformer import Segments, segments_of
+from backend.models.wan_vace.transformer import Segments, group_layers
 from backend.schemas.request import example_request
 from presets import load_preset
 
@@ -80,8 +80,8 @@ def flops(preset) -> StepFlops:
 
 
 def test_the_layers_fall_into_segments():
-    assert list(segments_of(range(0, 40, 5), 40)) == [Segments(control=0, count=8, layer=0, length=5)]
-    assert list(segments_of([0, 2], 3)) == [
+    assert list(group_layers(range(0, 40, 5), 40)) == [Segments(control=0, count=8, layer=0, length=5)]
+    assert list(group_layers([0, 2], 3)) == [
         Segments(control=0, count=1, layer=0, length=2),
         Segments(control=1, count=1, layer=2, length=1),
     ]
@@ -97,7 +97,7 @@ def test_wans_makers_have_other_names_for_the_control_blocks():
         "vace_patch_embedding.weight": "vace_patch_embedding.weight",
         "proj_out.weight": "head.head.weight",
     }
-    assert {name: makers_name(name) for name in names} == names
+    assert {name: original_tensor_name(name) for name in names} == names
     assert WAN_VACE.lora_names("vace_blocks.1.ffn.net.2")[0].name == "vace_blocks.1.ffn.2"
 
 
