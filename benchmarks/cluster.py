@@ -24,7 +24,7 @@ from typing import Any
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.schemas.events import Finished, Interrupted, ShotBegun, Step
+from backend.schemas.events import Finished, Interrupted, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
@@ -199,7 +199,7 @@ def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
     again, seconds_again, made, done, goes_on, shot = 0, 0.0, 0, set(), False, 1
     for event in events:
         goes_on = goes_on or isinstance(event, Interrupted)
-        shot = event.index if isinstance(event, ShotBegun) else shot
+        shot = event.index if isinstance(event, ShotStarted) else shot
         if isinstance(event, Step):
             step = shot, event.index
             if not goes_on or step not in done:  # work that goes on first reports the step that was done last

@@ -22,7 +22,7 @@ import numpy as np
 from backend.cli.module_process import compile_in_process
 from backend.media.video import write_frames
 from backend.schemas.events import Finished
-from backend.schemas.finished import as_clip, larger
+from backend.schemas.finished import describe_clip, upscale_request
 from backend.schemas.request import GenerationRequest
 from backend.settings import leave_out_idle_libtpu, use_data_dir
 
@@ -41,8 +41,8 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
     def asked(name: str, width: int, height: int, frames: int) -> GenerationRequest:
         write_frames(pattern(width, height, frames), folder / name, fps=16, comment="{}")
-        made = as_clip("a pattern", width, height, frames, 16)
-        return larger(made, str(folder / name), arguments.scale, arguments.model)
+        made = describe_clip("a pattern", width, height, frames, 16)
+        return upscale_request(made, str(folder / name), arguments.scale, arguments.model)
 
     wanted, small = asked("clip.mp4", arguments.width, arguments.height, arguments.frames), asked("small.mp4", 32, 32, 2)
 

@@ -61,7 +61,7 @@ def summary(videos: Iterable[np.ndarray]) -> dict:
 def measure(loaded: LoadedModel, num_frames: int) -> dict:
     """Of one video for each of the preset's moving examples."""
     prompts = [prompt for prompt in PRESET.examples if "standing still" not in prompt]
-    seams = [edge - 1 for edge in windows.edges(latent_frames(num_frames), LENGTH)]
+    seams = [edge - 1 for edge in windows.window_edges(latent_frames(num_frames), LENGTH)]
 
     def all_of(count: int) -> list[np.ndarray]:
         return [ratios(loaded, prompt, seed, count) for seed, prompt in enumerate(prompts)]

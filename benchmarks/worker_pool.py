@@ -70,7 +70,7 @@ class SleepingTransport:
 
     def _work(self) -> None:
         preset = load_preset("wan-tiny")
-        shape = Shape.of(GenerationRequest.from_preset(preset, prompt=PROMPT, seed=0, steps=STEPS))
+        shape = Shape.from_request(GenerationRequest.from_preset(preset, prompt=PROMPT, seed=0, steps=STEPS))
         facts = WorkerFacts(devices=(Device(name="Bed", kind="bed"),), model=preset.model_source, warm=frozenset({shape}))
         self._on_message(Facts(facts=facts))
         self._rest()

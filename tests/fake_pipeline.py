@@ -39,8 +39,8 @@ from backend.schemas.events import (
     Finished,
     Loading,
     Proposal,
-    ShotBegun,
-    ShotMade,
+    ShotFinished,
+    ShotStarted,
     Step,
     Upscaling,
     VideoResult,
@@ -222,7 +222,7 @@ def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cance
     for index, one in enumerate(request.shots):
         if one.video is not None:
             continue
-        yield ShotBegun(index + 1, len(request.shots))
+        yield ShotStarted(index + 1, len(request.shots))
         (folder / "steps_done").unlink(missing_ok=True)
         shot = shot_request(request, index, find_preset(request.preset), "/").changed(**_FROM_NOTHING)
         for event in generate(shot, loaded, folder, is_cancelled):
@@ -231,7 +231,7 @@ def _shots(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cance
         if isinstance(event, Cancelled):
             yield event
             return
-        yield ShotMade(index + 1, len(request.shots), event.result)
+        yield ShotFinished(index + 1, len(request.shots), event.result)
     yield Finished(_result(request, folder, _background(request)))
 
 
@@ -343,7 +343,7 @@ def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray,
     if write:
         write_video(frames, path, fps=request.fps, request=request)
         if request.sound:
-            put_sound(path, read_original(request.sound, SoundPart.of(request)), size)
+            put_sound(path, read_original(request.sound, SoundPart.from_request(request)), size)
         elif "hums" in request.prompt:
             put_sound(path, hum(request), size)
         elif has_sound:

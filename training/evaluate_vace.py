@@ -98,7 +98,7 @@ def score(loaded: LoadedModel, preset: Preset, task: Task, prompt: str, seed: in
         made = np.stack(list(read_frames(folder / "job/video.mp4")))
         found = {}
         if task.use == "box" and request.video is not None:
-            found["outside"] = _outside(made, read_part(request.video, Part.of(request)), task)
+            found["outside"] = _outside(made, read_part(request.video, Part.from_request(request)), task)
     video, truth = torch.from_numpy(made), torch.from_numpy(to_frames(video_of(task, SIZE)))
     seen = detect(video)
     scene = task.scene

@@ -11,7 +11,7 @@ from html import escape
 
 import gradio as gr
 
-from backend.schemas.worker import WorkerView, summary
+from backend.schemas.worker import WorkerView, summarize_status
 from wan_ui.components.events import starts
 from wan_ui.components.field_errors import without_paths
 from wan_ui.components.icons import icon
@@ -56,7 +56,7 @@ def title_html(views: Names, texts: Texts) -> str:
 
 def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
     """The worker's state as a dot, a word and its own sentence; of several workers the best state, and how many have it."""
-    status = summary(workers)
+    status = summarize_status(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(detail_words(without_paths(status.detail), texts))
     if not workers:

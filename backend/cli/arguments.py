@@ -12,7 +12,7 @@ from backend.checkpoints.single_file import SUFFIXES, file_source, is_on_hub, so
 from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
 from backend.media.driving_video import from_files
-from backend.schemas.prompt_cues import cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.prompt_cues import merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import INPUTS, SETTINGS
 from backend.schemas.worker import AXES, Hosts, WorkerOptions
@@ -85,7 +85,7 @@ def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> Generatio
         image=absolute(arguments.image),
         num_frames=preset.first_frames + blocks * preset.frame_step,
         seed=arguments.seed,
-        cues=merge_cues([*cues_of_actions(arguments.actions, 1 + blocks), *cues_of_prompts(arguments.prompts)]),
+        cues=merge_cues([*parse_actions(arguments.actions, 1 + blocks), *parse_prompts(arguments.prompts)]),
         loras=_loras_of(arguments, preset),
     )
 

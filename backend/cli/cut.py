@@ -12,7 +12,7 @@ from backend.cli.storyboard_file import TRACK, beside, read_table
 from backend.errors import OutputError, RequestError, short
 from backend.media.clips import read_clip_facts
 from backend.media.film import Film, write_film
-from backend.schemas.clip import most_frames
+from backend.schemas.clip import max_frames_within
 from backend.schemas.film import Piece, Track, check_times
 from backend.schemas.shots import MAX_SHOTS
 
@@ -63,7 +63,7 @@ def _clip(row: dict[str, Any], number: int, path: Path) -> Path:
 def _piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece:
     what, trim, fade = f"shot {number}", row.get("trim"), _number(row.get("fade", 0.0), f"shot {number} has fade=")
     if trim is None:
-        return Piece(first=0, end=most_frames(read_clip_facts(clip).seconds, fps), fade=_frames(fade, fps, what))
+        return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_frames(fade, fps, what))
     if not isinstance(trim, list) or len(trim) != 2:
         raise RequestError(f"{what} has trim={short(trim, 40)}, which", "must be two times in seconds", "give such as [0, 3]")
     start, end = (_number(time, f"{what} has a time ") for time in trim)

@@ -15,7 +15,7 @@ from typing import Any
 from backend.cli.machine_checks import facts_of_machine, machine_checks
 from backend.cli.module_process import Ended, run_in_process
 from backend.errors import OutputError, one_line
-from backend.schemas.check import Check, worst
+from backend.schemas.check import Check, worst_state
 from backend.schemas.request import find_preset
 from backend.schemas.worker import Device
 from backend.settings import compiler_environment, from_environment, hub_address
@@ -44,7 +44,7 @@ def doctor(arguments: argparse.Namespace) -> bool:
     for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
         sheet.add(check)
     sheet.examine(preset.name, compiler_environment())
-    verdict = worst(sheet.checks)
+    verdict = worst_state(sheet.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
         facts = {"preset": preset.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}

@@ -24,9 +24,9 @@ from backend.errors import OutputError, RequestError, VideoFileError
 from backend.files import replacing
 from backend.media.sound import read_sound
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
-from backend.schemas.prompt_cues import actions_of, num_blocks
+from backend.schemas.prompt_cues import actions_by_block, num_blocks
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.shots import is_made
+from backend.schemas.shots import needs_only_cutting
 from backend.settings import from_environment
 from presets.loader import OPENING
 
@@ -47,7 +47,7 @@ def generate(
     for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
     hosts: dict[str, Any] = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
-    hosts |= {"start_worker": False} if is_made(request) else {}  # its film is cut without a model
+    hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # its film is cut without a model
     preset = OPENING if request.finished_video else request.preset
     engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
     say_licence(model or find_preset(preset).model, sys.stderr)
@@ -183,7 +183,7 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
         "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,
         "delay_seconds": round(seconds / blocks, 3) if seconds else None,
         "blocks": blocks,
-        "actions": actions_of(request, preset),
+        "actions": actions_by_block(request, preset),
     }
 
 

@@ -17,7 +17,7 @@ from backend.pipeline.load import describe_model
 from backend.pipeline.warm_up import warm_up
 from backend.runtime.devices import described_devices
 from backend.runtime.executables import ExecutableWriter
-from backend.schemas.control import is_controlled, sees_beside
+from backend.schemas.control import appends_control_clip, has_control_blocks
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.schemas.worker import AXES
 from presets import Preset
@@ -71,10 +71,10 @@ def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | No
         yield example_request(preset, "t2v", keyframes=("/picture.png",), keyframe_at=(1,), **sizes)
     if {"video", "mask"} <= preset.inputs.keys() and "drive" in preset.inputs:
         yield example_request(preset, "i2v", video="/clip.mp4", mask="/mask.mp4", **sizes)
-    elif "video" in preset.inputs and not is_controlled(preset):
+    elif "video" in preset.inputs and not has_control_blocks(preset):
         what = {"make": "sound"} if preset.makes_sound else {}
         yield example_request(preset, "t2v", video="/clip.mp4", **what, **sizes)
-    if sees_beside(preset):
+    if appends_control_clip(preset):
         yield example_request(preset, "t2v", control="/clip.mp4", **sizes)
     if "sound" in preset.inputs:
         yield example_request(preset, "t2v", sound="/sound.wav", **sizes)

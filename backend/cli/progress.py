@@ -10,7 +10,7 @@ from backend.schemas.events import (
     Interrupted,
     Loading,
     Queued,
-    ShotBegun,
+    ShotStarted,
     Step,
     Upscaling,
 )
@@ -58,7 +58,7 @@ def describe(event: Event) -> str:
             return f"{cause} at {place}; going on from there"
         case Step(index, total, seconds, left):
             return f"Step {index} of {total} ({seconds:.2f} s a step, {left:.0f} s left)"
-        case ShotBegun(index, total):
+        case ShotStarted(index, total):
             return f"Shot {index} of {total}"
         case Decoding(frame, total):
             return f"Decoding frame {frame} of {total}"

@@ -42,7 +42,7 @@ from backend.pipeline.stage_files import (
 from backend.runtime.kernel_crash_guard import FIRST_RUNS
 from backend.sampling.plan import plan_of
 from backend.schemas.events import Cancelled, Event, Finished
-from backend.schemas.guidance_steps import first_steps
+from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
 from backend.settings import Settings, from_environment
@@ -122,7 +122,7 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
-        given |= first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
+        given |= guide_first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
     changed = request.changed(**given) if given else request
     if read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command("encode", folder))

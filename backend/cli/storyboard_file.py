@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
-from backend.schemas.clip import clip_frames, most_frames
+from backend.schemas.clip import clip_frames, max_frames_within
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import SETTINGS
 from backend.schemas.shots import FILES
@@ -44,7 +44,7 @@ def _shot(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
     values = _renamed(row)
     values |= {kind: beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
     if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
-        values["num_frames"] = most_frames(read_clip_facts(values["video"]).seconds, fps)
+        values["num_frames"] = max_frames_within(read_clip_facts(values["video"]).seconds, fps)
     if isinstance(values.get("drive"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
         values["num_frames"] = clip_frames(read_clip_facts(values["drive"]).seconds, fps)
     return values

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.shots import CARRIED
+from backend.schemas.shots import OVERLAP_LENGTHS
 
 RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
 _LATENT_BYTES = (
@@ -15,7 +15,8 @@ _LATENTS = 11  # the state's four and its next version's, the result, and a pict
 _PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
 _LARGER_BYTES = 0.6  # for each pixel of each larger frame: its pieces and the video that they are joined to
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
-_CARRIED_BYTES = 6.0 * max(CARRIED)  # for each pixel of a frame and each shot: its last frames, here and as the next one's input
+# Per pixel of a frame and per shot: the shot's last frames, in its folder and as the next shot's input.
+_CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
 _TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' embeddings, 4,096 numbers each, and a picture's
 
 

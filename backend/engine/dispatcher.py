@@ -20,7 +20,7 @@ from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
 from backend.files import remove_half_written
-from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotMade
+from backend.schemas.events import Cancelled, Event, Failed, Finished, Interrupted, Queued, ShotFinished
 from backend.schemas.request import GenerationRequest, check_current_limits
 from backend.schemas.shape import Shape
 from backend.worker_pool.pool import WorkerPool
@@ -196,14 +196,14 @@ class Dispatcher:
                     self._learn(job_id, event)
                     self._close_open(job_id, event)
                 self._event_log.append(job_id, event)
-                if isinstance(event, ShotMade):
+                if isinstance(event, ShotFinished):
                     self._add_shot(job_id, event)
                 if not event.is_final:
                     return
                 self._forget(job_id)
             self._dispatch()
 
-    def _add_shot(self, job_id: str, event: ShotMade) -> None:
+    def _add_shot(self, job_id: str, event: ShotFinished) -> None:
         """The shot is a video of its own from now on. One that cannot be kept so is still in the storyboard."""
         try:
             add_shot(self._store, self._runs, self._store.job(job_id), event, self._lock.name)

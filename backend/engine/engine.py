@@ -38,12 +38,12 @@ from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
 from backend.schemas.events import Event, Finished, Interrupted
-from backend.schemas.prompt_cues import Cue, check_said
+from backend.schemas.prompt_cues import Cue, check_cue
 from backend.schemas.request import GenerationRequest, check_current_limits, find_preset
 from backend.schemas.shape import UPSCALING, Shape
-from backend.schemas.shots import is_made
-from backend.schemas.upscaling import upscaler_of
-from backend.schemas.worker import Device, Keeping, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.schemas.shots import needs_only_cutting
+from backend.schemas.upscaling import upscaler_name
+from backend.schemas.worker import CacheAction, Device, WorkerFacts, WorkerStatus, WorkerView, summarize_status
 from backend.settings import from_environment
 from backend.workers.stale_processes import end_orphans
 from presets import Preset
@@ -212,7 +212,7 @@ class Engine:
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
-        return Shape.of(request, self._model)
+        return Shape.from_request(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
         """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
@@ -257,7 +257,7 @@ class Engine:
         if job.state != "running" or not job.request.is_open:
             raise RequestError("nothing is being made live here, so this", "cannot be followed", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
-        check_said(cue, find_preset(job.request.preset))
+        check_cue(cue, find_preset(job.request.preset))
         self._dispatcher.pool.say(job_id, cue)
 
     def exporting_project(self, project: Project, path: Path) -> Steps[int]:
@@ -290,7 +290,7 @@ class Engine:
         with self._event_log.changed:
             return self.models.remove(source)
 
-    def keep_model(self, worker: str, model: str, how: Keeping) -> None:
+    def keep_model(self, worker: str, model: str, how: CacheAction) -> None:
         """Pins a model that this worker keeps, lets it go again, or drops it if it is not in use."""
         self._dispatcher.pool.keep(worker, model, how)
 
@@ -301,7 +301,7 @@ class Engine:
     def worker_status(self, job_id: str | None = None) -> WorkerStatus:
         """The status of the worker that has this job; else a summary of all workers, "failed" only if all have failed."""
         worker = self._dispatcher.pool.worker_of(job_id) if job_id else None
-        return worker.status if worker else summary(self.workers())
+        return worker.status if worker else summarize_status(self.workers())
 
     def close(self) -> None:
         """Stops the workers and the queue; waiting and running jobs stay stored, for the next engine. May be called twice."""
@@ -354,7 +354,7 @@ class Engine:
         try:
             folder.mkdir(parents=True)
             request = yield from written(request, folder)
-            if is_made(request):
+            if needs_only_cutting(request):
                 film = yield from cut_film(request, folder)
                 return self._add_film(job_id, owner, film)
             self._check_open()
@@ -451,9 +451,9 @@ class Engine:
             what = "this video may need more than the whole disk"
             raise RequestError(what, f"({lacking.in_all})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
-            check_upscaler_here(upscaler_of(request), self.settings.upscalers_dir, may_download)
+            check_upscaler_here(upscaler_name(request), self.settings.upscalers_dir, may_download)
             self._check_room_for(request)
-        if not may_download and not is_made(request):
+        if not may_download and not needs_only_cutting(request):
             check_here(request, self._model)
 
     def _check_room_for(self, request: GenerationRequest) -> None:
@@ -491,7 +491,7 @@ class Engine:
     def _known_worker(self) -> WorkerView:
         """The first worker whose devices are known, else the first, else one of which nothing is known."""
         workers = self.workers()
-        nobody = WorkerView(name="", status=summary(()), facts=WorkerFacts())
+        nobody = WorkerView(name="", status=summarize_status(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
 
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.models import of_preset
-from backend.schemas.driving_video import segments_of
-from backend.schemas.progressive import first_size, is_small
+from backend.schemas.driving_video import count_segments
+from backend.schemas.progressive import is_half_size_step, request_at_first_size
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shape import UPSCALER, Shape
-from backend.schemas.windows import equal_tokens, mean_calls
+from backend.schemas.windows import equivalent_tokens, mean_step_calls
 from backend.schemas.worker import Device
 
 Basis = Literal["measured", "scaled", "predicted"]
@@ -58,7 +58,7 @@ def estimate(
     used = (same or akin)[:20]
     if not used:
         return None
-    tokens = equal_tokens(request)
+    tokens = equivalent_tokens(request)
     seconds = median(_scaled(run, request, shape, tokens) for run in used)
     compiling = 0.0 if is_warm else _compiling(akin)
     loading = 0.0 if is_kept else load_seconds(shape.model, akin)
@@ -143,10 +143,10 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
 
     @functools.cache
     def floor(is_small: bool) -> float:
-        sized = first_size(request) if is_small else request
+        sized = request_at_first_size(request) if is_small else request
         return family.step_flops(configs, sized, request.num_branches).floor_seconds(chip, len(devices))
 
-    floors = sum(floor(is_small(request, step)) for step in range(request.num_steps))
+    floors = sum(floor(is_half_size_step(request, step)) for step in range(request.num_steps))
     length = geometry.num_latent_frames
-    chunks = segments_of(request) if request.drive else -(-length // (kind.chunk or length))
-    return kind.over_floor * floors * chunks * mean_calls(request)
+    chunks = count_segments(request) if request.drive else -(-length // (kind.chunk or length))
+    return kind.over_floor * floors * chunks * mean_step_calls(request)

@@ -18,8 +18,8 @@ from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, VideoResult
-from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_foreign_size, find_preset
-from backend.schemas.settings import INPUTS, by_role
+from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size, find_preset
+from backend.schemas.settings import INPUTS, to_input_fields
 from backend.schemas.shots import check_shots
 
 VIDEO = "video.mp4"
@@ -135,8 +135,8 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
             "the project", f"says more than {MOST_STORED_CHARACTERS:,} characters of how a video was made", "export it again"
         )
     own = {name: value for name, value in said.items() if name not in {setting.name for setting in INPUTS}}
-    request = GenerationRequest.from_stored(own | by_role(one["inputs"]))
-    check_foreign_size(request)
+    request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
+    check_imported_size(request)
     if request.shots:
         check_shots(request, find_preset(request.preset))  # others could not be shown: the preset says how long they are
     return request

@@ -14,7 +14,7 @@ from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
 from backend.media.film import cut_request
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
-from backend.schemas.events import Finished, ShotMade, VideoResult
+from backend.schemas.events import Finished, ShotFinished, VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from backend.schemas.shots import FILES, FOLDER, LAST, LAST_FRAMES, LOOK, RESULT, VIDEO
@@ -31,7 +31,7 @@ def story_of(job_id: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (job_id, 0)
 
 
-def add_shot(store: Store, runs: Path, story: Job, event: ShotMade, engine: str) -> None:
+def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:
     """Puts a shot into the library, as a finished video of the storyboard's owner; does nothing if it is there already, or is
     all of its storyboard. Raises: OSError, StudioError, sqlite3.Error."""
     if event.total == 1:

@@ -12,9 +12,9 @@ from backend.errors import RequestError
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shape import Shape
-from backend.schemas.shots import to_be_made
+from backend.schemas.shots import unfinished_shot_requests
 from backend.schemas.upscaling import without_upscaling
-from backend.schemas.windows import equal_tokens
+from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import Device, WorkerView
 
 logger = logging.getLogger(__name__)
@@ -59,10 +59,12 @@ class Timings:
     ) -> Estimate | None:
         """All shots of a storyboard together; what is loaded and compiled is so for the first."""
         preset = find_preset(request.preset)
-        shots = list(to_be_made(request, preset))
+        shots = list(unfinished_shot_requests(request, preset))
         estimates: list[Estimate] = []
         for place, shot in enumerate(shots):
-            estimate = self.estimate(shot, Shape.of(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0)
+            estimate = self.estimate(
+                shot, Shape.from_request(shot, shape.model), worker, is_warm or place > 0, is_kept or place > 0
+            )
             if estimate is None:
                 return None
             estimates.append(estimate)
@@ -74,7 +76,7 @@ class Timings:
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """The video and the step that makes it larger; of a finished video that step alone."""
-        key = (Shape.of_upscaling(request), worker.device_kind)
+        key = (Shape.for_upscaling(request), worker.device_kind)
         if key not in self._estimates:
             runs = runs_on(worker.device_kind, self._store.timings())
             self._estimates[key] = upscaling(key[0], runs, self._num_weights)
@@ -90,10 +92,10 @@ class Timings:
         try:
             if request.upscale:
                 own = {"upscale": seconds.get("upscale", 0.0)}
-                shape = Shape.of_upscaling(request)
+                shape = Shape.for_upscaling(request)
                 self._store.add_timing(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
             if not request.finished_video:
-                tokens = equal_tokens(request)
+                tokens = equivalent_tokens(request)
                 made = {name: value for name, value in seconds.items() if name != "upscale"}
                 run = Run(shape=entry.shape, steps=request.num_steps, num_tokens=tokens, seconds=made, device=device_kind)
                 self._store.add_timing(run)

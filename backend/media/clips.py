@@ -19,7 +19,7 @@ from backend.errors import ClipError
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.video import Frame, Size
-from backend.schemas.clip import Part, most_frames
+from backend.schemas.clip import Part, max_frames_within
 
 FORMATS = {"mp4 or mov": ".mp4", "webm": ".webm", "gif": ".gif"}  # what may come, and what a copy's name ends in
 MAX_PIXELS = 4096 * 2304  # a frame's: 4K in any shape. ffmpeg holds up to 20 frames of 15 MB
@@ -87,8 +87,8 @@ def _facts_of(path: Path, marks: tuple[int, ...]) -> ClipFacts:
 def check_part(path: str | Path, part: Part) -> ClipFacts:
     """The clip's facts, if it has this part. Raises: ClipError."""
     facts, name = read_clip_facts(path), Path(path).name
-    part = part.within(facts.seconds)
-    most = most_frames(facts.seconds - part.trim[0], part.fps)
+    part = part.resolve_start(facts.seconds)
+    most = max_frames_within(facts.seconds - part.trim[0], part.fps)
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
         rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
@@ -103,7 +103,7 @@ def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
     Frame i is what the clip shows at `start` + i / `fps`, or is nearest to it. Raises: ClipError if there are fewer.
     """
     facts, path = check_part(path, part), Path(path)
-    part, (width, height) = part.within(facts.seconds), part.size
+    part, (width, height) = part.resolve_start(facts.seconds), part.size
     reader, filters = _reader(path, part.trim[0]), _brought_to(facts, part)
     command = [*reader, "-map", "0:v:0", "-vf", filters, "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0

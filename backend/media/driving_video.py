@@ -15,7 +15,7 @@ import numpy as np
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.pictures import load_checked_image
 from backend.schemas.clip import Part, clip_frames
-from backend.schemas.driving_video import OVERLAP, driven_size
+from backend.schemas.driving_video import OVERLAP, size_for_image
 from presets import Preset
 
 
@@ -84,5 +84,5 @@ def from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
         seconds = read_clip_facts(given["drive"]).seconds
         found["num_frames"] = clip_frames(seconds, given.get("fps") or preset.fps)
     if given.get("image") and given.get("width") is None and given.get("height") is None:
-        found["width"], found["height"] = driven_size(preset, load_checked_image(given["image"]).size)
+        found["width"], found["height"] = size_for_image(preset, load_checked_image(given["image"]).size)
     return found

@@ -17,8 +17,8 @@ from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_fact
 from backend.media.progress import reporting
 from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound
 from backend.media.video import Frame, Size, metadata, write_frames
-from backend.schemas.clip import Part, most_frames
-from backend.schemas.film import Piece, Track, check_length, check_pieces, check_track, film_frames, pieces_of
+from backend.schemas.clip import Part, max_frames_within
+from backend.schemas.film import Piece, Track, check_length, check_pieces, check_track, count_film_frames, plan_pieces
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shots import shot_length
 from backend.schemas.sound import SoundPart
@@ -39,17 +39,17 @@ class Film:
     @property
     def seconds(self) -> float:
         """How long it lasts."""
-        return film_frames(self.pieces) / self.fps
+        return count_film_frames(self.pieces) / self.fps
 
 
 def film_of(request: GenerationRequest) -> Film:
     """The film of a storyboard whose shots are all made. Raises: RequestError if it is too long."""
     return Film(
         clips=tuple(Path(request.shot_videos[shot.video]) for shot in request.shots if shot.video is not None),
-        pieces=pieces_of(request, find_preset(request.preset)),
+        pieces=plan_pieces(request, find_preset(request.preset)),
         fps=request.fps,
         size=(request.width, request.height),
-        track=Track.of(request),
+        track=Track.from_request(request),
         is_heard=request.keeps_sound,
     )
 
@@ -75,7 +75,7 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
     sound = film_sound(film.pieces, film.fps, sounds, film.track)
     parts = (_frames_of(clip, piece, film) for clip, piece in zip(film.clips, film.pieces, strict=True))
     frames = crossed(parts, [piece.fade for piece in film.pieces])
-    num_frames = write_frames(reporting(frames, film_frames(film.pieces)), path, fps=film.fps, comment=comment)
+    num_frames = write_frames(reporting(frames, count_film_frames(film.pieces)), path, fps=film.fps, comment=comment)
     if sound is not None:
         put_sound(path, sound, film.size)
     return {"num_frames": num_frames, "has_sound": sound is not None, "seconds": round(time.monotonic() - began, 3)}
@@ -83,7 +83,7 @@ def write_film(film: Film, path: Path, comment: str) -> dict[str, Any]:
 
 def check_seen(facts: ClipFacts, end: int, fps: int, what: str) -> None:
     """Raises: ClipError if the clip has no `end` frames at this rate."""
-    there = most_frames(facts.seconds, fps)
+    there = max_frames_within(facts.seconds, fps)
     if there < end:
         rule = f"of which its video has {there}, {facts.seconds:.2f} s at {fps} a second"
         raise ClipError(f"{what} shows {end} frames,", rule, "let it end earlier")
@@ -92,7 +92,7 @@ def check_seen(facts: ClipFacts, end: int, fps: int, what: str) -> None:
 def check_shot_clips(request: GenerationRequest) -> None:
     """Raises: ClipError if a shot that is made is not as long as what is seen of it, or one that a clip drives longer than that
     clip; the sentence of `read_clip_facts` for a file that is no clip."""
-    pieces = pieces_of(request, find_preset(request.preset)) if request.shot_videos else ()
+    pieces = plan_pieces(request, find_preset(request.preset)) if request.shot_videos else ()
     for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
         if shot.video is not None:
             check_seen(read_clip_facts(request.shot_videos[shot.video]), piece.end, request.fps, f"shot {number}")
@@ -135,7 +135,7 @@ def film_sound(
         parts = [_part_of(piece, sound, fps, rate) for piece, sound in zip(pieces, sounds, strict=True)]
         overlaps = [(piece.fade or piece.lead) / fps for piece in pieces[1:]]
         whole = joined(parts, overlaps, [piece.fade / fps or FADE_SECONDS for piece in pieces[1:]])
-    return whole if track is None else _with_track(whole, track, film_frames(pieces) / fps, rate)
+    return whole if track is None else _with_track(whole, track, count_film_frames(pieces) / fps, rate)
 
 
 def _part_of(piece: Piece, sound: Callable[[float, float, int], Sound] | None, fps: int, rate: int) -> Sound:

@@ -6,7 +6,7 @@ from typing import Any
 from backend.errors import StudioError
 from backend.media.clips import ClipFacts, read_clip_facts
 from backend.media.video import read_request
-from backend.schemas.finished import larger, larger_clip
+from backend.schemas.finished import upscale_clip_request, upscale_request
 from backend.schemas.request import GenerationRequest
 
 
@@ -17,8 +17,10 @@ def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = ""
     facts = read_clip_facts(path)
     made = _made_by(path, facts)
     if made is not None:
-        return larger(made, str(path), scale, upscaler)
-    return larger_clip(name or path.name, (facts.width, facts.height), facts.seconds, facts.fps, str(path), scale, upscaler)
+        return upscale_request(made, str(path), scale, upscaler)
+    return upscale_clip_request(
+        name or path.name, (facts.width, facts.height), facts.seconds, facts.fps, str(path), scale, upscaler
+    )
 
 
 def larger_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
         for index, frame in enumerate(_clip(inputs, "control")):
             frames[index] = control_frame(frame, request.control_kind)
     if inputs.get("video"):
-        clip, part = _clip(inputs, "video"), Part.of(request)
+        clip, part = _clip(inputs, "video"), Part.from_request(request)
         for index, frame in enumerate(clip):
             stays = ~_mask_of(inputs, index, frame)
             box = (part.first + index, *part.box)
@@ -57,9 +57,9 @@ def original(request: GenerationRequest) -> Iterator[Frame]:
     if request.video is None:
         role, path = ("control", request.control) if request.control else ("drive", request.drive)
         assert path is not None, "it is asked for where there is a clip"
-        yield from read_clip(path, dataclasses.replace(Part.of(request, role), size=(request.width, request.height)))
+        yield from read_clip(path, dataclasses.replace(Part.from_request(request, role), size=(request.width, request.height)))
         return
-    part = Part.of(request)
+    part = Part.from_request(request)
     clip = read_clip(request.video, part)
     for index in range(request.num_frames):
         frame = np.full((request.height, request.width, 3), GREY, np.uint8)
@@ -79,7 +79,7 @@ class Kept:
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
         """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
         inside a mask the two are mixed."""
-        part, clip = Part.of(self.request), _clip(self.inputs, "video")
+        part, clip = Part.from_request(self.request), _clip(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
             number = first + index - part.first

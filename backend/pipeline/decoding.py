@@ -183,7 +183,7 @@ def _given_sound(run: Run, path: str) -> Sound | None:
     request = run.request
     if not request.keeps_sound:
         return None
-    part = SoundPart.of(request)
+    part = SoundPart.from_request(request)
     left = read_sound_facts(path).seconds - part.start
     if left < part.seconds - AUDIBLE_SECONDS:
         run.notes.append(f"The sound ends after {left:.1f} s; the rest of the video is silent.")
@@ -208,7 +208,7 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         clip = request.video or request.drive
         if clip is None or request.extend is not None or not request.keeps_sound or not read_clip_facts(clip).has_sound:
             return False
-        add_sound(path, clip, Part.of(request).trim[0], seconds, size)
+        add_sound(path, clip, Part.from_request(request).trim[0], seconds, size)
         return True
     except StudioError as error:
         run.notes.append(f"The video has no sound: {error.cause}")

@@ -20,7 +20,7 @@ from backend.sampling.enlarging import enlarged
 from backend.sampling.plan import StepPlan, plan_of
 from backend.sampling.solvers import make_step_inputs, noised
 from backend.schemas.mag_cache import REUSED_COST
-from backend.schemas.progressive import HALF, first_size, full_size_cost, small_steps
+from backend.schemas.progressive import HALF, full_size_cost, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
 MOST_AHEAD = 4
@@ -51,7 +51,7 @@ class ChunkNoise:
 
 def initial_noise(request: GenerationRequest, model: Model) -> Latents:
     """The noise from which the whole video begins, in the latents' shapes then."""
-    chunks = list(chunks_of(model, first_size(request)))
+    chunks = list(chunks_of(model, request_at_first_size(request)))
     noise = ChunkNoise(request.seed, chunks)
     pieces = [noise.of(chunk.index) for chunk in chunks]
     return {name: np.concatenate([piece[name] for piece in pieces], axis=2) for name in pieces[0]}
@@ -74,8 +74,8 @@ class Denoising:
         self._conditions = prompt_schedule.conditions_of(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
-        self._chunks = list(chunks_of(run.model, first_size(request)))
-        self._full = list(chunks_of(run.model, request)) if small_steps(request) else []
+        self._chunks = list(chunks_of(run.model, request_at_first_size(request)))
+        self._full = list(chunks_of(run.model, request)) if num_half_size_steps(request) else []
         self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full])
         self.first_step = self.steps_done = resumed_from.steps_done if resumed_from else 0
         self._finished = list(resumed_from.chunks) if resumed_from else []
@@ -164,7 +164,7 @@ class Denoising:
         return conditions_at_size(self._conditions, not step_plan.is_small)
 
     def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
-        return first_size(self._run.request) if step_plan.is_small else self._run.request
+        return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
 
     def wait(self) -> None:
         """Returns when the devices have done the last step."""
@@ -265,7 +265,7 @@ class Denoising:
     def _started(self, chunk: Chunk) -> Work:
         """The states of this chunk before its first step."""
         noise = yield self._drawn(chunk, chunk.index)
-        return (yield from self._start(first_size(self._run.request), self._conditions_at(self._plan[0]), noise))
+        return (yield from self._start(request_at_first_size(self._run.request), self._conditions_at(self._plan[0]), noise))
 
     def _drawn(self, chunk: Chunk, number: int) -> Make:
         """The noise of this number, in the chunk's shapes."""

@@ -45,7 +45,7 @@ from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
 from backend.sampling.enlarging import at_size
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
-from backend.schemas.progressive import first_size, is_small, small_steps
+from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
 ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
@@ -214,7 +214,7 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
 
 
 def _progressive_note(request: GenerationRequest, total: int) -> str:
-    small, sized = small_steps(request), first_size(request)
+    small, sized = num_half_size_steps(request), request_at_first_size(request)
     if not small:
         return "No step was made at half the size: with so few of them the first one counts at the full size already"
     return f"The first {small} of {total} steps were made at {sized.width}x{sized.height}"
@@ -271,7 +271,7 @@ def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean
 
 def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
     """Work: the latents after so many steps with given frames in their places, enlarged if no step has worked at that size."""
-    if is_small(run.request, steps_done - 1):
+    if is_half_size_step(run.request, steps_done - 1):
         latents = yield from run.model.finish(conditions_at_size(conditions, is_full=False), latents)
         latents = {**latents, VIDEO: (yield from _full_size(run, latents[VIDEO]))}
     return (yield from run.model.finish(conditions_at_size(conditions, is_full=True), latents))

@@ -16,10 +16,10 @@ from backend.media.pictures import crop_to, fit_on_white, load_checked_image
 from backend.media.source import Kept, Opened
 from backend.models.model import Inputs
 from backend.schemas.clip import Part
-from backend.schemas.progressive import HALF, first_size, small_steps
+from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, Setting
-from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.sound import SoundPart, keeps_clip_audio
 
 _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 
@@ -33,13 +33,13 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
         if one.part == "drive":
-            return DrivingClip(path=path, part=Part.of(request, one.name))
+            return DrivingClip(path=path, part=Part.from_request(request, one.name))
         if one.media == "either":
-            return read_mask(path, Part.of(request, one.name))
+            return read_mask(path, Part.from_request(request, one.name))
         if one.media == "sound":
-            return read_heard(path, SoundPart.of(request))
+            return read_heard(path, SoundPart.from_request(request))
         if one.media == "video":
-            return read_part(path, Part.of(request, one.name))
+            return read_part(path, Part.from_request(request, one.name))
         picture = load_checked_image(path)
         if one.name == "references":
             return fit_on_white(picture, *size)
@@ -49,7 +49,7 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
     made: dict[str, Any] = {
         one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
     }
-    if roles is None and hears_clip(request):
+    if roles is None and keeps_clip_audio(request):
         made["sound"] = _clips_sound(request)
     return made | (_at_first_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
 
@@ -67,33 +67,33 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
 
     def blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
         if one.part == "drive":
-            return BlankClip(size=Part.of(request, one.name).size)
+            return BlankClip(size=Part.from_request(request, one.name).size)
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
         if one.media == "sound":
-            return _silence(SoundPart.of(request))
-        part = Part.of(request, one.name)
+            return _silence(SoundPart.from_request(request))
+        part = Part.from_request(request, one.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
     made: dict[str, Any] = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request, roles)}
-    if roles is None and hears_clip(request):
-        made["sound"] = (_silence(SoundPart.of_clip(request, 0.0)),)
+    if roles is None and keeps_clip_audio(request):
+        made["sound"] = (_silence(SoundPart.from_clip(request, 0.0)),)
     return made | (_at_first_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
 
 
 def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
     """The pictures once more for the first steps of a video that begins at half its size, by their roles after `HALF`."""
-    if not small_steps(request):
+    if not num_half_size_steps(request):
         return {}
-    return {HALF + role: pictures for role, pictures in open_all(first_size(request)).items()}
+    return {HALF + role: pictures for role, pictures in open_all(request_at_first_size(request)).items()}
 
 
 def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
     """What is heard of the clip after which the video goes on; nothing if it is silent there."""
-    assert request.video is not None, "`hears_clip` says so"
+    assert request.video is not None, "`keeps_clip_audio` checks this"
     facts = read_clip_facts(request.video)
-    part = SoundPart.of_clip(request, facts.seconds)
+    part = SoundPart.from_clip(request, facts.seconds)
     if not facts.has_sound or read_sound_facts(request.video).seconds <= part.start:
         return ()
     return (read_heard(request.video, part),)

@@ -35,7 +35,7 @@ from backend.runtime.hosts import HERE
 from backend.runtime.work import run as do
 from backend.schemas.events import Block, Cancelled, Event, Finished, VideoResult
 from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
-from backend.schemas.prompt_cues import Cue, check_said, merge_cues
+from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
 LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
@@ -94,7 +94,7 @@ def _make_blocks(
         is_again = block < said.blocks
         cue = said.cues.get(block) if is_again else _as_one(hear(), block)
         if cue is not None:
-            check_said(cue, preset)
+            check_cue(cue, preset)
         if cue is not None and script.add(cue):
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)

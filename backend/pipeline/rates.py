@@ -8,9 +8,9 @@ from backend.pipeline.chunks import chunks_of
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
 from backend.schemas.events import VideoResult
-from backend.schemas.progressive import first_size
+from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest, find_preset
-from backend.schemas.windows import step_calls
+from backend.schemas.windows import num_step_calls
 
 
 def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
@@ -37,12 +37,12 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
 
     @functools.cache
     def of_step(is_guided: bool, is_small: bool) -> float:
-        sized = first_size(request) if is_small else request
+        sized = request_at_first_size(request) if is_small else request
         return loaded.family.step_flops(configs, sized, most if is_guided else fewest).total
 
     num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
     return num_chunks * sum(
-        of_step(step.is_guided, step.is_small) * step_calls(request, index) for index, step in enumerate(plan)
+        of_step(step.is_guided, step.is_small) * num_step_calls(request, index) for index, step in enumerate(plan)
     )
 
 

@@ -27,7 +27,7 @@ from backend.models.model import VIDEO, Conditions, Latents
 from backend.pipeline.run import Denoised, Run
 from backend.runtime.hosts import HERE, put
 from backend.sampling.solvers import SamplerState
-from backend.schemas.progressive import first_size
+from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS
 
@@ -97,7 +97,9 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is brought to this rate
     if any(theirs.get(name) != ours.get(name) for name in names):
         return None
-    sizes = {first_size(one).geometry() for one in (request, written_for)}  # pictures are encoded at both sizes of a video
+    sizes = {
+        request_at_first_size(one).geometry() for one in (request, written_for)
+    }  # pictures are encoded at both sizes of a video
     return arrays if len(sizes) == 1 or not request.inputs() else None
 
 

@@ -17,7 +17,7 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.pipeline.storyboard_loop import Story
 from backend.pipeline.upscaling import make_larger
-from backend.schemas.events import Cancelled, Event, Finished, ShotBegun, ShotMade, Step
+from backend.schemas.events import Cancelled, Event, Finished, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 
 
@@ -58,7 +58,7 @@ def storyboard(
         if result is None and story.video_of(index) is not None:
             result = story.take(index)
         if result is None:
-            yield ShotBegun(index + 1, total)
+            yield ShotStarted(index + 1, total)
             story.begin(index)
             make_shot = functools.partial(generate, loaded=loaded, is_cancelled=is_cancelled, profile=profile)
             final = yield from _events_of_shot(story, index, make_shot)
@@ -68,7 +68,7 @@ def storyboard(
                 return
             result = story.keep(index, final.result)
         if not story.is_kept(index):
-            yield ShotMade(index + 1, total, result)
+            yield ShotFinished(index + 1, total, result)
     whole = story.join(total, result)
     assert whole is not None, "a storyboard has shots"
     yield Finished(whole)

@@ -25,25 +25,25 @@ from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.runtime.hosts import HERE
 from backend.schemas.clip import Part
-from backend.schemas.control import extends
+from backend.schemas.control import extend_directions
 from backend.schemas.events import VideoResult
-from backend.schemas.film import Piece, Track, film_frames, pieces_of
+from backend.schemas.film import Piece, Track, count_film_frames, plan_pieces
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.shots import (
-    CARRIED,
     FOLDER,
     FRAMES,
     LAST,
     LAST_FRAMES,
     LOOK,
+    OVERLAP_LENGTHS,
     RESULT,
     VIDEO,
-    begins_anew,
-    carried_frames,
-    end_of,
-    goes_on,
+    continues_previous,
+    end_frame,
+    num_overlap_frames,
     shot_length,
     shot_request,
+    starts_fresh,
 )
 from backend.schemas.sound import SoundPart
 
@@ -55,7 +55,7 @@ class Story:
 
     def __init__(self, request: GenerationRequest, folder: Path) -> None:
         self._request, self.folder, self._preset = request, folder, find_preset(request.preset)
-        self._carries_clip = bool(extends(self._preset))
+        self._carries_clip = bool(extend_directions(self._preset))
 
     def folder_of(self, index: int) -> Path:
         """Where the files of a shot are; `index` counts from 0."""
@@ -102,12 +102,12 @@ class Story:
         """Takes a shot that is made already as it is. Raises: ClipError."""
         shutil.rmtree(self.folder_of(index), ignore_errors=True)
         self.folder_of(index).mkdir(parents=True)
-        names, end = self._files_of(index), end_of(self._request, index)
+        names, end = self._files_of(index), end_frame(self._request, index)
         if LOOK in names:
             some = itertools.islice(self._read_video(index, 0, end), 0, None, -(-end // LOOK_FRAMES))
             Look.of(np.stack(list(some))).write(self.folder_of(index) / LOOK)
         if LAST in names:
-            first = max(0, end - max(CARRIED))
+            first = max(0, end - max(OVERLAP_LENGTHS))
             self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
         video = self.video_of(index)
         assert video is not None, "it is made already"
@@ -138,16 +138,16 @@ class Story:
         """The shot's frames in the colours of the shot with which its scene begins; writes its last frames, from which the next
         one starts."""
         frames, request = np.concatenate(pieces), self._request
-        if goes_on(request, index):
+        if continues_previous(request, index):
             before = np.asarray(Image.open(self.folder_of(index - 1) / LAST).convert("RGB"))
             look = Look.read(self.folder_of(self._scene_of(index)) / LOOK)
-            frames = grade_frames(frames, before, look, carried_frames(request, index, self._preset) - 1)
+            frames = grade_frames(frames, before, look, num_overlap_frames(request, index, self._preset) - 1)
         else:
             Look.of(frames).write(self.folder_of(index) / LOOK)
         if HERE.is_first:
             with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
                 np.save(file, frames)
-        self._write_last(index, frames[: end_of(request, index)])
+        self._write_last(index, frames[: end_frame(request, index)])
         return [frames]
 
     def join(self, count: int, last: VideoResult | None) -> VideoResult | None:
@@ -158,8 +158,8 @@ class Story:
         found = [*(self.result(index) for index in range(count - 1)), last or self.result(count - 1)]
         results = [result for result in found if result is not None]
         assert len(results) == count, "these shots are whole"
-        pieces = pieces_of(self._request, self._preset, count)
-        num_frames, has_sound, notes = film_frames(pieces), False, [note for result in results for note in result.notes]
+        pieces = plan_pieces(self._request, self._preset, count)
+        num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]
         if HERE.is_first:
             has_sound = self._write_film(pieces, results, notes)
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
@@ -195,17 +195,17 @@ class Story:
             return False
 
     def _goes_on(self, index: int) -> bool:
-        return goes_on(self._request, index)
+        return continues_previous(self._request, index)
 
     def _scene_of(self, index: int) -> int:
         """The shot with which the scene of this shot begins."""
-        return next(one for one in range(index, -1, -1) if begins_anew(self._request, one))
+        return next(one for one in range(index, -1, -1) if starts_fresh(self._request, one))
 
     def _files_of(self, index: int) -> tuple[str, ...]:
         """What must be there of a whole shot, for those that are made from it."""
         shots, made = self._request.shots, self.video_of(index) is not None
-        scene = list(itertools.takewhile(lambda one: not begins_anew(self._request, one), range(index + 1, len(shots))))
-        is_first = begins_anew(self._request, index)
+        scene = list(itertools.takewhile(lambda one: not starts_fresh(self._request, one), range(index + 1, len(shots))))
+        is_first = starts_fresh(self._request, index)
         look = (LOOK,) if made and is_first and any(map(self._goes_on, scene)) else ()
         if made and not (scene and self._goes_on(index + 1)):
             return look
@@ -215,7 +215,7 @@ class Story:
         """Writes what a shot that goes on starts from, of the frames that are seen."""
         if self._carries_clip:
             with replacing(self.folder_of(index) / LAST_FRAMES, is_durable=True) as part:
-                write_exact_frames(list(frames[-max(CARRIED) :]), part, fps=self._request.fps)
+                write_exact_frames(list(frames[-max(OVERLAP_LENGTHS) :]), part, fps=self._request.fps)
         with replacing(self.folder_of(index) / LAST, is_durable=True) as part:
             Image.fromarray(frames[-1]).save(part, format="PNG")
 
@@ -227,8 +227,8 @@ class Story:
     def _put_sound_of_last_frames(self, index: int) -> None:
         """Puts into the shot's last frames what is heard with them: a model that hears its clips goes on from there."""
         fps, request = self._request.fps, self._request
-        seconds = min(max(CARRIED), end_of(request, index)) / fps
-        sound = self._model_sound_of(index).part(end_of(request, index) / fps - seconds, seconds)
+        seconds = min(max(OVERLAP_LENGTHS), end_frame(request, index)) / fps
+        sound = self._model_sound_of(index).part(end_frame(request, index) / fps - seconds, seconds)
         with contextlib.suppress(StudioError):  # then the next shot's sound begins anew
             put_sound(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
 
@@ -252,7 +252,7 @@ class Story:
         is_models_alone = self._request.track is None and not self._request.shot_videos
         own = next((index for index, sound in enumerate(sounds) if sound), None)
         rate = self._model_sound_of(own).rate if is_models_alone and own is not None else MAX_RATE
-        return film_sound(pieces, self._request.fps, sounds, Track.of(self._request), rate)
+        return film_sound(pieces, self._request.fps, sounds, Track.from_request(self._request), rate)
 
     def _sound_of(self, index: int) -> Callable[[float, float, int], Sound] | None:
         video, exact = self.video_of(index), self.folder_of(index) / MODEL_SOUND

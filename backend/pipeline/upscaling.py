@@ -35,7 +35,7 @@ from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.clip import Part
 from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.request import GenerationRequest
-from backend.schemas.upscaling import upscaler_of, without_upscaling
+from backend.schemas.upscaling import upscaler_name, without_upscaling
 from backend.settings import from_environment
 
 VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
@@ -109,7 +109,7 @@ def _larger(
 
 
 def _loaded(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
-    name = upscaler_of(request)
+    name = upscaler_name(request)
     yield Loading(0, 0, "the upscaler")
     with clock.measure(READY):
         file = find_upscaler(name, from_environment().upscalers_dir)
@@ -141,7 +141,7 @@ def _written(
     yield Upscaling(done, total)
     if done == total:
         return done
-    part = dataclasses.replace(Part.of(request, "finished_video"), start=first / request.fps, num_frames=total - first)
+    part = dataclasses.replace(Part.from_request(request, "finished_video"), start=first / request.fps, num_frames=total - first)
     with contextlib.closing(read_clip(source, part)) as frames:
         larger = work(frames)
         while done < total and not is_cancelled():
@@ -160,7 +160,7 @@ def _written(
 
 def _join(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
     """Puts the pieces together as the job's video, with the sound of the smaller one; whether it has one."""
-    by = {"by": upscaler_of(request), "from": [request.width, request.height], "scale": request.upscale}
+    by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
     comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
     has_sound = pieces.join(folder / VIDEO, source, comment, request.total_frames / request.fps)
     shutil.rmtree(folder / PIECES)
@@ -173,7 +173,7 @@ def _result(
     request: GenerationRequest, folder: Path, made: VideoResult | None, clock: WorkClock, tiling: Tiling, has_sound: bool
 ) -> VideoResult:
     width, height = request.final_size
-    note = f"It was made {request.upscale} times larger by {upscaler_of(request)}, from {request.width}x{request.height}"
+    note = f"It was made {request.upscale} times larger by {upscaler_name(request)}, from {request.width}x{request.height}"
     tiled = [f"Each frame was made in {tiling.count} tiles"] if tiling.count > 1 else []
     before = made.seconds if made else {}
     seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}

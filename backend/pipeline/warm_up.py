@@ -25,7 +25,7 @@ from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
 from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.schemas.events import Compiling, Event
-from backend.schemas.progressive import first_size
+from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 
@@ -109,8 +109,8 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
-    is_enlarged = model.kind.enlarges and first_size(request) != request  # else previews have the video's own size
-    sizes = (request, first_size(request)) if is_enlarged else (request,)
+    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # else previews have the video's own size
+    sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
         if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:  # else the decoder's own
             yield from decode_preview(run, _described(model, sized)[VIDEO])

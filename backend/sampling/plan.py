@@ -7,7 +7,7 @@ import numpy as np
 
 from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
 from backend.schemas.mag_cache import reused_steps
-from backend.schemas.progressive import is_small
+from backend.schemas.progressive import is_half_size_step
 from backend.schemas.request import GenerationRequest
 
 
@@ -66,7 +66,7 @@ def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
     schedule = schedule_of(request)
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
     steps = plan_steps(schedule.timesteps, *guidance)
-    sized = [dataclasses.replace(step, is_small=is_small(request, index)) for index, step in enumerate(steps)]
+    sized = [dataclasses.replace(step, is_small=is_half_size_step(request, index)) for index, step in enumerate(steps)]
     reuses = reused_steps(request, [step.context_key[:2] for step in sized])
     steps = [dataclasses.replace(step, reuses=one) for step, one in zip(sized, reuses, strict=True)]
     return Plan(schedule=schedule, steps=steps)

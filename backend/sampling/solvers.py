@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from backend.schemas.extension import Appended
-from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shifted
-from backend.schemas.progressive import REFINING_LEVELS, first_size, small_steps
+from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS, noise_levels, shift_levels
+from backend.schemas.progressive import REFINING_LEVELS, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest, find_preset
 from presets.loader import Solver
 
@@ -129,7 +129,7 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
         return _euler_schedule(np.append(noise_levels(solver, steps, flow_shift), 0.0)[first:])
     if solver == "lcm":
         whole = np.arange(steps, -1, -1) * NUM_TRAIN_TIMESTEPS // steps
-        return _euler_schedule(shifted(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
+        return _euler_schedule(shift_levels(whole / NUM_TRAIN_TIMESTEPS, flow_shift)[first:])
     if solver == "ltx":
         return _euler_schedule(np.append(_ltx_sigmas(steps, flow_shift, num_tokens), 0.0)[first:])
     if solver in ("ltx-distilled", "ltx-ancestral"):
@@ -142,9 +142,9 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
 def schedule_of(request: GenerationRequest) -> Schedule:
     """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames and
     control clips are tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`."""
-    small, refining = small_steps(request), len(REFINING_LEVELS) if find_preset(request.preset).refines else 0
-    sized = first_size(request)
-    tokens = sized.geometry().num_tokens + Appended.of(sized).num_tokens
+    small, refining = num_half_size_steps(request), len(REFINING_LEVELS) if find_preset(request.preset).refines else 0
+    sized = request_at_first_size(request)
+    tokens = sized.geometry().num_tokens + Appended.from_request(sized).num_tokens
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
     if refining:
         return _refined(first)
@@ -153,7 +153,7 @@ def schedule_of(request: GenerationRequest) -> Schedule:
 
 def growth_of(request: GenerationRequest) -> float:
     """How many times the full size's latents are the first size's, in the mean of both sides."""
-    full, small = request.geometry(), first_size(request).geometry()
+    full, small = request.geometry(), request_at_first_size(request).geometry()
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
 
@@ -198,7 +198,7 @@ def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
     """Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`."""
     slope = (_LTX_SHIFTS[1] - _LTX_SHIFTS[0]) / (_LTX_TOKENS[1] - _LTX_TOKENS[0])
     shift = math.exp(_LTX_SHIFTS[0] + slope * (num_tokens - _LTX_TOKENS[0]))
-    clean = 1 - shifted(np.linspace(1, 1 / steps, steps), shift * flow_shift)
+    clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
     return 1 - clean * (1 - _LTX_LAST) / clean[-1] if steps > 1 else 1 - clean
 
 

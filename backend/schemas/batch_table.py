@@ -27,14 +27,14 @@ def read_table(text: str) -> list[dict[str, str]]:
     lines = text.lstrip("\ufeff").strip().splitlines()
     if not lines:
         raise RequestError("the table", "is empty", "write a prompt on each line, or name columns in the first")
-    names = _header(lines[0])
-    rows = _under(names, lines) if names else [{"prompt": line.strip()} for line in lines if line.strip()]
+    names = _parse_header(lines[0])
+    rows = _read_rows(names, lines) if names else [{"prompt": line.strip()} for line in lines if line.strip()]
     if not 0 < len(rows) <= MOST_ROWS:
         raise RequestError(f"the table has {len(rows)} rows and", f"may have 1 to {MOST_ROWS}", "leave some out")
     return rows
 
 
-def _header(line: str) -> tuple[list[str], str] | None:
+def _parse_header(line: str) -> tuple[list[str], str] | None:
     """The columns that this line names, and what stands between them; None if it is a prompt. Raises: RequestError."""
     between = max("\t;,", key=line.count)
     names = [name.strip().strip('"').lower().replace(" ", "_").replace("-", "_") for name in line.split(between)]
@@ -55,7 +55,7 @@ def _header(line: str) -> tuple[list[str], str] | None:
     return names, between
 
 
-def _under(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict[str, str]]:
+def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict[str, str]]:
     names, between = header
     try:
         read = [*csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=between, skipinitialspace=True)]
@@ -70,15 +70,17 @@ def _under(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict[str
     return [row for row in filled if row]
 
 
-def requests_of(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
+def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
     """The request of each row: the base's with the row's values or, where it names a preset, that preset's own. A row without a
     seed has the base's, or a new one. Raises: RequestError, which names the row."""
-    return [_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
+    return [_build_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
 
 
-def _request(row: Mapping[str, str], number: int, base: GenerationRequest, is_seed_new: bool) -> GenerationRequest:
+def _build_request(row: Mapping[str, str], number: int, base: GenerationRequest, is_seed_new: bool) -> GenerationRequest:
     try:
-        values = {name: _value(name, text) for name, text in row.items() if name not in ("preset", "size")} | _sides(row)
+        values = {name: _parse_value(name, text) for name, text in row.items() if name not in ("preset", "size")} | _parse_size(
+            row
+        )
         if "prompt" not in values and "preset" in row:
             values["prompt"] = base.prompt
         if "seed" not in values:
@@ -90,7 +92,7 @@ def _request(row: Mapping[str, str], number: int, base: GenerationRequest, is_se
         raise RequestError(f"row {number}: {error.what}", error.allowed, error.fix) from None
 
 
-def _sides(row: Mapping[str, str]) -> dict[str, int]:
+def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
     if "size" not in row:
         return {}
     found = _SIZE.fullmatch(row["size"])
@@ -99,7 +101,7 @@ def _sides(row: Mapping[str, str]) -> dict[str, int]:
     return {"width": int(found[1]), "height": int(found[2])}
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_value(name: str, text: str) -> Any:
     """The cell as a value of the setting's type; what it is not, is left for the request's own check. Raises: RequestError."""
     kind = SETTINGS[name].type
     try:

@@ -25,6 +25,6 @@ def check_cfg_zero(request: VideoSettings, preset: Preset) -> None:
             raise RequestError("cfg_zero", f"does not go together with {name}", fix)
 
 
-def still_steps(request: VideoSettings) -> int:
+def num_zero_steps(request: VideoSettings) -> int:
     """How many of the first steps are left out; none of a clip that is made anew, which begins with little noise."""
     return max(1, round(SHARE * request.steps)) if request.cfg_zero and request.video is None else 0

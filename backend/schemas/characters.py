@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.errors import RequestError, short
 from backend.schemas.control import MAX_REFERENCES
-from backend.schemas.settings import Figure, VideoSettings
+from backend.schemas.settings import Character, VideoSettings
 from presets import Preset
 
 MAX_FIGURES = MAX_REFERENCES
@@ -24,7 +24,7 @@ _WITHOUT_BLANKS = (  # scripts that have no blanks between words, or put endings
 )  # fmt: skip
 
 
-def read_figures(rows: object) -> dict[str, tuple[Any, ...]]:
+def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
     """`figures` that a file, a form or a program describes, each with its `name` and the path of its picture as `image`; and
     their pictures. Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
@@ -32,11 +32,11 @@ def read_figures(rows: object) -> dict[str, tuple[Any, ...]]:
             f"figures={short(rows, 40)}", "must be a list of figures, each with its name and picture", "give a list"
         )
     images: list[str] = []
-    figures = tuple(_read(row, number, images) for number, row in enumerate(rows, 1))
+    figures = tuple(_read_character(row, number, images) for number, row in enumerate(rows, 1))
     return {"figures": figures, "figure_images": tuple(images)} if figures else {}
 
 
-def _read(row: object, number: int, images: list[str]) -> dict[str, Any]:
+def _read_character(row: object, number: int, images: list[str]) -> dict[str, Any]:
     if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
         raise RequestError(f"figure {number}, {short(row, 40)},", "must have a name and an image", "correct it")
     name, image = plain_name(row.get("name") or ""), row.get("image") or None
@@ -54,7 +54,7 @@ def plain_name(name: str) -> str:
     return " ".join(name.split())
 
 
-def check_figures(request: VideoSettings, preset: Preset) -> None:
+def check_characters(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for figures that the preset's model cannot be shown, or that lack a name or a picture."""
     if not request.figures:
         if request.figure_images:
@@ -68,8 +68,8 @@ def check_figures(request: VideoSettings, preset: Preset) -> None:
     if without is not None:
         raise RequestError(f"figure {without!r} has no picture and", "must have one", "give it one, or leave it out")
     for number, shot in enumerate(request.shots, 1):
-        named = figures_in(shot.prompt, request.figures) if shot.video is None else ()
-        count = len({*pictures_of(request, named), *request.references})
+        named = find_characters(shot.prompt, request.figures) if shot.video is None else ()
+        count = len({*character_image_paths(request, named), *request.references})
         if count > preset.max_references and named:
             beside = " beside the references" if request.references else ""
             what = f"shot {number} names {' and '.join(figure.name for figure in named)}{beside}, but"
@@ -86,7 +86,7 @@ def check_names(request: VideoSettings) -> None:
     known: set[str] = set()
     for number, figure in enumerate(request.figures, 1):
         name, count = figure.name, len(request.figure_images)
-        if not any(map(_is_of_a_word, name)):
+        if not any(map(_is_word_character, name)):
             raise RequestError(
                 f"figure {number} has no name and", "must have one, with letters in it", "give it one, such as Anna"
             )
@@ -101,38 +101,38 @@ def check_names(request: VideoSettings) -> None:
             raise RequestError(f"figure {name!r} has image={figure.image}", rule, "correct it")
 
 
-def figures_in(prompt: str, figures: Sequence[Figure]) -> tuple[Figure, ...]:
+def find_characters(prompt: str, figures: Sequence[Character]) -> tuple[Character, ...]:
     """Those that the prompt names, in their own order."""
     left, found = plain_name(prompt).lower(), set()
     for figure in sorted(figures, key=lambda one: len(one.name), reverse=True):
         name, start = figure.name.lower(), 0
         while name and (start := left.find(name, start)) >= 0:
             end = start + len(name)
-            if _is_apart(left[start - 1 : start], name[0]) and _is_apart(left[end : end + 1], name[-1]):
+            if _is_word_boundary(left[start - 1 : start], name[0]) and _is_word_boundary(left[end : end + 1], name[-1]):
                 left = left[:start] + "\0" * len(name) + left[end:]
                 found.add(figure.name)
             start += 1
     return tuple(figure for figure in figures if figure.name in found)
 
 
-def pictures_of(request: VideoSettings, figures: Sequence[Figure]) -> tuple[str, ...]:
+def character_image_paths(request: VideoSettings, figures: Sequence[Character]) -> tuple[str, ...]:
     """The paths of these figures' pictures, each once."""
     return tuple(dict.fromkeys(request.figure_images[figure.image] for figure in figures if figure.image is not None))
 
 
-def references_for(request: VideoSettings, prompt: str) -> tuple[str, ...]:
+def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
     """The references of a shot with this prompt: the storyboard's, then the pictures of the figures that it names."""
-    return tuple(dict.fromkeys((*request.references, *pictures_of(request, figures_in(prompt, request.figures)))))
+    return tuple(dict.fromkeys((*request.references, *character_image_paths(request, find_characters(prompt, request.figures)))))
 
 
-def _is_apart(beside: str, edge: str) -> bool:
+def _is_word_boundary(beside: str, edge: str) -> bool:
     """Whether a name may end at `edge` where the character `beside` it, or nothing, comes."""
-    return not (beside and _goes_together(beside) and _goes_together(edge))
+    return not (beside and _joins_words(beside) and _joins_words(edge))
 
 
-def _goes_together(character: str) -> bool:
-    return _is_of_a_word(character) and not any(first <= ord(character) <= last for first, last in _WITHOUT_BLANKS)
+def _joins_words(character: str) -> bool:
+    return _is_word_character(character) and not any(first <= ord(character) <= last for first, last in _WITHOUT_BLANKS)
 
 
-def _is_of_a_word(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     return character == "_" or unicodedata.category(character)[0] in "LMN"

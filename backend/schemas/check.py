@@ -26,7 +26,7 @@ class Check:
         return f"{line}\n{'':9}-> {self.mend}" if self.mend else line
 
 
-def worst(checks: Sequence[Check]) -> State:
+def worst_state(checks: Sequence[Check]) -> State:
     """ "fault" if there is one, else "warning" if there is one, else "ok"."""
     states = {check.state for check in checks}
     return "fault" if "fault" in states else "warning" if "warning" in states else "ok"

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from backend.errors import RequestError
 from backend.schemas.geometry import nearest_frame_counts
-from backend.schemas.numbers import check_whole
-from backend.schemas.settings import VideoSettings, find_preset, only_with
+from backend.schemas.numbers import check_range
+from backend.schemas.settings import VideoSettings, find_preset, part_defaults
 from presets import Preset
 
 STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
@@ -40,7 +40,7 @@ class Part:
     is_whole: bool = False
 
     @classmethod
-    def of(cls, request: VideoSettings, role: str = "video") -> Self:
+    def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
         """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
         margins, it and its mask are so much smaller; a control clip is by its own setting. A finished video is taken whole, and
         of a driving clip whole frames."""
@@ -48,13 +48,13 @@ class Part:
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
         if role == "face":
             side = find_preset(request.preset).face_side or request.width
-            return cls(start=_start_of(request, role), num_frames=request.num_frames, fps=request.fps, size=(side, side))
+            return cls(start=_start_seconds(request, role), num_frames=request.num_frames, fps=request.fps, size=(side, side))
         is_moved, is_overlap = role in ("video", "mask"), request.extend is not None and role == "video"
         left, top, right, bottom = (is_moved and request.margins) or (0, 0, 0, 0)
         smaller = request.control_downscale if role == "control" else 1
-        num_frames = overlap_of(request) if is_overlap else request.num_frames
+        num_frames = required_overlap(request) if is_overlap else request.num_frames
         return cls(
-            start=_start_of(request, role),
+            start=_start_seconds(request, role),
             num_frames=num_frames,
             fps=request.fps,
             size=((request.width - left - right) // smaller, (request.height - top - bottom) // smaller),
@@ -64,7 +64,7 @@ class Part:
             is_whole=role == "drive" and request.face is None,
         )
 
-    def within(self, seconds: float) -> Self:
+    def resolve_start(self, seconds: float) -> Self:
         """The same with its start, of a clip of so many seconds, as its file says: its last frame ends near that moment."""
         if self.start is not None:
             return self
@@ -80,7 +80,7 @@ class Part:
     def trim(self) -> tuple[float, float]:
         """From and to, in seconds of the clip, where `start` is known."""
         assert self.start is not None, "`within` finds it"
-        return trim_of(self.start, self.num_frames, self.fps)
+        return make_trim(self.start, self.num_frames, self.fps)
 
     @property
     def box(self) -> tuple[slice, slice]:
@@ -89,21 +89,21 @@ class Part:
         return slice(top, top + height), slice(left, left + width)
 
 
-def _start_of(request: VideoSettings, role: str) -> float | None:
+def _start_seconds(request: VideoSettings, role: str) -> float | None:
     if request.extend is not None and role != "video":
         return 0.0  # beside all of the video
     if request.extend == "after":
-        return request.trim[1] - overlap_of(request) / request.fps if request.trim else None
+        return request.trim[1] - required_overlap(request) / request.fps if request.trim else None
     return request.trim[0] if request.trim else 0.0
 
 
-def overlap_of(request: VideoSettings) -> int:
+def required_overlap(request: VideoSettings) -> int:
     """The overlap of a request that extends a clip: `control` has checked that it is given."""
     assert request.overlap is not None, "extend needs it"
     return request.overlap
 
 
-def trim_of(start: float, num_frames: int, fps: int) -> tuple[float, float]:
+def make_trim(start: float, num_frames: int, fps: int) -> tuple[float, float]:
     """From and to, in seconds of the clip, of so many frames from `start` (seconds) on."""
     return start, start + num_frames / fps
 
@@ -113,17 +113,17 @@ def clip_frames(seconds: float, fps: int) -> int:
     return round(seconds * fps)
 
 
-def most_frames(seconds: float, fps: int) -> int:
+def max_frames_within(seconds: float, fps: int) -> int:
     """How many frames, `fps` a second, so many seconds at the end of a clip hold at most."""
     return int(seconds * fps + ROUNDING)
 
 
-def part_of_clip(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What a request with a clip leaves open: from its beginning on, as long as the video, or a video as long as the part that is
     given. Values of a wrong type are left for the check."""
     try:
         if "trim" not in given:
-            return {"trim": trim_of(0.0, values["num_frames"], values["fps"])}
+            return {"trim": make_trim(0.0, values["num_frames"], values["fps"])}
         if "num_frames" not in given:
             start, end = values["trim"]
             return {"num_frames": clip_frames(end - start, values["fps"])}
@@ -136,7 +136,7 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
     left to `contract.control`."""
     others = {"trim"} if request.control or request.drive else set()
-    given = next((name for name in only_with("clip") if name not in others and getattr(request, name) is not None), None)
+    given = next((name for name in part_defaults("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
             raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
@@ -147,8 +147,8 @@ def check_clip(request: VideoSettings, preset: Preset) -> None:
         raise RequestError("video was given", f"and {preset.name} makes a clip's sound only", "ask it to make the sound")
     if request.task != "t2v":
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
-    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
-    for name in only_with("clip"):
+    check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
+    for name in part_defaults("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
     assert request.strength is not None, "it is among those that a clip needs"
@@ -169,19 +169,19 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError if the part of the clip is missing or none, or is not as long as the video."""
     if request.trim is None:
         raise RequestError("trim is missing:", "a clip needs it", "give trim")
-    check_two_times(request.trim)
+    check_time_range(request.trim)
     start, end = request.trim
     frames = clip_frames(end - start, request.fps)
     counts = nearest_frame_counts(frames, preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
     if frames != request.num_frames or frames not in counts:
         wanted = counts if frames == request.num_frames else [request.num_frames]
-        ends = " or ".join("{:g},{:g} ({} frames)".format(*trim_of(start, count, request.fps), count) for count in wanted)
+        ends = " or ".join("{:g},{:g} ({} frames)".format(*make_trim(start, count, request.fps), count) for count in wanted)
         length = f"{frames} frames at {request.fps} a second"
         rule = f"is {length} and must be {' or '.join(map(str, wanted))} for {preset.name}"
         raise RequestError(f"trim={start:g},{end:g}", rule, f"take {ends}")
 
 
-def check_two_times(trim: tuple[float, float]) -> None:
+def check_time_range(trim: tuple[float, float]) -> None:
     """Raises: RequestError unless these are two times in a clip, in seconds."""
     start, end = trim
     if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from backend.errors import RequestError
-from backend.schemas.clip import check_trim, check_two_times, clip_frames, overlap_of, part_of_clip
+from backend.schemas.clip import check_time_range, check_trim, clip_frames, infer_clip_settings, required_overlap
 from backend.schemas.keyframes import check_keyframes
-from backend.schemas.numbers import check_whole
-from backend.schemas.settings import Extend, VideoSettings, only_with
+from backend.schemas.numbers import check_range
+from backend.schemas.settings import Extend, VideoSettings, part_defaults
 from presets import Preset
 
 MAX_REFERENCES = 8  # each is a latent frame more; a preset may take fewer
@@ -18,69 +18,69 @@ MAX_DOWNSCALE = 8
 LEAST_INNER = 16  # pixels that margins leave of each side
 
 
-def is_controlled(preset: Preset) -> bool:
+def has_control_blocks(preset: Preset) -> bool:
     """Whether the preset's model has control blocks, which see a clip with a mask."""
     return "mask" in preset.inputs and preset.segment_frames is None
 
 
-def sees_beside(preset: Preset) -> bool:
+def appends_control_clip(preset: Preset) -> bool:
     """Whether the preset's model sees a control clip as tokens beside the video's."""
-    return "control" in preset.inputs and not is_controlled(preset)
+    return "control" in preset.inputs and not has_control_blocks(preset)
 
 
-def extends(preset: Preset) -> tuple[Extend, ...]:
+def extend_directions(preset: Preset) -> tuple[Extend, ...]:
     """Where a clip can go on: with control blocks at both ends, and after its end if a video can begin with several frames."""
-    return get_args(Extend) if is_controlled(preset) else ("after",) if preset.continues else ()
+    return get_args(Extend) if has_control_blocks(preset) else ("after",) if preset.continues else ()
 
 
-def part_of_control(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """What a request leaves open of its clips. Values of a wrong type are left for the check."""
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
-            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and is_whole(count, preset)]
+            fitting = [count for count in OVERLAPS if 2 * count <= length + 1 and fills_latent_frames(count, preset)]
         except TypeError:
             fitting = []
         return {"overlap": fitting[0]} if fitting and "overlap" not in given else {}
-    return part_of_clip(values, given) if values.get("video") or values.get("control") else {}
+    return infer_clip_settings(values, given) if values.get("video") or values.get("control") else {}
 
 
-def is_whole(count: int, preset: Preset) -> bool:
+def fills_latent_frames(count: int, preset: Preset) -> bool:
     """Whether so many frames are whole latent frames of the preset's model."""
     return (count - preset.first_frames) % preset.frame_step == 0
 
 
 def check_control(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
-    if not is_controlled(preset):
+    if not has_control_blocks(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         taken |= {"keeps_pixels"} if request.drive and request.video else set()
         taken |= {"keyframe_at"} if "keyframes" in preset.inputs else set()
-        taken |= {"control_kind", "control_scale", "control_downscale"} if sees_beside(preset) else set()
-        for name, absent in only_with("control").items():
+        taken |= {"control_kind", "control_scale", "control_downscale"} if appends_control_clip(preset) else set()
+        for name, absent in part_defaults("control").items():
             if name not in taken and getattr(request, name) != absent:
                 raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
-        _check_belongs(request)
+        _check_required_settings(request)
         check_keyframes(request)
         if request.extend is not None:
-            _check_going_on(request, preset)
-        if sees_beside(preset):
-            _check_beside(request, preset)
+            _check_extension(request, preset)
+        if appends_control_clip(preset):
+            _check_appended_control(request, preset)
         return
     if request.control_downscale != 1:
         raise RequestError("control_downscale was given", f"but {preset.name} sees a clip in the video's size", "leave it out")
     if request.strength is not None:
         rule = f"but {preset.name} makes anew what the mask and the margins say"
         raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
-    _check_belongs(request)
-    _check_company(request)
-    _check_clips(request, preset)
+    _check_required_settings(request)
+    _check_combinations(request)
+    _check_clip_parts(request, preset)
     _check_margins(request)
     _check_references(request, preset)
     check_keyframes(request)
 
 
-def _check_belongs(request: VideoSettings) -> None:
+def _check_required_settings(request: VideoSettings) -> None:
     """Refuses what is given without what it belongs to."""
     belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
                "keyframe_at": "keyframes"}  # fmt: skip
@@ -91,7 +91,7 @@ def _check_belongs(request: VideoSettings) -> None:
             )
 
 
-def _check_beside(request: VideoSettings, preset: Preset) -> None:
+def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
     """Of a control clip beside the video."""
     scale, downscale = request.control_scale, request.control_downscale
     if request.control is None:
@@ -113,12 +113,12 @@ def _check_beside(request: VideoSettings, preset: Preset) -> None:
     if fitting and downscale not in fitting:  # where none fits, the size itself is refused later
         rule = f"must leave sides that are multiples of {multiple}, of a video of {request.width}x{request.height}"
         raise RequestError(f"control_downscale={downscale}", rule, f"take {' or '.join(map(str, fitting))}, or another size")
-    _check_clips(request, preset)
+    _check_clip_parts(request, preset)
 
 
-def _check_going_on(request: VideoSettings, preset: Preset) -> None:
+def _check_extension(request: VideoSettings, preset: Preset) -> None:
     """Of a model without control blocks, whose videos begin with frames of a clip."""
-    if request.extend not in extends(preset):
+    if request.extend not in extend_directions(preset):
         raise RequestError(
             f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset with control"
         )
@@ -126,19 +126,19 @@ def _check_going_on(request: VideoSettings, preset: Preset) -> None:
         raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
     if request.strength is not None:
         raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
-    _check_clips(request, preset)
-    overlap = overlap_of(request)
+    _check_clip_parts(request, preset)
+    overlap = required_overlap(request)
     early = next((place for place in request.keyframe_at if place < overlap), None)
     if early is not None:
         rule = f"must lie after the {overlap} frames with which the clip begins the video"
         raise RequestError(f"the key frame at {early}", rule, f"{overlap} is the first")
     length = request.window_frames or request.num_frames
-    if not is_whole(overlap, preset) or overlap >= length:
+    if not fills_latent_frames(overlap, preset) or overlap >= length:
         step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
         raise RequestError(f"overlap={overlap}", f"must be {step} for {preset.name}", f"{OVERLAPS[0]} is usual")
 
 
-def _check_company(request: VideoSettings) -> None:
+def _check_combinations(request: VideoSettings) -> None:
     """Refuses a clip of which nothing is made anew, and what says so twice."""
     if request.video and not (request.mask or request.margins or request.extend):
         rule = "but nothing that says what of it is made anew"
@@ -149,13 +149,13 @@ def _check_company(request: VideoSettings) -> None:
         raise RequestError("keeps_pixels was given", "but no clip whose pixels could stay", "leave it out")
 
 
-def _check_clips(request: VideoSettings, preset: Preset) -> None:
+def _check_clip_parts(request: VideoSettings, preset: Preset) -> None:
     """The parts of clips that are read."""
     if not (request.video or request.control):
         if request.trim is not None:
             raise RequestError("trim was given", "but no clip, to which it belongs", "give video or control, or leave this out")
         return
-    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
+    check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
     if request.extend is None:
         check_trim(request, preset)
         return
@@ -165,7 +165,7 @@ def _check_clips(request: VideoSettings, preset: Preset) -> None:
         rule = f"must be at least 1 and less than the video's {request.num_frames} frames"
         raise RequestError(f"overlap={request.overlap}", rule, f"{OVERLAPS[0]} is usual")
     if request.trim is not None:
-        check_two_times(request.trim)
+        check_time_range(request.trim)
         start, end = request.trim
         if clip_frames(end - start, request.fps) < request.overlap:
             rule = f"has fewer frames than the {request.overlap} of overlap"

@@ -19,18 +19,18 @@ def num_segments(num_frames: int, segment_frames: int) -> int:
     return max(1, math.ceil((num_frames - OVERLAP) / (segment_frames - OVERLAP)))
 
 
-def segments_of(request: VideoSettings) -> int:
+def count_segments(request: VideoSettings) -> int:
     """How many segments the request's video has; one if it is made whole."""
     length = request.segment_frames
     return 1 if length is None else num_segments(request.num_frames, length)
 
 
-def words_of_clip(request: VideoSettings) -> str:
+def driving_prompt(request: VideoSettings) -> str:
     """What the driving clip is said to show."""
     return request.drive_prompt or find_preset(request.preset).drive_prompt
 
 
-def driven_size(preset: Preset, picture: tuple[int, int]) -> tuple[int, int]:
+def size_for_image(preset: Preset, picture: tuple[int, int]) -> tuple[int, int]:
     """Width and height of a video with the preset's area and the aspect of a picture of this size (width, height), within the
     preset's limits."""
     aspect, area, step = picture[1] / picture[0], preset.width * preset.height, preset.size_multiple

@@ -177,7 +177,7 @@ class Block(Event, kind="block"):
 
 
 @dataclass(frozen=True)
-class ShotBegun(Event, kind="shot_begun"):
+class ShotStarted(Event, kind="shot_begun"):
     """Shot `index` (from 1) of a storyboard's `total` is being made; the events that follow are about it."""
 
     index: int
@@ -185,7 +185,7 @@ class ShotBegun(Event, kind="shot_begun"):
 
 
 @dataclass(frozen=True)
-class ShotMade(Event, kind="shot_made"):
+class ShotFinished(Event, kind="shot_made"):
     """Shot `index` (from 1) of a storyboard's `total` is made: `result` is its video, in the job's folder."""
 
     index: int

@@ -20,7 +20,7 @@ class Appended:
     downscale: int = 1
 
     @classmethod
-    def of(cls, request: VideoSettings) -> Self:
+    def from_request(cls, request: VideoSettings) -> Self:
         """What the request appends, if its model appends what it is given."""
         geometry, downscale = request.geometry(), request.control_downscale
         height, width = geometry.latent_height, geometry.latent_width

@@ -8,7 +8,7 @@ from typing import Self
 
 from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings
-from backend.schemas.shots import carried_frames, end_of, goes_on
+from backend.schemas.shots import continues_previous, end_frame, num_overlap_frames
 from presets import Preset
 
 MOST_SECONDS = 300.0  # of a film that is cut without a model: what ffmpeg can write within the time that it has
@@ -42,33 +42,33 @@ class Track:
     volume: float = 1.0
 
     @classmethod
-    def of(cls, request: VideoSettings) -> Self | None:
+    def from_request(cls, request: VideoSettings) -> Self | None:
         """That of a request; None if it has none."""
         if request.track is None:
             return None
         return cls(path=request.track, start=request.track_start, fade=request.track_fade, volume=request.track_volume)
 
 
-def pieces_of(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
+def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
     """What is seen of each shot, or of the first `count` ones. A shot's frames that are carried over from the one before are left
     out."""
-    return tuple(_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
+    return tuple(_plan_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
 
 
-def _piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
+def _plan_piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
     shot = request.shots[index]
-    carried = carried_frames(request, index, preset) if goes_on(request, index) else 0
+    carried = num_overlap_frames(request, index, preset) if continues_previous(request, index) else 0
     first = max(carried, round(shot.trim[0] * request.fps) if shot.trim else 0)
     lead = first if carried == first or shot.video is not None and not shot.cut else 0
-    return Piece(first=first, end=end_of(request, index), fade=round(shot.fade * request.fps), lead=lead)
+    return Piece(first=first, end=end_frame(request, index), fade=round(shot.fade * request.fps), lead=lead)
 
 
 def total_frames(request: VideoSettings, preset: Preset) -> int:
     """The video's frames; of a storyboard those that are seen of all shots."""
-    return film_frames(pieces_of(request, preset)) if request.shots else request.num_frames
+    return count_film_frames(plan_pieces(request, preset)) if request.shots else request.num_frames
 
 
-def film_frames(pieces: Iterable[Piece]) -> int:
+def count_film_frames(pieces: Iterable[Piece]) -> int:
     """The frames of all pieces together."""
     return sum(piece.num_frames - piece.fade for piece in pieces)
 
@@ -77,14 +77,14 @@ def check_film(request: VideoSettings, preset: Preset) -> None:
     """Raises: RequestError for times of a storyboard that lie outside, of a shot or of all."""
     for number, shot in enumerate(request.shots, 1):
         check_times(shot.trim, shot.fade, f"shot {number}")
-        if shot.fade and goes_on(request, number - 1):
+        if shot.fade and continues_previous(request, number - 1):
             raise RequestError(
                 f"shot {number} has a fade,", "but goes on from the shot before", "cut before it, or leave the fade out"
             )
     if request.shots:
-        pieces = pieces_of(request, preset)
+        pieces = plan_pieces(request, preset)
         check_pieces(pieces, request.fps)
-        check_track(Track.of(request), film_frames(pieces) / request.fps)
+        check_track(Track.from_request(request), count_film_frames(pieces) / request.fps)
         if request.track is None and (request.track_start, request.track_fade, request.track_volume) != (0.0, 0.0, 1.0):
             raise RequestError("a track's times were given", "but no track, to which they belong", "give it, or leave them out")
 

@@ -12,33 +12,35 @@ from presets.loader import OPENING
 MOST_FPS = 1000
 
 
-def larger(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
+def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
     """The request that makes the video at the path `video`, which was made by the request `made`, `scale` times larger. Its
     settings stay. Raises: RequestError."""
     if made.upscale:
         width, height = made.final_size
-        made = as_clip(made.prompt, width, height, made.total_frames, made.fps)
-    return _checked(made.to_json() | {"upscale": scale, "upscaler": upscaler, "finished_video": video})
+        made = describe_clip(made.prompt, width, height, made.total_frames, made.fps)
+    return _build_upscale_request(made.to_json() | {"upscale": scale, "upscaler": upscaler, "finished_video": video})
 
 
-def larger_result(result: VideoResult, made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
+def upscale_result_request(
+    result: VideoResult, made: GenerationRequest, video: str, scale: int, upscaler: str = ""
+) -> GenerationRequest:
     """The same for a result of the request `made`, which may have fewer frames than that because it was stopped. Raises:
     RequestError."""
     is_whole = (result.num_frames, result.fps) == (made.total_frames, made.fps)
     if not is_whole or (result.width, result.height) != made.final_size:
-        made = as_clip(made.prompt, result.width, result.height, result.num_frames, result.fps)
-    return larger(made, video, scale, upscaler)
+        made = describe_clip(made.prompt, result.width, result.height, result.num_frames, result.fps)
+    return upscale_request(made, video, scale, upscaler)
 
 
-def larger_clip(
+def upscale_clip_request(
     name: str, size: tuple[int, int], seconds: float, fps: float, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
     """The same for any clip of this size, length and rate; `name` is what it is called. The rate becomes a whole number. Raises:
     RequestError."""
-    return larger(as_clip(name, *size, *_frames(seconds, fps)), video, scale, upscaler)
+    return upscale_request(describe_clip(name, *size, *_count_frames(seconds, fps)), video, scale, upscaler)
 
 
-def as_clip(name: str, width: int, height: int, num_frames: int, fps: int) -> GenerationRequest:
+def describe_clip(name: str, width: int, height: int, num_frames: int, fps: int) -> GenerationRequest:
     """A request that describes a clip and says nothing of how it was made."""
     values = load_preset(OPENING).model_dump(include=set(GenerationRequest.model_fields))
     of_clip = {"preset": FOREIGN, "task": "t2v", "prompt": name, "negative_prompt": "", "seed": 0, "loras": ()}
@@ -46,13 +48,13 @@ def as_clip(name: str, width: int, height: int, num_frames: int, fps: int) -> Ge
     return GenerationRequest.from_stored(values | of_clip | sizes)
 
 
-def _frames(seconds: float, fps: float) -> tuple[int, int]:
+def _count_frames(seconds: float, fps: float) -> tuple[int, int]:
     """How many frames, and how many a second."""
     rate = min(max(1, round(fps)), MOST_FPS)
     return max(1, int(seconds * rate + 0.01)), rate
 
 
-def _checked(values: dict[str, Any]) -> GenerationRequest:
+def _build_upscale_request(values: dict[str, Any]) -> GenerationRequest:
     request = GenerationRequest.from_stored(values)
     if not request.upscale:
         raise RequestError("upscale=0", "must be 2 or 4", "choose one of them")

@@ -42,7 +42,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
     if not preset.takes_mag_cache:
         rule = f"and {preset.name} cannot have it: it works in few steps, in blocks or with sound"
         raise RequestError("mag_cache was given,", rule, "leave it out")
-    if magnitudes_of(request) is None:
+    if find_magnitudes(request) is None:
         rule = f"and how the steps of {preset.model} differ is not known"
         words = f"measure-cache --preset {preset.name}" + (" --image FILE" if request.task == "i2v" else "")
         raise RequestError("mag_cache was given,", rule, f"`python app.py {words}` measures it")
@@ -55,7 +55,7 @@ def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
             raise RequestError("mag_cache", f"does not go together with {name}", fix)
 
 
-def magnitudes_of(request: VideoSettings) -> Magnitudes | None:
+def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
     """What is known of the request's model: the ratios that the request carries, or else what is published; None if that is
     nothing."""
     preset = find_preset(request.preset)
@@ -68,7 +68,7 @@ def magnitudes_of(request: VideoSettings) -> Magnitudes | None:
     return published if published and request.task in published.ratios else None
 
 
-def measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
+def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
     """The `mag_ratios` of a new request of these values: what was measured for its model here, prompt and other branch in turn.
     So the request means the same on every machine, and after another measurement. None if it does not need them."""
     if not values.get("mag_cache"):
@@ -84,11 +84,11 @@ def measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
     """Which steps reuse an earlier one's work, of all that are done. `context_keys` are those of the steps; without them they
     follow from the settings, and the second expert's first step may be one off."""
-    magnitudes = magnitudes_of(request) if request.mag_cache and request.window_frames is None else None
+    magnitudes = find_magnitudes(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:
         return (False,) * request.num_steps
     branches = magnitudes.ratios[request.task]
-    resampled = zip(*(_resampled(one, request.steps) for one in (branches.prompt, branches.other)), strict=True)
+    resampled = zip(*(_resample_ratios(one, request.steps) for one in (branches.prompt, branches.other)), strict=True)
     ratios = tuple(resampled)[request.steps - request.num_steps :]
     rule = _Rule(
         threshold=request.mag_cache,
@@ -97,21 +97,21 @@ def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | No
         late_only=magnitudes.late_only,
         ratios=ratios,
     )
-    return _decide(rule, tuple(_context_keys(request) if context_keys is None else context_keys))
+    return _select_reused_steps(rule, tuple(_context_keys(request) if context_keys is None else context_keys))
 
 
-def goes_on(request: VideoSettings, step: int) -> bool:
+def reuses_previous_step(request: VideoSettings, step: int) -> bool:
     """Whether this step reuses the one before it; `step` may be one that there is not."""
     reuses = reused_steps(request)
     return step < len(reuses) and reuses[step]
 
 
 @functools.lru_cache(maxsize=64)
-def _decide(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
+def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
     """The authors' rule: the error of a reused step is how far the product of the ratios since the last full one is from 1, and
     errors add up until a full step. Both branches run as one batch, so both reuse, or neither does. Where the second expert
     begins all count anew; the authors' go on."""
-    begins, decided = _first_that_may(rule, context_keys), []
+    begins, decided = _first_reusable_steps(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
     for step, context_key in enumerate(context_keys):
         reuses = False
@@ -126,7 +126,7 @@ def _decide(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ..
     return tuple(decided)
 
 
-def _first_that_may(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
+def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
     """By expert, the first of its steps that may reuse another. The authors count each branch of a step by itself."""
     found, share = {}, rule.retention
     for expert in {context_key[0] for context_key in context_keys}:
@@ -140,7 +140,7 @@ def _first_that_may(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[i
     return found
 
 
-def _resampled(ratios: Sequence[float], steps: int) -> list[float]:
+def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
     """The nearest ones, for another number of steps."""
     if steps == 1:
         return [ratios[-1]]

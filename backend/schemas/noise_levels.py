@@ -14,20 +14,20 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
     `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" what `backend.sampling.solvers` says of it.
     """
     if solver == "unipc":
-        levels = shifted(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
+        levels = shift_levels(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
         if abs(levels[0] - 1) < 1e-6:
             levels[0] -= 1e-6  # lambda is infinite at level 1
         return levels
     if solver == "euler":
         base = np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, NUM_TRAIN_TIMESTEPS, dtype=np.float32).astype(np.float64)
-        trained = shifted(base, flow_shift)
+        trained = shift_levels(base, flow_shift)
         ends = np.linspace(trained[0] * NUM_TRAIN_TIMESTEPS, trained[-1] * NUM_TRAIN_TIMESTEPS, steps) / NUM_TRAIN_TIMESTEPS
-        return shifted(ends, flow_shift)
+        return shift_levels(ends, flow_shift)
     if solver == "euler-distilled":
-        return shifted(np.linspace(1, 0, steps + 1), flow_shift)[:-1]
+        return shift_levels(np.linspace(1, 0, steps + 1), flow_shift)[:-1]
     raise ValueError(f"solver={solver!r} has noise levels of its own")
 
 
-def shifted(levels: np.ndarray, flow_shift: float) -> np.ndarray:
+def shift_levels(levels: np.ndarray, flow_shift: float) -> np.ndarray:
     """Levels with more steps at high noise, the more the larger the shift."""
     return flow_shift * levels / (1 + (flow_shift - 1) * levels)

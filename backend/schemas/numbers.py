@@ -24,7 +24,7 @@ def _check_side(name: str, size: int, smallest: int, largest: int, preset: Prese
         rules.append(f"between {smallest} and {largest}")
     if rules:
         nearest = nearest_sizes(size, preset.size_multiple, smallest, largest)
-        raise RequestError(f"{name}={size}", f"must be {' and '.join(rules)} for {preset.name}", _either(nearest))
+        raise RequestError(f"{name}={size}", f"must be {' and '.join(rules)} for {preset.name}", _format_nearest(nearest))
 
 
 def _check_frames(num_frames: int, preset: Preset) -> None:
@@ -35,10 +35,10 @@ def _check_frames(num_frames: int, preset: Preset) -> None:
         rules.append(f"between {preset.min_frames} and {preset.max_frames} for {preset.name}")
     if rules:
         nearest = nearest_frame_counts(num_frames, preset.min_frames, preset.max_frames, step, first)
-        raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _either(nearest))
+        raise RequestError(f"num_frames={num_frames}", f"must be {' and '.join(rules)}", _format_nearest(nearest))
 
 
-def check_whole(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
+def check_range(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
     """Raises: RequestError for a whole number outside its limits."""
     if not smallest <= value <= largest:
         raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
@@ -84,5 +84,5 @@ def check_nag(nag: float, preset: Preset) -> None:
         raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
 
 
-def _either(values: list[int]) -> str:
+def _format_nearest(values: list[int]) -> str:
     return f"nearest: {' or '.join(str(value) for value in values)}"

@@ -6,7 +6,7 @@ progressive resolution (`backend.schemas.progressive_noise`) the latents are enl
 """
 
 from backend.errors import RequestError
-from backend.schemas.progressive_noise import half_size_steps
+from backend.schemas.progressive_noise import count_half_size_steps
 from backend.schemas.settings import Settings, VideoSettings, find_preset
 from presets import Preset
 
@@ -19,40 +19,40 @@ HALF = "half."
 """Stands before the names of the inputs and conditions that belong to the first size."""
 
 
-def small_steps(request: VideoSettings) -> int:
+def num_half_size_steps(request: VideoSettings) -> int:
     """How many of the first steps are made at half the video's size; 0 for a video that has one size from the beginning."""
     if find_preset(request.preset).refines:
         return max(0, request.num_steps - len(REFINING_LEVELS))
     if not request.progressive:
         return 0
-    geometry = _halved(request).geometry()
-    return half_size_steps(request, geometry.latent_height, geometry.latent_width)
+    geometry = _halve_size(request).geometry()
+    return count_half_size_steps(request, geometry.latent_height, geometry.latent_width)
 
 
-def is_small(request: VideoSettings, step: int) -> bool:
+def is_half_size_step(request: VideoSettings, step: int) -> bool:
     """Whether this step, 0 or more, is made at half the video's size."""
-    return step < small_steps(request)
+    return step < num_half_size_steps(request)
 
 
-def first_size(request: Settings) -> Settings:
+def request_at_first_size(request: Settings) -> Settings:
     """The request at the size at which its steps begin: its own, or half of it, rounded up to whole tokens. A video of that size
     alone has no progressive resolution."""
-    return _halved(request) if small_steps(request) else request
+    return _halve_size(request) if num_half_size_steps(request) else request
 
 
 def at_step(request: Settings, step: int) -> Settings:
     """The request at the size of this step."""
-    return first_size(request) if is_small(request, step) else request
+    return request_at_first_size(request) if is_half_size_step(request, step) else request
 
 
 def full_size_cost(request: VideoSettings) -> float:
     """What a step at the full size costs beside one at the first size, estimated from their tokens."""
-    return (request.geometry().num_tokens / first_size(request).geometry().num_tokens) ** COST
+    return (request.geometry().num_tokens / request_at_first_size(request).geometry().num_tokens) ** COST
 
 
-def relative_costs(request: VideoSettings) -> list[float]:
+def relative_step_costs(request: VideoSettings) -> list[float]:
     """What each step costs beside one at the first size, estimated from the sizes."""
-    small, cost = small_steps(request), full_size_cost(request)
+    small, cost = num_half_size_steps(request), full_size_cost(request)
     return [1.0 if step < small else cost for step in range(request.num_steps)]
 
 
@@ -64,7 +64,7 @@ def check_refining(request: VideoSettings, preset: Preset) -> None:
         raise RequestError(f"steps={request.steps}", rule, f"{preset.steps} is usual")
 
 
-def _halved(request: Settings) -> Settings:
+def _halve_size(request: Settings) -> Settings:
     preset = find_preset(request.preset)
     token = preset.vae_scale_spatial * preset.patch
     sides = {name: -(-getattr(request, name) // (2 * token)) * token for name in ("width", "height")}

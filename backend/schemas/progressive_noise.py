@@ -33,14 +33,14 @@ def check_progressive(request: VideoSettings, preset: Preset) -> None:
             raise RequestError("progressive", f"does not go together with {name}", fix)
 
 
-def half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:
+def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:
     """How many of the first steps are made at half the size, whose latents have so many rows and columns. One at least is made at
     the full size."""
     spectrum = find_preset(request.preset).latent_spectrum
     if not request.progressive or spectrum is None:
         return 0
     level = full_size_level(TOLERANCES[request.progressive - 1], spectrum, rows, columns)
-    return _steps_above(level, request.solver, request.num_steps, request.flow_shift)
+    return _count_steps_above(level, request.solver, request.num_steps, request.flow_shift)
 
 
 def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, columns: int) -> float:
@@ -55,6 +55,6 @@ def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, 
 
 
 @functools.lru_cache(maxsize=256)
-def _steps_above(level: float, solver: Solver, steps: int, flow_shift: float) -> int:
+def _count_steps_above(level: float, solver: Solver, steps: int, flow_shift: float) -> int:
     above = noise_levels(solver, steps, flow_shift) > level
     return min(int(above.sum()), steps - 1)

@@ -20,7 +20,7 @@ def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
     return tuple(by_block[block] for block in sorted(by_block))
 
 
-def cues_of_actions(text: str, blocks: int) -> tuple[Cue, ...]:
+def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
     """From "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`. An action
     without a number takes one block. Nothing for "". Raises: RequestError."""
     cues, block = [], 0
@@ -39,7 +39,7 @@ def cues_of_actions(text: str, blocks: int) -> tuple[Cue, ...]:
     return tuple(cues)
 
 
-def cues_of_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
+def parse_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
     """From texts such as "8:a blue square": the prompt from block 8 on. Raises: RequestError."""
     cues = []
     for text in texts:
@@ -50,9 +50,9 @@ def cues_of_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
     return tuple(cues)
 
 
-def check_said(cue: Cue, preset: Preset) -> None:
+def check_cue(cue: Cue, preset: Preset) -> None:
     """Raises: RequestError if the preset cannot follow what this cue says."""
-    if cue.action is not None and not _is_known(cue.action, preset):
+    if cue.action is not None and not _is_known_action(cue.action, preset):
         known = ", ".join(preset.actions)
         together = f", or several with {AND} between them" if preset.combines_actions else ""
         rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
@@ -65,7 +65,7 @@ def check_said(cue: Cue, preset: Preset) -> None:
             raise RequestError(f"the prompt for block {cue.block} is empty and", "must say what the video shows", "give one")
 
 
-def _is_known(action: str, preset: Preset) -> bool:
+def _is_known_action(action: str, preset: Preset) -> bool:
     words = action.split(AND) if preset.combines_actions else [action]
     return set(words) <= set(preset.actions) and len(set(words)) == len(words)
 
@@ -75,7 +75,7 @@ def num_blocks(request: VideoSettings, preset: Preset) -> int:
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
-def actions_of(request: VideoSettings, preset: Preset) -> list[str | None]:
+def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]:
     """The action of each block, None before the first one; empty if the preset has no actions."""
     if not preset.actions:
         return []
@@ -93,10 +93,10 @@ def check_cues(request: VideoSettings, preset: Preset) -> None:
     if request.is_open and request.cues:
         raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
     blocks, last = num_blocks(request, preset), -1
-    check_said(Cue(block=0, action=request.action), preset)
+    check_cue(Cue(block=0, action=request.action), preset)
     for cue in request.cues:
         if not last < cue.block < blocks:
             rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
             raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
         last = cue.block
-        check_said(cue, preset)
+        check_cue(cue, preset)

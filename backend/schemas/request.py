@@ -11,28 +11,37 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo,
 
 from backend.errors import RequestError, short
 from backend.schemas.cfg_zero import check_cfg_zero
-from backend.schemas.characters import check_names, read_figures
-from backend.schemas.clip import STRENGTH, check_clip, part_of_clip
-from backend.schemas.control import MAX_KEYFRAMES, check_control, is_controlled, part_of_control
+from backend.schemas.characters import check_names, read_characters
+from backend.schemas.clip import STRENGTH, check_clip, infer_clip_settings
+from backend.schemas.control import MAX_KEYFRAMES, check_control, has_control_blocks, infer_control_settings
 from backend.schemas.driving_video import check_drive
 from backend.schemas.film import check_film, check_times, total_frames
-from backend.schemas.guidance_steps import first_steps
+from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.loras import MAX_LORAS, check_loras
-from backend.schemas.mag_cache import check_mag_cache, measured_ratios
+from backend.schemas.mag_cache import check_mag_cache, load_measured_ratios
 from backend.schemas.numbers import (
     check_flow_shift,
     check_guidance,
     check_guidance_interval,
     check_nag,
+    check_range,
     check_size,
-    check_whole,
 )
 from backend.schemas.progressive import check_refining
 from backend.schemas.progressive_noise import check_progressive
 from backend.schemas.prompt_cues import check_cues
 from backend.schemas.prompts import MAX_CHARACTERS, check_text
-from backend.schemas.settings import FIELDS, GUIDED_STEPS, INPUTS, MOST_PROMPT, SETTINGS, VideoSettings, by_role, find_preset
-from backend.schemas.shots import check_files, check_shots, read_shots
+from backend.schemas.settings import (
+    FIELDS,
+    GUIDED_STEPS,
+    INPUTS,
+    MOST_PROMPT,
+    SETTINGS,
+    VideoSettings,
+    find_preset,
+    to_input_fields,
+)
+from backend.schemas.shots import check_file_indexes, check_shots, read_shots
 from backend.schemas.sound import check_sound
 from backend.schemas.upscaling import check_upscale
 from backend.schemas.windows import check_windows
@@ -63,23 +72,23 @@ class GenerationRequest(VideoSettings):
         own = preset.model_dump(include=set(cls.model_fields))
         drawn = {"preset": preset.name, "task": task, "seed": secrets.randbelow(SEED_LIMIT), "prompt": ""}
         values: dict[str, Any] = {**own, **drawn, **given}
-        if is_controlled(preset) or values.get("extend"):
-            values |= part_of_control(values, given, preset)
+        if has_control_blocks(preset) or values.get("extend"):
+            values |= infer_control_settings(values, given, preset)
         elif values.get("drive"):
-            values |= part_of_clip(values, given)
+            values |= infer_clip_settings(values, given)
         elif values.get("video"):
             usual: dict[str, Any] = {} if values.get("make") == "sound" else {"strength": STRENGTH}
-            values = usual | values | part_of_clip(values, given)
+            values = usual | values | infer_clip_settings(values, given)
         elif values.get("control"):
-            values |= part_of_clip(values, given)
+            values |= infer_clip_settings(values, given)
         if "shots" in given:
             values |= read_shots(given["shots"], preset, values["fps"])
-            values["prompt"] = given.get("prompt") or _prompt_of(values["shots"])
+            values["prompt"] = given.get("prompt") or _first_prompt(values["shots"])
         if "figures" in given:
-            values |= read_figures(given["figures"])
+            values |= read_characters(given["figures"])
         if guided_steps is not None:
-            _check_said_once(given)
-            values |= first_steps(preset, guided_steps, values)
+            _check_guidance_given_once(given)
+            values |= guide_first_steps(preset, guided_steps, values)
         return cls(**values)
 
     @classmethod
@@ -92,7 +101,7 @@ class GenerationRequest(VideoSettings):
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
         """A copy with these paths for the inputs of these roles; nothing is checked again."""
-        return type(self).from_stored(self.to_json() | by_role(paths))
+        return type(self).from_stored(self.to_json() | to_input_fields(paths))
 
     @property
     def total_frames(self) -> int:
@@ -103,15 +112,15 @@ class GenerationRequest(VideoSettings):
     @classmethod
     def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if info.context != _STORED and all(isinstance(data.get(name), str) for name in ("preset", "task")):
-            data = {**data, "mag_ratios": measured_ratios(data)}
+            data = {**data, "mag_ratios": load_measured_ratios(data)}
         try:
             request = handler(data)
         except ValidationError as error:
-            raise _explained(error) from None
+            raise _to_request_error(error) from None
         if info.context == _STORED:
-            _check_bounds(request)
+            _check_stored_limits(request)
         else:
-            check(request, find_preset(request.preset))
+            check_request(request, find_preset(request.preset))
         return request
 
 
@@ -124,18 +133,18 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
     return GenerationRequest.from_preset(preset, **given)
 
 
-def _prompt_of(shots: Sequence[Any]) -> Any:
+def _first_prompt(shots: Sequence[Any]) -> Any:
     """The first one that a shot has."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
 
 
-def _check_said_once(given: Mapping[str, Any]) -> None:
+def _check_guidance_given_once(given: Mapping[str, Any]) -> None:
     if "guidance_interval" in given:
         raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
 
 
-def check(request: GenerationRequest, preset: Preset) -> None:
+def check_request(request: GenerationRequest, preset: Preset) -> None:
     """Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     check_text("prompt", request.prompt, preset)
@@ -143,13 +152,13 @@ def check(request: GenerationRequest, preset: Preset) -> None:
         raise RequestError("prompt is empty and", "must say what the video shows", f"for example {preset.examples[0]!r}")
     check_text("negative_prompt", request.negative_prompt, preset)
     check_control(request, preset)
-    if not is_controlled(preset) and not request.drive:
+    if not has_control_blocks(preset) and not request.drive:
         check_clip(request, preset)
     check_sound(request, preset)
     check_drive(request, preset)
     check_size(preset, request.width, request.height, request.num_frames)
-    check_whole("fps", request.fps, 1, preset.max_fps, preset.fps)
-    check_whole("steps", request.steps, 1, preset.max_steps, preset.steps)
+    check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
+    check_range("steps", request.steps, 1, preset.max_steps, preset.steps)
     check_refining(request, preset)
     check_guidance(request.guidance, preset)
     check_flow_shift(request.flow_shift, preset)
@@ -158,7 +167,7 @@ def check(request: GenerationRequest, preset: Preset) -> None:
             f"solver={request.solver}", f"must be one of {', '.join(preset.solvers)} for {preset.name}", "leave it out"
         )
     check_guidance_interval(request.guidance_interval)
-    _check_limits(request, preset)
+    _check_new_limits(request, preset)
     check_nag(request.nag, preset)
     check_cfg_zero(request, preset)
     check_progressive(request, preset)
@@ -181,21 +190,21 @@ def check_current_limits(request: GenerationRequest) -> None:
 
     Raises: RequestError for the first value that is refused, or if there is no such preset any more.
     """
-    _check_bounds(request)
+    _check_stored_limits(request)
     if request.finished_video:
         check_upscale(request)
     else:
-        check(request, find_preset(request.preset))
+        check_request(request, find_preset(request.preset))
 
 
-def check_foreign_size(request: GenerationRequest) -> None:
+def check_imported_size(request: GenerationRequest) -> None:
     """Check that a request from elsewhere is no larger than one that can be queued here: every list of videos reads it.
 
     Raises: RequestError, also for text that is none (half a character).
     """
     prompts = [(f"the prompt of {kind}", one.prompt or "") for kind in ("cues", "shots") for one in getattr(request, kind)]
     prompts += [("the action of cues", cue.action or "") for cue in request.cues]
-    sizes = [(one.name, len(one.of(request) or ()), one.most) for one in FIELDS if one.most is not None]
+    sizes = [(one.name, len(one.value_in(request) or ()), one.most) for one in FIELDS if one.most is not None]
     for name, size, most in (*sizes, *((name, len(text), MOST_PROMPT) for name, text in prompts)):
         if size > most:
             raise RequestError(f"{name} of an imported video has {size:,} entries or characters and", f"may have {most:,}")
@@ -207,20 +216,20 @@ def check_foreign_size(request: GenerationRequest) -> None:
         raise RequestError("the settings of an imported video", "must be plain text, without halves of characters")
 
 
-def _check_limits(request: GenerationRequest, preset: Preset) -> None:
+def _check_new_limits(request: GenerationRequest, preset: Preset) -> None:
     for setting in FIELDS:
         smallest, largest = setting.limits or (-math.inf, math.inf)
-        for value in _numbers(setting.of(request)) if setting.limits else ():
+        for value in _numbers_in(setting.value_in(request)) if setting.limits else ():
             if not smallest <= value <= largest:
-                usual = setting.usual or f"{setting.of(preset):g} is usual"
+                usual = setting.usual or f"{setting.value_in(preset):g} is usual"
                 raise RequestError(f"{setting.name}={value:g}", f"must be between {smallest:g} and {largest:g}", usual)
 
 
-def _check_bounds(request: GenerationRequest) -> None:
+def _check_stored_limits(request: GenerationRequest) -> None:
     """Raises: RequestError for a value that no preset has ever allowed: links and videos may carry anything."""
     for setting in FIELDS:
         smallest, largest = setting.far
-        for value in _numbers(setting.of(request)):
+        for value in _numbers_in(setting.value_in(request)):
             if not smallest <= value <= largest:  # also refuses what is no number (NaN)
                 given, name = value if abs(value) < 1e18 else "...", setting.name
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
@@ -231,9 +240,9 @@ def _check_bounds(request: GenerationRequest) -> None:
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
     for setting in INPUTS:
-        if setting.many and len(setting.of(request)) > MAX_KEYFRAMES:
+        if setting.many and len(setting.value_in(request)) > MAX_KEYFRAMES:
             raise RequestError(f"too many {setting.name} were given, and", f"at most {MAX_KEYFRAMES} can be", "leave some out")
-    _check_shot_bounds(request)
+    _check_stored_shot_limits(request)
     check_names(request)
     if len(request.cues) > MAX_CUES:
         raise RequestError(f"{len(request.cues)} cues were given, and", f"at most {MAX_CUES} can be", "leave some out")
@@ -245,12 +254,12 @@ def _check_bounds(request: GenerationRequest) -> None:
             raise RequestError(f"{name} has {len(text)} characters and", rule, f"correct {name}")
 
 
-def _check_shot_bounds(request: GenerationRequest) -> None:
+def _check_stored_shot_limits(request: GenerationRequest) -> None:
     shots = request.shots
     if len(shots) > MAX_CUES:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_CUES} can be", "leave some out")
     for number, shot in enumerate(shots, 1):
-        check_files(request, shot, number)
+        check_file_indexes(request, shot, number)
         check_times(shot.trim, shot.fade, f"shot {number}")
         for name in ("num_frames", "seed"):
             value, (smallest, largest) = getattr(shot, name), SETTINGS[name].far
@@ -258,7 +267,7 @@ def _check_shot_bounds(request: GenerationRequest) -> None:
                 raise RequestError(f"{name} of a shot", f"must be between {smallest} and {largest}", f"correct {name}")
 
 
-def _numbers(value: object) -> list[float]:
+def _numbers_in(value: object) -> list[float]:
     """The numbers in a setting's value."""
     values = value if isinstance(value, tuple) else (value,)
     return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -295,7 +304,7 @@ def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
                 raise RequestError(f"{role}={path!r}", "must be an absolute path", "give the whole path")
 
 
-def _explained(error: ValidationError) -> RequestError:
+def _to_request_error(error: ValidationError) -> RequestError:
     """The first of pydantic's complaints (a wrong type, an unknown or a missing field) in our own form."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"]) or "the request"

@@ -70,7 +70,7 @@ class Shot(BaseModel):
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
 
 
-class Figure(BaseModel):
+class Character(BaseModel):
     """Somebody or something that shots name: its `image` is a number of the request's `figure_images`, from 0; None is one whose
     picture is not there, as after a link."""
 
@@ -131,12 +131,12 @@ class Setting:
         """What a slider of it offers, from, to and in steps of; None if it has no limits."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
-    def of(self, source: object) -> Any:
+    def value_in(self, source: object) -> Any:
         """Its value in a request or a preset."""
         return getattr(source, self.name, self.default)
 
 
-def _row(default: Any = ..., **facts: Any) -> Any:
+def _setting(default: Any = ..., **facts: Any) -> Any:
     """A field of `VideoSettings`; one without a default is always given."""
     return Field(default, json_schema_extra={"setting": facts})
 
@@ -186,157 +186,158 @@ class VideoSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # fmt: off
-    preset: str = _row(stage="encode", metavar="NAME", help="one of `app.py presets list`", for_programs=False)
-    task: Task = _row(for_programs=False)
-    prompt: str = _row(most=MOST_PROMPT, stage="encode", help="what the video shows", for_programs=False, personal=True)
-    negative_prompt: str = _row(
+    preset: str = _setting(stage="encode", metavar="NAME", help="one of `app.py presets list`", for_programs=False)
+    task: Task = _setting(for_programs=False)
+    prompt: str = _setting(most=MOST_PROMPT, stage="encode", help="what the video shows", for_programs=False, personal=True)
+    negative_prompt: str = _setting(
         "", most=MOST_PROMPT, is_stored=True, stage="encode", label="negative_prompt", help="what the video should not show")
-    width: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
-    height: int = _row(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
-    num_frames: int = _row(far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
-    fps: int = _row(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
-    steps: int = _row(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
-    guidance: tuple[float, ...] = _row(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
-    sound_guidance: float | None = _row(
+    width: int = _setting(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
+    height: int = _setting(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
+    num_frames: int = _setting(
+        far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
+    fps: int = _setting(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
+    steps: int = _setting(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
+    guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
+    sound_guidance: float | None = _setting(
         None, limits=(0, 30), usual="leave it out to have that of the picture",
         help="guidance of the sound, of models that make one (the preset's own)")
-    perturbed_guidance: tuple[float, float] = _row(
+    perturbed_guidance: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
         help="guidance away from a step without one layer's self-attention, of picture and sound (the preset's own)")
-    modality_guidance: tuple[float, float] = _row(
+    modality_guidance: tuple[float, float] = _setting(
         (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
         help="guidance away from picture and sound that know nothing of each other (the preset's own)")
-    guidance_rescale: tuple[float, float] = _row(
+    guidance_rescale: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
         help="how much of the spread that guidance adds is taken back, of picture and sound (the preset's own)")
-    flow_shift: float = _row(
+    flow_shift: float = _setting(
         help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
-    solver: Solver = _row("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")
-    seed: int = _row(far=(0, (1 << 63) - 1), help="same seed, same video (drawn at random)", personal=True)
-    image: str | None = _row(
+    solver: Solver = _setting("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")
+    seed: int = _setting(far=(0, (1 << 63) - 1), help="same seed, same video (drawn at random)", personal=True)
+    image: str | None = _setting(
         None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
         help="the first frame; cropped to the video's aspect")
-    last_image: str | None = _row(
+    last_image: str | None = _setting(
         None, part="picture", media="picture", is_stored=True, stage="encode", for_programs=False,
         help="the last frame, for presets that take one")
-    video: str | None = _row(
+    video: str | None = _setting(
         None, part="clip", media="video", stage="encode", for_programs=False,
         help="a clip (mp4, webm, mov, gif) that is made anew")
-    strength: float | None = _row(
+    strength: float | None = _setting(
         None, part="clip", far=(0, 1),
         help="how much of the clip is made anew, above 0, to 1: the share of the steps that are done (0.8)")
-    trim: tuple[float, float] | None = _row(
+    trim: tuple[float, float] | None = _setting(
         None, part="clip", far=(0, 1_000_000), stage="encode", metavar="START[,END]",
         help="the part of the clip, in seconds (from its beginning, as long as the video)")
-    mask: str | None = _row(
+    mask: str | None = _setting(
         None, part="control", media="either", stage="encode", for_programs=False,
         help="a picture or a clip, white where --video is made anew")
-    control: str | None = _row(
+    control: str | None = _setting(
         None, part="control", media="video", stage="encode", for_programs=False,
         help="a clip that the video follows: depth, pose, edges, scribble, grey")
-    control_kind: ControlKind = _row(
+    control_kind: ControlKind = _setting(
         "as-is", part="control", stage="encode",
         help="what is made of that clip first: its edges, or a grey one (as-is)")
-    control_scale: float = _row(
+    control_scale: float = _setting(
         1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
         help="how strongly the video follows what is shown, 0 to 2 (1)")
-    control_downscale: int = _row(
+    control_downscale: int = _setting(
         1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained so", stage="encode",
         help="how many times smaller than the video the model sees --control, as its LoRA was trained; of models that see it "
         "beside the video (1)")
-    margins: tuple[int, int, int, int] | None = _row(
+    margins: tuple[int, int, int, int] | None = _setting(
         None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
         help="pixels that are made around --video, within the size")
-    extend: Extend | None = _row(
+    extend: Extend | None = _setting(
         None, part="control", stage="encode",
         help="go on where --video ends (the 5B, LTX-2 and the demo too), or lead up to its beginning")
-    overlap: int | None = _row(
+    overlap: int | None = _setting(
         None, part="control", far=(1, 100_000), stage="encode",
         help="the clip's frames that such a video begins or ends with (17)")
-    keeps_pixels: bool = _row(
+    keeps_pixels: bool = _setting(
         True, part="control", stage="encode", flag="--no-keep-pixels",
         help="do not put the clip's own pixels back outside a mask")
-    references: tuple[str, ...] = _row(
+    references: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
         help="pictures of what is to be seen, whole on white")
-    keyframes: tuple[str, ...] = _row(
+    keyframes: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
         help="pictures that are these frames of the video, counted from 0")
-    keyframe_at: tuple[int, ...] = _row((), part="control", far=(0, 100_000), for_programs=False)
-    image_focus: tuple[Focus, Focus] = _row((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
-    image_crf: int = _row(
+    keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False)
+    image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
+    image_crf: int = _setting(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
         help="how strongly H.264 compresses a given picture before the model sees it, of models trained so; 0 is off (the "
         "preset's own)")
-    loras: tuple[LoraChoice, ...] = _row(
+    loras: tuple[LoraChoice, ...] = _setting(
         (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,
         help="a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, "
         "or owner/repository:file.safetensors; EXPERT is high or low, for models that have two")
-    guidance_interval: tuple[float, float] = _row(
+    guidance_interval: tuple[float, float] = _setting(
         (0.0, 1.0), is_stored=True, metavar="X,Y", for_programs=False,
         help="the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)")
-    cfg_zero: bool = _row(
+    cfg_zero: bool = _setting(
         False, label="cfg_zero", needs="takes_cfg_zero",
         help="CFG-Zero*: guidance away from a branch without the prompt that is scaled to fit, and none of the first 4 in 100 "
         "steps, at least one (off)")
-    nag: float = _row(
+    nag: float = _setting(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
         usual="0 is off, 11 is usual",  # published: kijai's nodes for ComfyUI; the method's demos: 5 to 11
         help="how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual")
-    step_cache: float = _row(
+    step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
         help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
-    mag_cache: float = _row(
+    mag_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
         help="MagCache: the error up to which steps reuse what the layers added in an earlier one, by a plan; 0 is off. "
         "Published at 0.24, 14B, 720p: 2.8 times faster, 21.8 to 24.4 dB beside the full video (0)")
-    mag_ratios: tuple[float, ...] = _row((), far=(1e-9, 100), for_programs=False)
-    progressive: int = _row(
+    mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False)
+    progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
         help="the first steps at half the size, the more of them the higher the level, 1 to 4; 0 is off")
-    keeps_sound: bool = _row(
+    keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
         help="a video without sound, even if its model makes one or its clip has one")
-    sound: str | None = _row(
+    sound: str | None = _setting(
         None, part="sound", media="sound", stage="encode", for_programs=False,
         help="a sound (wav, mp3, m4a, ogg, flac, or that of a video) that the picture follows, of models that make one")
-    sound_start: float = _row(
+    sound_start: float = _setting(
         0.0, part="sound", far=(0, 1_000_000), stage="encode",
         help="the moment of that sound at which the video begins, in seconds (0)")
-    make: Made = _row(
+    make: Made = _setting(
         "video", part="sound", stage="encode",
         help="what is made: a video, or the sound of --video, whose pictures stay as they are (video)")
-    drive: str | None = _row(
+    drive: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
         help="a clip whose movements the figure in --image makes; of presets that animate")
-    face: str | None = _row(
+    face: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
         help="a clip of that figure's face alone, cut out square; of presets that take poses as --drive")
-    drive_prompt: str = _row(
+    drive_prompt: str = _setting(
         "", most=MOST_PROMPT, part="drive", stage="encode", help="what that clip shows (the preset's own words)")
-    action: str | None = _row(None, most=200, part="live", for_programs=False)
-    cues: tuple[Cue, ...] = _row((), most=2500, part="live")
-    is_open: bool = _row(False, part="live", for_programs=False)
-    context_windows: bool | None = _row(
+    action: str | None = _setting(None, most=200, part="live", for_programs=False)
+    cues: tuple[Cue, ...] = _setting((), most=2500, part="live")
+    is_open: bool = _setting(False, part="live", for_programs=False)
+    context_windows: bool | None = _setting(
         None, flag="--windows",
         help="denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows "
         "above the lengths that the preset could make without)")
-    shots: tuple[Shot, ...] = _row((), most=24, part="story")
-    shot_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
-    shot_videos: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
-    shot_drives: tuple[str, ...] = _row((), part="story", media="video", for_programs=False)
-    figures: tuple[Figure, ...] = _row((), most=8, part="story", for_programs=False)
-    figure_images: tuple[str, ...] = _row((), part="story", media="picture", for_programs=False)
-    track: str | None = _row(None, part="story", media="sound", for_programs=False)
-    track_start: float = _row(0.0, part="story", far=(0, 1_000_000))
-    track_fade: float = _row(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
-    track_volume: float = _row(1.0, part="story", limits=(0, 2), usual="1 leaves it as it is")
-    upscale: int = _row(
+    shots: tuple[Shot, ...] = _setting((), most=24, part="story")
+    shot_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False)
+    shot_videos: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False)
+    shot_drives: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False)
+    figures: tuple[Character, ...] = _setting((), most=8, part="story", for_programs=False)
+    figure_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False)
+    track: str | None = _setting(None, part="story", media="sound", for_programs=False)
+    track_start: float = _setting(0.0, part="story", far=(0, 1_000_000))
+    track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
+    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 leaves it as it is")
+    upscale: int = _setting(
         0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="make the finished video 2 or 4 times larger; 0 is off (0)")
-    upscaler: str = _row(
+    upscaler: str = _setting(
         "", metavar="NAME", label="upscaler", help="the model for that: one of `app.py upscale --list` (animevideov3)")
-    finished_video: str | None = _row(None, part="finished", media="video", for_programs=False)
+    finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False)
     # fmt: on
 
     def to_json(self) -> dict[str, Any]:
@@ -350,7 +351,7 @@ class VideoSettings(BaseModel):
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """The paths of what is given, by role, in the order of `INPUTS`."""
-        given = {one.name: one.of(self) for one in INPUTS}
+        given = {one.name: one.value_in(self) for one in INPUTS}
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
     def changed(self, **changes: Any) -> Self:
@@ -360,7 +361,7 @@ class VideoSettings(BaseModel):
     def for_sharing(self) -> dict[str, Any]:
         """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
         names = {role: [Path(path).name for path in paths] for role, paths in self.inputs().items()}
-        return self.to_json() | by_role(names, list)
+        return self.to_json() | to_input_fields(names, list)
 
     @property
     def final_size(self) -> tuple[int, int]:
@@ -452,14 +453,14 @@ class VideoSettings(BaseModel):
         )
 
 
-def _named(name: str, field: Any) -> Setting:
+def _build_setting(name: str, field: Any) -> Setting:
     kinds = get_args(field.annotation)  # of "str | None" the first
     kind = kinds[0] if type(None) in kinds else field.annotation
     return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
 
 
 Settings = TypeVar("Settings", bound=VideoSettings)
-FIELDS = tuple(_named(name, field) for name, field in VideoSettings.model_fields.items())
+FIELDS = tuple(_build_setting(name, field) for name, field in VideoSettings.model_fields.items())
 GUIDED_STEPS = Setting(
     name="guided_steps",
     type=int,
@@ -474,12 +475,12 @@ FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in (
 """What a video is made from beside its words, and what says how that is used: in no link."""
 
 
-def by_role(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
+def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
     """The inputs' paths as the request's fields hold them: one, or several."""
     return {role: sequence(value) if SETTINGS[role].many else value[0] for role, value in paths.items()}
 
 
-def only_with(part: Subject) -> dict[str, Any]:
+def part_defaults(part: Subject) -> dict[str, Any]:
     """The settings of this part beside its inputs, and what they are if they are not given."""
     return {one.name: one.default for one in FIELDS if one.part == part and not one.media}
 

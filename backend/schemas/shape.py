@@ -6,7 +6,7 @@ from typing import Self
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import SETTINGS
-from backend.schemas.upscaling import upscaler_of
+from backend.schemas.upscaling import upscaler_name
 
 UPSCALING = "upscale"
 UPSCALER = "the upscaler "
@@ -47,12 +47,12 @@ class Shape:
     follows_in_part: bool = False
 
     @classmethod
-    def of(cls, request: GenerationRequest, model: str | None = None) -> Self:
+    def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
         """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one. Of a finished video
         that is made larger it is that of the step that does so."""
         if request.finished_video:
-            return cls.of_upscaling(request)
-        checkpoint, window, segment = _by_preset(request)
+            return cls.for_upscaling(request)
+        checkpoint, window, segment = _preset_facts(request)
         return cls(
             model=model or checkpoint,
             task=request.task,
@@ -76,10 +76,10 @@ class Shape:
         )
 
     @classmethod
-    def of_upscaling(cls, request: GenerationRequest) -> Self:
+    def for_upscaling(cls, request: GenerationRequest) -> Self:
         """The shape of the step that makes the request's video larger."""
         return cls(
-            model=UPSCALER + upscaler_of(request),
+            model=UPSCALER + upscaler_name(request),
             task=UPSCALING,
             width=request.width,
             height=request.height,
@@ -88,7 +88,7 @@ class Shape:
         )
 
 
-def _by_preset(request: GenerationRequest) -> tuple[str, int, int]:
+def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
     """The preset's checkpoint, the frames of a context window, and those of a driven video's segments, which all run the same
     programs; 0 where there are none. Of a preset that no longer exists, its name alone."""
     try:

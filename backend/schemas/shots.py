@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from backend.errors import RequestError, short
-from backend.schemas.characters import check_figures, references_for
-from backend.schemas.clip import trim_of
-from backend.schemas.control import extends, is_whole
+from backend.schemas.characters import check_characters, shot_references
+from backend.schemas.clip import make_trim
+from backend.schemas.control import extend_directions, fills_latent_frames
 from backend.schemas.geometry import nearest_frame_counts
 from backend.schemas.numbers import check_size
 from backend.schemas.prompts import MAX_CHARACTERS
@@ -21,7 +21,7 @@ FOLDER = "shots"  # in the job's folder; in it one for each shot, by its number 
 LAST, LAST_FRAMES, LOOK = "last.png", "last.mp4", "look.json"  # the files of a shot that is whole; `LAST_FRAMES` has the last
 RESULT, VIDEO = "shot.json", "video.mp4"  # frames without any loss, as many as a later shot may begin with
 FRAMES = "frames.npy"  # its frames, uint8 [F, H, W, 3], until the storyboard ends: the video has lost a little
-CARRIED = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
+OVERLAP_LENGTHS = (17, 9, 5)  # frames that a shot can begin with, where they are whole latent frames
 FILES = {"image": "shot_images", "video": "shot_videos", "drive": "shot_drives"}
 """What a shot may bring, and where the request keeps all of a kind."""
 JOB = "/studio/job/"  # before a job's id: stands for that job's video until the studio knows who asks
@@ -38,11 +38,11 @@ def read_shots(rows: object, preset: Preset, fps: object) -> dict[str, tuple[Any
     if not rows:
         raise RequestError("shots has nothing in it and", "must be a list of shots, each with its prompt", "give one at least")
     files: dict[str, list[Any]] = {name: [] for name in FILES}
-    shots = tuple(_read(row, number, preset, fps, files) for number, row in enumerate(rows, 1))
+    shots = tuple(_read_shot(row, number, preset, fps, files) for number, row in enumerate(rows, 1))
     return {"shots": shots} | {FILES[kind]: tuple(paths) for kind, paths in files.items() if paths}
 
 
-def _read(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> Any:
+def _read_shot(row: object, number: int, preset: Preset, fps: object, files: dict[str, list[Any]]) -> Any:
     if not isinstance(row, Mapping):
         return row
     unknown = next((name for name in row if name not in _FIELDS), None)
@@ -60,13 +60,13 @@ def _read(row: object, number: int, preset: Preset, fps: object, files: dict[str
     if "seconds" in values:
         if "num_frames" in values:
             raise RequestError(f"shot {number} has num_frames", "beside seconds, which say the same", "leave one of them out")
-        values["num_frames"] = _frames_of(values.pop("seconds"), number, preset, fps)
+        values["num_frames"] = _nearest_length(values.pop("seconds"), number, preset, fps)
     for kind in FILES & values.keys():
-        values[kind] = _number_of(values[kind], f"shot {number} has {kind}=", files[kind])
+        values[kind] = _file_index(values[kind], f"shot {number} has {kind}=", files[kind])
     return values
 
 
-def _number_of(path: object, what: str, paths: list[str]) -> int:
+def _file_index(path: object, what: str, paths: list[str]) -> int:
     """The place of the path among those of its kind, where each stands once."""
     if not isinstance(path, str):
         raise RequestError(f"{what}{short(path, 40)}, which", "must be the path of a file", "correct it")
@@ -75,7 +75,7 @@ def _number_of(path: object, what: str, paths: list[str]) -> int:
     return paths.index(path)
 
 
-def _frames_of(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
+def _nearest_length(seconds: Any, number: int, preset: Preset, fps: Any) -> int:
     """The allowed length nearest to so many seconds."""
     shortest, longest = preset.min_frames / preset.fps, preset.max_frames / preset.fps
     try:
@@ -101,8 +101,8 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
     if len(shots) > MAX_SHOTS:
         raise RequestError(f"{len(shots)} shots were given, and", f"at most {MAX_SHOTS} can be", "leave some out")
     starts_from_picture = "i2v" in preset.tasks and not preset.needs_last_image
-    is_alone = all(not goes_on(request, index) for index in range(len(shots)))
-    if preset.live or not (starts_from_picture or extends(preset) or is_alone):
+    is_alone = all(not continues_previous(request, index) for index in range(len(shots)))
+    if preset.live or not (starts_from_picture or extend_directions(preset) or is_alone):
         rule = f"but {preset.name} starts from no picture, as each shot must from the last frame of the one before"
         raise RequestError("shots were given,", rule, "cut between them, or take a preset for image to video")
     if request.sound:
@@ -115,11 +115,11 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
     for name in ("drive", "face"):
         if getattr(request, name):
             raise RequestError(f"{name} was given", "beside shots, each of which has its own", "give it to a shot")
-    check_figures(request, preset)
+    check_characters(request, preset)
     for number, shot in enumerate(shots, 1):
-        check_files(request, shot, number)
+        check_file_indexes(request, shot, number)
         if shot.video is not None:
-            _check_made(request, shot, number)
+            _check_finished_shot(request, shot, number)
             continue
         if not shot.prompt.strip() and preset.needs_prompt:
             raise RequestError(f"shot {number} has an empty prompt and", "must say what it shows", "give it one")
@@ -132,7 +132,7 @@ def check_shots(request: VideoSettings, preset: Preset) -> None:
             raise RequestError(f"shot {number}: {error.what}", error.allowed, error.fix) from None
 
 
-def check_files(request: VideoSettings, shot: Shot, number: int) -> None:
+def check_file_indexes(request: VideoSettings, shot: Shot, number: int) -> None:
     """Raises: RequestError if the shot has the number of a file that the request has not."""
     for kind, role in FILES.items():
         place, count = getattr(shot, kind), len(getattr(request, role))
@@ -140,7 +140,7 @@ def check_files(request: VideoSettings, shot: Shot, number: int) -> None:
             raise RequestError(f"shot {number} has {kind}={place}", f"and must name one of {count} files", f"correct {kind}")
 
 
-def _check_made(request: VideoSettings, shot: Shot, number: int) -> None:
+def _check_finished_shot(request: VideoSettings, shot: Shot, number: int) -> None:
     given = next((name for name in ("seed", "image", "drive") if getattr(shot, name) is not None), None)
     if given is not None:
         raise RequestError(f"shot {number} has {given}", "beside video, by which it is made already", "leave one of them out")
@@ -151,34 +151,34 @@ def _check_made(request: VideoSettings, shot: Shot, number: int) -> None:
         raise RequestError(f"shot {number} has num_frames={shot.num_frames} and", "must have those of its video", "correct it")
 
 
-def begins_anew(request: VideoSettings, index: int) -> bool:
+def starts_fresh(request: VideoSettings, index: int) -> bool:
     """Whether the shot of this index, 0 or more, shows nothing of the one before, so that its colours are its own."""
     shot = request.shots[index]
     return index == 0 or shot.cut or shot.image is not None
 
 
-def goes_on(request: VideoSettings, index: int) -> bool:
+def continues_previous(request: VideoSettings, index: int) -> bool:
     """Whether the shot of this index is made from the last frames of the one before."""
-    return request.shots[index].video is None and not begins_anew(request, index)
+    return request.shots[index].video is None and not starts_fresh(request, index)
 
 
-def is_made(request: VideoSettings) -> bool:
+def needs_only_cutting(request: VideoSettings) -> bool:
     """Whether all shots are made already, so that the storyboard needs cutting only, and no model."""
     return bool(request.shots) and not request.upscale and all(shot.video is not None for shot in request.shots)
 
 
-def carried_frames(request: VideoSettings, index: int, preset: Preset) -> int:
+def num_overlap_frames(request: VideoSettings, index: int, preset: Preset) -> int:
     """How many of the last frames that are seen of the shot before begin the shot of this index, which goes on from it: 1 or
     more, up to a quarter of its length."""
-    if not extends(preset):
+    if not extend_directions(preset):
         return 1
-    before, own = end_of(request, index - 1), shot_length(request, index)
+    before, own = end_frame(request, index - 1), shot_length(request, index)
     window = preset.trained_frames or own
-    fitting = (count for count in CARRIED if 4 * count <= min(own, window) + 3 and count <= before)
-    return next((count for count in fitting if is_whole(count, preset)), 1)
+    fitting = (count for count in OVERLAP_LENGTHS if 4 * count <= min(own, window) + 3 and count <= before)
+    return next((count for count in fitting if fills_latent_frames(count, preset)), 1)
 
 
-def end_of(request: VideoSettings, index: int) -> int:
+def end_frame(request: VideoSettings, index: int) -> int:
     """The number of the shot's first frame that is not seen any more, from which the next one goes on."""
     trim = request.shots[index].trim
     return min(shot_length(request, index), round(trim[1] * request.fps)) if trim else shot_length(request, index)
@@ -203,24 +203,24 @@ def shot_request(request: Settings, index: int, preset: Preset, before: str) -> 
         start = {"task": "t2v", "image": None}
     elif index == 0:
         start = {"task": "i2v" if request.image else "t2v"}
-    elif (carried := carried_frames(request, index, preset)) > 1 or "image" not in preset.inputs:
+    elif (carried := num_overlap_frames(request, index, preset)) > 1 or "image" not in preset.inputs:
         clip = str(PurePath(before, LAST_FRAMES))
         start = {"task": "t2v", "image": None, "video": clip, "extend": "after", "overlap": carried, "keeps_pixels": False}
     else:
         start = {"task": "i2v", "image": str(PurePath(before, LAST))}
     length = shot_length(request, index)
     if shot.drive is not None:
-        start |= {"drive": request.shot_drives[shot.drive], "trim": trim_of(0.0, length, request.fps)}
+        start |= {"drive": request.shot_drives[shot.drive], "trim": make_trim(0.0, length, request.fps)}
     return request.changed(
         **_NONE,
         prompt=shot.prompt,
         num_frames=length,
         seed=(request.seed + index) % (1 << 32) if shot.seed is None else shot.seed,
-        references=references_for(request, shot.prompt),
+        references=shot_references(request, shot.prompt),
         **start,
     )
 
 
-def to_be_made(request: Settings, preset: Preset) -> Iterator[Settings]:
+def unfinished_shot_requests(request: Settings, preset: Preset) -> Iterator[Settings]:
     """The requests of those shots that are not made already."""
     return (shot_request(request, index, preset, "/") for index, shot in enumerate(request.shots) if shot.video is None)

@@ -21,18 +21,18 @@ class SoundPart:
     seconds: float
 
     @classmethod
-    def of(cls, request: VideoSettings) -> Self:
+    def from_request(cls, request: VideoSettings) -> Self:
         """What the request wants of its sound: as long as the video."""
         return cls(start=request.sound_start, seconds=request.num_frames / request.fps)
 
     @classmethod
-    def of_clip(cls, request: VideoSettings, seconds: float) -> Self:
+    def from_clip(cls, request: VideoSettings, seconds: float) -> Self:
         """What is heard of a clip of so many seconds, after which the video goes on: as long as the frames that it takes over."""
-        part = Part.of(request).within(seconds)
+        part = Part.from_request(request).resolve_start(seconds)
         return cls(start=part.trim[0], seconds=part.seconds)
 
 
-def hears_clip(request: VideoSettings) -> bool:
+def keeps_clip_audio(request: VideoSettings) -> bool:
     """Whether a video that goes on after a clip begins with that clip's sound too, if the clip has one."""
     is_made = request.extend == "after" and find_preset(request.preset).makes_sound
     return is_made and request.keeps_sound and request.sound is None
@@ -48,10 +48,10 @@ def check_sound(request: VideoSettings, preset: Preset) -> None:
     if not (math.isfinite(request.sound_start) and request.sound_start >= 0):
         raise RequestError(f"sound_start={request.sound_start:g}", "must be a moment of the sound, in seconds", "0 is usual")
     if request.make == "sound":
-        _check_made(request, preset)
+        _check_audio_for_clip(request, preset)
 
 
-def _check_made(request: VideoSettings, preset: Preset) -> None:
+def _check_audio_for_clip(request: VideoSettings, preset: Preset) -> None:
     """Of a sound that is made for a clip."""
     if request.video is None:
         raise RequestError("video is missing:", "a sound is made for its pictures", "give the clip as video")

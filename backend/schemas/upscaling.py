@@ -16,7 +16,7 @@ _NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
 _HUB_FILE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pth?)")
 
 
-def upscaler_of(request: VideoSettings) -> str:
+def upscaler_name(request: VideoSettings) -> str:
     """The name of the model that makes the request's video larger."""
     return request.upscaler or EMBEDDED
 

@@ -10,10 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from backend.errors import RequestError
-from backend.schemas.cfg_zero import still_steps
+from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.geometry import Geometry, latent_frames
-from backend.schemas.mag_cache import REUSED_COST, goes_on, reused_steps
-from backend.schemas.progressive import COST, first_size, relative_costs
+from backend.schemas.mag_cache import REUSED_COST, reused_steps, reuses_previous_step
+from backend.schemas.progressive import COST, relative_step_costs, request_at_first_size
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
@@ -49,7 +49,7 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
     last, stride = num_latent_frames - length, max(1, length // 2)
     shift = int(_van_der_corput(step) * stride)
     begins = sorted({0, last, *range(shift, last, stride)})
-    ramps = [_ramp(length, length - stride, begin > 0, begin < last) for begin in begins]
+    ramps = [_ramp_weights(length, length - stride, begin > 0, begin < last) for begin in begins]
     sums = [0.0] * num_latent_frames
     for begin, ramp in zip(begins, ramps, strict=True):
         for index, weight in enumerate(ramp):
@@ -65,10 +65,10 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
     )
 
 
-def step_calls(request: VideoSettings, step: int) -> int:
+def num_step_calls(request: VideoSettings, step: int) -> int:
     """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out or in which
     MagCache reuses another's work."""
-    if step < still_steps(request) or goes_on(request, step):
+    if step < num_zero_steps(request) or reuses_previous_step(request, step):
         return 0
     geometry, length = request.geometry(), request.window_frames
     if length is None:
@@ -76,28 +76,30 @@ def step_calls(request: VideoSettings, step: int) -> int:
     return len(windows_at(step, geometry.num_latent_frames, latent_frames(length, geometry.temporal_scale)))
 
 
-def equal_tokens(request: VideoSettings) -> int:
+def equivalent_tokens(request: VideoSettings) -> int:
     """The tokens of a video in one piece whose steps would take as long as this request's."""
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
-        costs = [cost * share for cost, share in zip(relative_costs(request), shares, strict=True)]
-        return round(first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
-    return round(step_geometry(request).num_tokens * mean_calls(request) ** (1 / COST))
+        costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
+        return (
+            round(request_at_first_size(request).geometry().num_tokens * (sum(costs) / len(costs)) ** (1 / COST)) if costs else 0
+        )
+    return round(step_geometry(request).num_tokens * mean_step_calls(request) ** (1 / COST))
 
 
-def mean_calls(request: VideoSettings) -> float:
+def mean_step_calls(request: VideoSettings) -> float:
     """How many times a step runs its program, in the mean of all steps."""
-    return sum(step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
+    return sum(num_step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
 
 
-def edges(num_latent_frames: int, length: int) -> list[int]:
+def window_edges(num_latent_frames: int, length: int) -> list[int]:
     """The latent frames before which a window begins or after which one ends while the windows lie where they began."""
     windows = windows_at(0, num_latent_frames, length)
     places = {window.begin for window in windows} | {window.begin + length for window in windows}
     return sorted(places - {0, num_latent_frames})
 
 
-def _ramp(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
+def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
     """Weights of a window by itself: 1, but on each side that overlaps another one a ramp."""
     up = [min(1.0, (index + 1) / (overlap + 1)) if rises else 1.0 for index in range(length)]
     down = [min(1.0, (length - index) / (overlap + 1)) if falls else 1.0 for index in range(length)]

@@ -38,7 +38,7 @@ class UnusedAccelerator:
         return f"{self.found}; {self.mend}" if self.mend else self.found
 
 
-Keeping = Literal["pin", "unpin", "drop"]
+CacheAction = Literal["pin", "unpin", "drop"]
 """What the operator may ask for a kept model."""
 
 
@@ -128,7 +128,7 @@ class WorkerView:
 _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "starting", "failed")
 
 
-def summary(workers: Sequence[WorkerView]) -> WorkerStatus:
+def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
     """The status of the worker that is farthest: "failed" only if all have failed. Without any, one is expected."""
     if not workers:
         return WorkerStatus(state="starting", detail="Waiting for a machine of the cluster")

@@ -13,7 +13,7 @@ from backend.schemas.events import Event, Interrupted, Step, Upscaling
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.worker import Keeping, WorkerView
+from backend.schemas.worker import CacheAction, WorkerView
 from backend.worker_pool.supervisor import Supervisor, WorkerLost
 from backend.workers.messages import Expect, Foresee, Keep
 from backend.workers.process import WorkerPlan
@@ -112,7 +112,7 @@ class WorkerPool:
         views = ((worker, worker.view()) for worker in self._workers)
         return [worker for worker, view in views if view.job_id is None and view.status.state == "ready"]
 
-    def keep(self, name: str, model: str, how: Keeping) -> None:
+    def keep(self, name: str, model: str, how: CacheAction) -> None:
         """What the operator asks of this worker for a model that it keeps."""
         for worker in self._workers:
             if worker.view().name == name:

@@ -8,7 +8,7 @@ from backend.schemas import events
 from backend.schemas.events import Event
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
-from backend.schemas.worker import Keeping, WorkerFacts, WorkerStatus
+from backend.schemas.worker import CacheAction, WorkerFacts, WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Keep:
     """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
 
     model: str
-    how: Keeping
+    how: CacheAction
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from backend.pipeline.live_events import until
 from backend.schemas.events import Compiling, Event, Loading, Rate
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.schemas.shape import Shape
-from backend.schemas.worker import Keeping, UnusedAccelerator, WorkerFacts
+from backend.schemas.worker import CacheAction, UnusedAccelerator, WorkerFacts
 from backend.workers.failures import outcome_of
 from backend.workers.multihost_sync import Consensus
 from backend.workers.pipeline import Key, Pipeline
@@ -50,7 +50,7 @@ class WorkerModel:
 
     def shape(self, request: GenerationRequest) -> Shape:
         """What is compiled for this request."""
-        return Shape.of(request, self._model)
+        return Shape.from_request(request, self._model)
 
     def add_warm(self, request: GenerationRequest) -> None:
         """All programs of this request are compiled."""
@@ -185,7 +185,7 @@ class WorkerModel:
         elif fetch is not None:
             fetch.leave()
 
-    def keep(self, model: str, how: Keeping) -> None:
+    def keep(self, model: str, how: CacheAction) -> None:
         """What the operator asks for a kept model; one that is in use is not dropped."""
         if self.pipeline is None:
             return

@@ -16,7 +16,7 @@ from backend.media.driving_video import DrivingClip
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
-from backend.schemas.driving_video import segments_of
+from backend.schemas.driving_video import count_segments
 from backend.schemas.request import GenerationRequest
 from presets import Preset
 from tests.clip_files import run_ffmpeg
@@ -83,7 +83,7 @@ def reference(made: Driven, kind: str, request: GenerationRequest) -> tuple[np.n
     as we read them, already with their bars."""
     clip = open_inputs(request)["drive"][0]
     assert isinstance(clip, DrivingClip)
-    count = segments_of(request)
+    count = count_segments(request)
     pieces = list(clip.segments(count, request.segment_frames))
     frames = np.concatenate([pieces[0], *(piece[1:] for piece in pieces[1:])])[: request.num_frames]
 

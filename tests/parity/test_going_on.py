@@ -26,7 +26,10 @@ pytestmark = [pytest.mark.parity, pytest.mark.demo_model]
 @without_gradients
 def by_hand(pipeline, request: GenerationRequest) -> np.ndarray:
     """The given latent frames stay as they are, at timestep 0; the others begin as noise."""
-    frames = torch.from_numpy(read_part(request.video, Part.of(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    frames = (
+        torch.from_numpy(read_part(request.video, Part.from_request(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5
+        - 1
+    )
     vae, config = pipeline.vae, pipeline.vae.config
     mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (config.latents_mean, config.latents_std))
     given = (vae.encode(frames).latent_dist.mode() - mean) / std
@@ -64,7 +67,7 @@ def test_the_demo_model_follows_it_too_and_the_clips_own_pixels_begin_the_video(
     request = GenerationRequest.from_preset(PRESET, prompt=prompt, steps=6, seed=3, video=clip, extend="after", overlap=5)
     assert np.abs(latents_of(request, loaded) - by_hand(reference_pipeline, request)).max() <= LATENT_TOLERANCE
     *_, final = generate(request, loaded, tmp_path, lambda: False)
-    frames, given = np.stack(list(read_frames(tmp_path / "video.mp4"))), read_part(clip, Part.of(request))
+    frames, given = np.stack(list(read_frames(tmp_path / "video.mp4"))), read_part(clip, Part.from_request(request))
     assert len(frames) == final.result.num_frames == 17
     light = (frames[:5].astype(float) - given) @ (0.2126, 0.7152, 0.0722)  # an mp4 halves the resolution of colours
     assert 20 * np.log10(255 / np.sqrt((light**2).mean())) >= 35

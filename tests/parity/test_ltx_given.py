@@ -60,11 +60,11 @@ def test_the_picture_follows_a_given_sound(tiny_ltx, sweep, kind, tmp_path):
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     video = _latents(tmp_path, "latents")
     length = made.loaded.model.latent_shapes(request)[SOUND][2]
-    sound = encoded_sound(made, read_heard(request.sound, SoundPart.of(request)), length)
+    sound = encoded_sound(made, read_heard(request.sound, SoundPart.from_request(request)), length)
     expected = _reference(made, request, {SOUND: sound})
     assert np.abs(_latents(tmp_path, "sound.latents") - sound).max() <= LATENT_TOLERANCE
     assert np.abs(video - expected).max() <= LATENT_TOLERANCE
-    heard, given = read_sound(Path(last.result.path)), read_original(sweep, SoundPart.of(request))
+    heard, given = read_sound(Path(last.result.path)), read_original(sweep, SoundPart.from_request(request))
     assert heard.rate == RATE and given.rate == RATE
     count = round(request.num_frames / request.fps * RATE)
     error = np.square(heard.samples[:, :count] - given.samples).mean()

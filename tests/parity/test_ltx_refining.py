@@ -23,7 +23,7 @@ from backend.pipeline import load as load_module
 from backend.pipeline.chunks import chunks_of
 from backend.pipeline.denoising import ChunkNoise
 from backend.schemas.events import Cancelled, Finished, Step
-from backend.schemas.progressive import REFINING_LEVELS, first_size
+from backend.schemas.progressive import REFINING_LEVELS, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from tests.parity.ltx_runs import LATENT_TOLERANCE, Tiny, arguments_of, finished, kept_streams, normalised, scheduler_of
 from tests.parity.test_ltx_keyframes import keep_clean
@@ -74,13 +74,13 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 def two_stages(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents after both stages, normalised as ours are."""
     model = made.loaded.model
-    noise = ChunkNoise(request.seed, [*chunks_of(model, first_size(request)), *chunks_of(model, request)])
+    noise = ChunkNoise(request.seed, [*chunks_of(model, request_at_first_size(request)), *chunks_of(model, request)])
     drawn = [np.asarray(noise.of(stage)[name]) for stage in (0, 1) for name in (VIDEO, SOUND)]
     return kept_streams(lambda: _two_stages(made, request, noise), made, request, "two stages", *drawn)
 
 
 def _two_stages(made: Tiny, request: GenerationRequest, noise: ChunkNoise) -> tuple[np.ndarray, np.ndarray]:
-    small = first_size(request)
+    small = request_at_first_size(request)
     own = request.to_json() | dict(preset=FIRST, width=small.width, height=small.height, steps=request.steps - NUM_REFINING)
     first = GenerationRequest.from_stored(own)
     video, sound = _stage(made, first, noise.of(0), scheduler_of(made, first), arguments_of(made, first))

@@ -17,7 +17,7 @@ from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline.stage_files import read_conditions
 from backend.schemas.events import Cancelled, Finished, Step
-from backend.schemas.progressive import small_steps
+from backend.schemas.progressive import num_half_size_steps
 from backend.schemas.request import GenerationRequest
 from tests.kept import kept
 from tests.parity.tiny_runs import Tiny, finished, latents_of
@@ -95,7 +95,7 @@ def test_a_denoising_goes_on_after_a_stop_in_either_size(stop, tiny, pictures, w
     """Bit for bit."""
     made = with_spectrum(tiny("wan2.1-i2v"))
     request = progressive(made, image=pictures["image"])
-    assert 1 <= small_steps(request) < 4
+    assert 1 <= num_half_size_steps(request) < 4
     events = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     for event in events:
         if isinstance(event, Step) and event.index == stop:
@@ -125,7 +125,7 @@ def test_it_is_told_how_many_steps_were_small(tiny, with_spectrum):
     made = with_spectrum(tiny("wan2.1-t2v"))
     request = progressive(made)
     _, result = finished(request, made.loaded)
-    assert f"The first {small_steps(request)} of 6 steps were made at 32x32" in result.notes
+    assert f"The first {num_half_size_steps(request)} of 6 steps were made at 32x32" in result.notes
     plain, _ = finished(request.changed(progressive=0), made.loaded)
     assert np.abs(plain - finished(request, made.loaded)[0]).max() > 0.1
 

@@ -64,7 +64,7 @@ def as_video_to_video(pipeline, scheduler) -> WanVideoToVideoPipeline:
 
 def run_reference(pipeline: WanVideoToVideoPipeline, request: GenerationRequest) -> np.ndarray:
     """diffusers' latents, from the very frames that we begin with."""
-    frames = list(read_part(request.video, Part.of(request)))
+    frames = list(read_part(request.video, Part.from_request(request)))
     return kept(lambda: _run_reference(pipeline, request, frames), weights_of(pipeline), request, *frames)
 
 
@@ -131,7 +131,7 @@ def test_we_give_what_the_published_networks_give_with_wans_scheduler(tmp_path, 
     black = tmp_path / "black.gif"  # without loss
     run_ffmpeg("-f", "lavfi", "-i", f"color=black:s=16x16:r=10:d={FRAMES / 10}", str(black))
     request = GenerationRequest.from_preset(preset, **PROMPTS, seed=SEED, video=str(black), fps=10)
-    assert not read_part(black, Part.of(request)).any() and (request.strength, request.num_steps) == (0.8, 3)
+    assert not read_part(black, Part.from_request(request)).any() and (request.strength, request.num_steps) == (0.8, 3)
     loaded = load_module.load(preset, None, lambda event: None)
     video = video_of(request, loaded, latents_of(request, loaded)).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(video, expected, atol=THEIR_TOLERANCE)
@@ -157,7 +157,10 @@ def by_hand(made, request: GenerationRequest) -> np.ndarray:
     pipeline = made.reference
     transformers = [pipeline.transformer, pipeline.transformer_2]
     vae, scheduler = pipeline.vae, scheduler_of(request)
-    frames = torch.from_numpy(read_part(request.video, Part.of(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    frames = (
+        torch.from_numpy(read_part(request.video, Part.from_request(request)).copy()).permute(3, 0, 1, 2)[None].float() / 127.5
+        - 1
+    )
     mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (vae.config.latents_mean, vae.config.latents_std))
     clip = (vae.encode(frames).latent_dist.mode() - mean) / std
     texts = pipeline.encode_prompt(request.prompt, request.negative_prompt, True, max_sequence_length=512)

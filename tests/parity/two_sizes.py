@@ -11,7 +11,7 @@ import scipy.fft
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
-from backend.schemas.progressive import first_size, small_steps
+from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
 SPECTRUM = (2.0, 1.5)  # by which some steps are small, and some not, at the sizes of tiny checkpoints
@@ -57,7 +57,7 @@ def enlarged(latents: np.ndarray, noise: np.ndarray, sigma: float) -> tuple[np.n
 
 def reference(made: Any, request: GenerationRequest, run: Callable[[GenerationRequest, Any, torch.Tensor], Any], scheduler: Any):
     """The latents after both sizes. `run` makes what diffusers makes of a request, a scheduler and the latents before it."""
-    small, count = first_size(request), small_steps(request)
+    small, count = request_at_first_size(request), num_half_size_steps(request)
     assert 0 < count < request.steps
     generator, model = torch.Generator().manual_seed(request.seed), made.loaded.model
     first, second = (torch.randn(model.latent_shape(one), generator=generator) for one in (small, request))

@@ -13,7 +13,7 @@ from backend.engine.cleaning import NO_LIMITS, PARTS
 from backend.engine.estimate import Estimate
 from backend.schemas.events import Rate
 from backend.schemas.shape import Shape
-from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView, summary
+from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView, summarize_status
 from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.gateway.access import Access
@@ -39,7 +39,7 @@ VISITOR = caller()
 def worker(name: str = "worker", state: str = "ready", **changes) -> WorkerView:
     facts = WorkerFacts(
         devices=(Device(name="TPU_0", kind="TPU v6 lite", bytes_in_use=1, bytes_limit=4),),
-        warm=frozenset({Shape.of(a_request())}),
+        warm=frozenset({Shape.from_request(a_request())}),
     )
     view = WorkerView(name=name, status=WorkerStatus(state=state, detail=f"{state}."), facts=facts, is_fit=state != "failed")
     return replace(view, **changes)
@@ -72,7 +72,7 @@ class Engine:
         return []
 
     def worker_status(self):
-        return summary(self._workers)
+        return summarize_status(self._workers)
 
     def line(self):
         return [job.id for job in self._jobs if job.state == "queued"]
@@ -93,7 +93,7 @@ class Engine:
         return []
 
     def shape_of_job(self, job):
-        return Shape.of(job.request)
+        return Shape.from_request(job.request)
 
     def is_warm(self, shape):
         return True

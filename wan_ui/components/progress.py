@@ -81,7 +81,7 @@ def advance(view: StageView, event: Event) -> StageView:
             return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
             return _after_step(view, event)
-        case events.ShotBegun(index=index, total=total):
+        case events.ShotStarted(index=index, total=total):
             return replace(view, shot=index, shots=total, cause="", interrupted_at="")
         case events.Block(index=index):
             return replace(_reach(view, "live", DENOISED), index=index + 1)

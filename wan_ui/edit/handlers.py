@@ -13,8 +13,8 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.masks import is_picture
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
-from backend.schemas.clip import Part, trim_of
-from backend.schemas.control import extends
+from backend.schemas.clip import Part, make_trim
+from backend.schemas.control import extend_directions
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.components.buttons import Act
@@ -146,7 +146,7 @@ class EditHandlers(Panel):
         goes_on_alike = is_continued and preset.name == request.preset
         source, kept = (request, kept_settings(request)) if goes_on_alike else (preset, {})
         own = {"preset": preset.name, "steps": source.steps, "guidance": source.guidance, "seed": "", "kept": kept}
-        way = "extend" if is_continued and extends(preset) else ways_of(preset)[0]
+        way = "extend" if is_continued and extend_directions(preset) else ways_of(preset)[0]
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
@@ -156,7 +156,7 @@ class EditHandlers(Panel):
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
     """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
-    return size if request.extend else {**size, "end": trim_of(start, size["num_frames"], request.fps)[1]}
+    return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
 
 
 def _described(clip: Path) -> Steps[dict[str, Any]]:
@@ -187,5 +187,5 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
 
 def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:
     """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
-    start, end = request.trim or Part.of(request).within(seconds).trim
+    start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
     return {"start": start, "end": end}

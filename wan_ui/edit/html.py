@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from backend.schemas.clip import ROUNDING, STRENGTH
-from backend.schemas.control import extends, is_controlled, sees_beside
+from backend.schemas.control import appends_control_clip, extend_directions, has_control_blocks
 from presets import Preset, list_presets
 from wan_ui.edit.clip import THUMBNAILS
 from wan_ui.edit.modes import WAYS, scales_of, ways_of
@@ -138,10 +138,10 @@ def _option(preset: Preset, texts: Texts) -> str:
     limits = {name: getattr(preset, name) for name in _LIMITS} | {
         "title": title,
         "ways": ways_of(preset),
-        "extends": extends(preset),
-        "scaled": ways_of(preset) if is_controlled(preset) else ["follow"],
+        "extends": extend_directions(preset),
+        "scaled": ways_of(preset) if has_control_blocks(preset) else ["follow"],
         "scales": scales_of(preset),
-        "beside": sees_beside(preset),
+        "beside": appends_control_clip(preset),
         "drive_prompt": preset.drive_prompt,
         "inputs": list(preset.inputs),
     }

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 
 from backend.errors import RequestError, short
-from backend.schemas.clip import trim_of
-from backend.schemas.control import MAX_REFERENCES, extends, is_controlled, sees_beside
+from backend.schemas.clip import make_trim
+from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions, has_control_blocks
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
@@ -46,18 +46,22 @@ def ways_of(preset: Preset) -> tuple[Way, ...]:
     if preset.segment_frames is not None:
         return ("animate",)
     if preset.makes_sound:
-        more = ("follow", sees_beside(preset)), ("extend", bool(extends(preset))), ("keys", "keyframes" in preset.inputs)
+        more = (
+            ("follow", appends_control_clip(preset)),
+            ("extend", bool(extend_directions(preset))),
+            ("keys", "keyframes" in preset.inputs),
+        )
         return ("sound", *(way for way, can in more if can))
-    if is_controlled(preset):
+    if has_control_blocks(preset):
         return tuple(way for way in WAYS if way not in ("anew", "sound", "animate"))
-    return ("anew", "extend") if extends(preset) else ("anew",)
+    return ("anew", "extend") if extend_directions(preset) else ("anew",)
 
 
 def scales_of(preset: Preset) -> tuple[float, float]:
     """From and to which scale a clip may be followed."""
     limits = SETTINGS["control_scale"].limits
     assert limits is not None, "the table says"
-    return (0.05, 1.0) if sees_beside(preset) else limits
+    return (0.05, 1.0) if appends_control_clip(preset) else limits
 
 
 def way_of(request: GenerationRequest) -> Way:
@@ -78,9 +82,9 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
     shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in WITH_CLIPS_SOUND else frozenset())
     if way == "anew":
         return shown
-    if sees_beside(find_preset(request.preset)) and way == "follow":
+    if appends_control_clip(find_preset(request.preset)) and way == "follow":
         return shown | {"control_scale", "control_downscale", "loras"}
-    return shown | ({"references", "control_scale"} if is_controlled(find_preset(request.preset)) else frozenset())
+    return shown | ({"references", "control_scale"} if has_control_blocks(find_preset(request.preset)) else frozenset())
 
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:
@@ -122,9 +126,9 @@ def _fields_of_way(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     fields = _FIELDS[way](given, preset)
     if way in WITH_CLIPS_SOUND:
         fields |= {"keeps_sound": given.get("keeps_sound")}
-    if sees_beside(preset) and way == "follow":
+    if appends_control_clip(preset) and way == "follow":
         return fields | _beside(given, preset)
-    if not is_controlled(preset):
+    if not has_control_blocks(preset):
         return fields
     return {**fields, "references": _references(given), "control_scale": _number(given, "control_scale")}
 
@@ -227,7 +231,7 @@ def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     start, frames = given.get("start"), given.get("num_frames")
     if start is None or frames is None or not (_is_near(start, int | float) and _is_near(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
-    return {"trim": trim_of(start, frames, preset.fps), "num_frames": frames}
+    return {"trim": make_trim(start, frames, preset.fps), "num_frames": frames}
 
 
 def _references(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from backend.engine.job import Job
 from backend.errors import StudioError
 from backend.media.finished import larger_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
-from backend.schemas.finished import larger_clip
+from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
@@ -120,7 +120,7 @@ def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, A
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
         numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]
         width, height, seconds, fps = (float(one) for one in numbers if 0 < one < _FAR)
-        wanted = larger_clip("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
+        wanted = upscale_clip_request("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
     except (StudioError, ValueError):
         return ""
     return estimate_html(context.engine.estimate(wanted), True, caller.texts)

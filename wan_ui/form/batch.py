@@ -12,7 +12,7 @@ import gradio as gr
 from backend.engine.estimate import Estimate
 from backend.errors import StudioError
 from backend.media.sandbox import Steps
-from backend.schemas.batch_table import LONGEST_TABLE, read_table, requests_of
+from backend.schemas.batch_table import LONGEST_TABLE, build_requests, read_table
 from backend.schemas.request import GenerationRequest
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import RAW, Updates, Values
@@ -132,4 +132,4 @@ class ManyHandlers:
         prompt, settings = self.form.prompt.prompt, self.form.settings
         rows = read_table(str(values[self.form.many.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()
-        return base, requests_of(rows, base, is_seed_new=bool(values[settings.is_seed_random]))
+        return base, build_requests(rows, base, is_seed_new=bool(values[settings.is_seed_random]))

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import RequestError
-from backend.schemas.characters import read_figures
+from backend.schemas.characters import read_characters
 from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.schemas.shots import FILES, read_shots
@@ -54,7 +54,7 @@ class Draft:
         if shots := given.get("shots"):
             values |= read_shots(at_rate(shots, values["fps"]), preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
-            values |= read_figures(values.pop("figures", None) or ())
+            values |= read_characters(values.pop("figures", None) or ())
         return values
 
 

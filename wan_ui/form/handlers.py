@@ -10,8 +10,8 @@ import gradio as gr
 
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import SandboxCall
-from backend.schemas.guidance_steps import first_steps, share_of
-from backend.schemas.shots import is_made
+from backend.schemas.guidance_steps import guide_first_steps, interval_end
+from backend.schemas.shots import needs_only_cutting
 from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
@@ -174,7 +174,7 @@ class FormHandlers:
             wanted = draft.to_request()
         except StudioError:
             return ""
-        if is_made(wanted):
+        if needs_only_cutting(wanted):
             return ""  # the timeline says that it is only cut
         engine.foresee(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
@@ -233,7 +233,7 @@ class FormHandlers:
         """Guidance, its start and its end in per cent, for so many first steps with it; none for 0, as they are for None."""
         try:
             preset = load_preset(name or "")
-            found = first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})
+            found = guide_first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})
         except (StudioError, LookupError):
             found = {}
         if not found:
@@ -249,7 +249,7 @@ class FormHandlers:
             is_shown = load_preset(name or "").first_guidance is not None
         except LookupError:
             is_shown = False
-        return round(100 * share_of(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
+        return round(100 * interval_end(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
 
     def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
         """The picture and the prompt of one of the preset's examples."""

@@ -28,7 +28,7 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
     """Returns the settings whose values differ from the preset's own, in the table's order. Raises: RequestError for an unknown
     preset."""
     preset = find_preset(request.preset)
-    return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.of(request) != one.of(preset)]
+    return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 
 def left_out(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
@@ -36,7 +36,7 @@ def left_out(request: GenerationRequest, shown: Collection[str], texts: Texts) -
 
     Raises: RequestError for an unknown preset.
     """
-    named = [setting_words(one.name, one.of(request), texts) for one in changed_settings(request) if one.name not in shown]
+    named = [setting_words(one.name, one.value_in(request), texts) for one in changed_settings(request) if one.name not in shown]
     return texts.not_used.format(settings=texts.between.join(named)) if named else ""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.schemas.guidance_steps import OFFERED, count_first
+from backend.schemas.guidance_steps import OFFERED, count_guided_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, window_frames
 from presets import Preset
@@ -155,7 +155,7 @@ def settings_of(preset: Preset, texts: Texts, values: GenerationRequest | None =
     """
     shown = values or preset
     high, *others = shown.guidance
-    first = count_first(shown.guidance, shown.guidance_interval, shown.steps) or 0
+    first = count_guided_steps(shown.guidance, shown.guidance_interval, shown.steps) or 0
     start, end = (dict(minimum=0, maximum=100, step=1, value=round(100 * share, 6)) for share in shown.guidance_interval)
     return {
         "resolution": _sizes(preset, (shown.width, shown.height)),
@@ -164,12 +164,12 @@ def settings_of(preset: Preset, texts: Texts, values: GenerationRequest | None =
         "guidance_low": _range(others[0] if others else high) | dict(visible=preset.num_experts > 1),
         "guidance_start": start,
         "guidance_end": end,
-        "context_windows": _windows(preset, SETTINGS["context_windows"].of(shown), texts),
+        "context_windows": _windows(preset, SETTINGS["context_windows"].value_in(shown), texts),
         "loras": dict(value=lora_lines(shown.loras)),
         "guided_steps": dict(
             minimum=0, maximum=max(*OFFERED, first), step=1, value=first, visible=preset.first_guidance is not None
         ),
-        **{one.name: _plain(one, one.of(shown), preset) for one in PLAIN},
+        **{one.name: _plain(one, one.value_in(shown), preset) for one in PLAIN},
     }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backend.catalog.weights_here import has_weights
 from backend.errors import RequestError
-from backend.schemas.control import extends
+from backend.schemas.control import extend_directions
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset, list_presets
 from presets.loader import Task
@@ -43,7 +43,7 @@ def goes_on_with_sound(request: GenerationRequest) -> bool:
         preset = find_preset(request.preset)
     except RequestError:
         return False
-    return preset.makes_sound and "after" in extends(preset)
+    return preset.makes_sound and "after" in extend_directions(preset)
 
 
 def full_preset(request: GenerationRequest) -> Preset | None:

@@ -11,7 +11,7 @@ from backend.engine.storyboards import story_of
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
-from backend.schemas.shots import JOB, carried_frames, goes_on, shot_length
+from backend.schemas.shots import JOB, continues_previous, num_overlap_frames, shot_length
 from wan_ui.gateway.uploads import Sent, checked_upload
 from wan_ui.services.caller import Caller
 
@@ -156,6 +156,6 @@ def first_frame(job: Job, engine: Engine) -> int:
         story = engine.job(story_id).request
     except JobNotFound:
         return 0
-    if not 1 <= number <= len(story.shots) or not goes_on(story, number - 1):
+    if not 1 <= number <= len(story.shots) or not continues_previous(story, number - 1):
         return 0
-    return carried_frames(story, number - 1, find_preset(story.preset))
+    return num_overlap_frames(story, number - 1, find_preset(story.preset))

@@ -11,7 +11,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
-from backend.schemas.shots import goes_on, shot_length
+from backend.schemas.shots import continues_previous, shot_length
 from wan_ui.gateway.access import Access
 from wan_ui.services.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
 from wan_ui.services.shots import first_frame
@@ -54,7 +54,7 @@ def _shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
     return {
         "number": number,
         "given": False,
-        "goes_on": goes_on(request, number - 1),
+        "goes_on": continues_previous(request, number - 1),
         "job": made.id,
         "frames": result.num_frames,
         "fps": result.fps,

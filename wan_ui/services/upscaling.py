@@ -9,7 +9,7 @@ from backend.engine.estimate import Estimate
 from backend.engine.job import Job
 from backend.errors import RequestError
 from backend.schemas.events import VideoResult
-from backend.schemas.finished import larger_result
+from backend.schemas.finished import upscale_result_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import SCALES
 from wan_ui.components.buttons import text_button
@@ -75,7 +75,7 @@ def offers(engine: Engine, job: Job | None, result: VideoResult | None) -> list[
 
 def larger_job(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
     """The request that makes this job's video larger. Raises: RequestError."""
-    return larger_result(result, job.request, str(job.folder / VIDEO), scale, upscaler)
+    return upscale_result_request(result, job.request, str(job.folder / VIDEO), scale, upscaler)
 
 
 def upscale_menu(job: Job, found: Sequence[Offer], texts: Texts) -> str:

@@ -13,10 +13,10 @@ from pathlib import PurePath
 from backend.engine.job import Job
 from backend.errors import RequestError
 from backend.schemas.events import Proposal, VideoResult
-from backend.schemas.guidance_steps import count_first
+from backend.schemas.guidance_steps import count_guided_steps
 from backend.schemas.request import GenerationRequest
-from backend.schemas.shots import is_made
-from backend.schemas.upscaling import FOREIGN, upscaler_of
+from backend.schemas.shots import needs_only_cutting
+from backend.schemas.upscaling import FOREIGN, upscaler_name
 from wan_ui.components.buttons import icon_button, play_button, quiet_button, sound_button, text_button
 from wan_ui.components.field_errors import without_paths
 from wan_ui.components.icons import icon
@@ -141,7 +141,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         length = texts.length_choice.format(seconds=seconds, frames=result.num_frames)
         size = (texts.fact_size, f"{result.width} × {result.height}")
         return [size, (texts.length, length), *upscaled_pair(request, texts)]
-    first = count_first(request.guidance, request.guidance_interval, request.num_steps)
+    first = count_guided_steps(request.guidance, request.guidance_interval, request.num_steps)
     return [
         (texts.seed, str(request.seed)),
         (texts.fact_size, f"{result.width} × {result.height}"),
@@ -163,7 +163,7 @@ def upscaled_pair(request: GenerationRequest, texts: Texts) -> list[tuple[str, s
     """By what the video was made larger, and from which size; nothing if it was not."""
     if not request.upscale:
         return []
-    facts = {"scale": request.upscale, "name": upscaler_of(request), "width": request.width, "height": request.height}
+    facts = {"scale": request.upscale, "name": upscaler_name(request), "width": request.width, "height": request.height}
     return [(texts.fact_upscaled, texts.fact_upscaled_by.format(**facts))]
 
 
@@ -314,7 +314,7 @@ def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
 
 def _shot_buttons(job: Job, texts: Texts) -> list[str]:
     """Of a storyboard, to make it again from each of its later shots."""
-    numbers = () if is_made(job.request) else range(2, len(job.request.shots) + 1)
+    numbers = () if needs_only_cutting(job.request) else range(2, len(job.request.shots) + 1)
     words = {"name": "dice", "hint": texts.from_shot_hint, "job": job.id}
     return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]
 

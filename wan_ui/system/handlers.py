@@ -6,7 +6,7 @@ from typing import cast, get_args
 import gradio as gr
 
 from backend.errors import StudioError
-from backend.schemas.worker import Keeping
+from backend.schemas.worker import CacheAction
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import Updates, Values
 from wan_ui.components.toast import Message
@@ -50,8 +50,8 @@ class SystemHandlers(Panel):
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
         caller, act = self.context.caller(request), Act.of(event)
-        if caller.is_operator and act.what in get_args(Keeping):
-            self.context.engine.keep_model(act.job, act.value, cast(Keeping, act.what))
+        if caller.is_operator and act.what in get_args(CacheAction):
+            self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}
 
     def _drawn(self, caller: Caller) -> Updates:

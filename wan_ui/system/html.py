@@ -17,7 +17,7 @@ from backend.engine.cleaning import Limits, Part
 from backend.engine.engine import Engine
 from backend.engine.job import JobState
 from backend.schemas.shape import Shape
-from backend.schemas.worker import CachedModel, Device, Keeping, WorkerView
+from backend.schemas.worker import CacheAction, CachedModel, Device, WorkerView
 from wan_ui.components.buttons import text_button
 from wan_ui.components.field_errors import without_paths
 from wan_ui.components.values import pairs_html, rate_words, size_words
@@ -79,7 +79,7 @@ def _buttons(workers: Sequence[WorkerView], texts: Texts) -> dict[str, str]:
 def _kept_html(worker: WorkerView, texts: Texts) -> str:
     """The kept models with their buttons; one that is in use cannot be dropped."""
 
-    def button(how: Keeping, label: str, hint: str, model: CachedModel) -> str:
+    def button(how: CacheAction, label: str, hint: str, model: CachedModel) -> str:
         return text_button(f"keep:{how}", label, hint=hint, job=worker.name, value=model.model)
 
     rows = []

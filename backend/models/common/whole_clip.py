@@ -29,8 +29,8 @@ from backend.models.model import (
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, Work
 from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
-from backend.schemas.cfg_zero import still_steps
-from backend.schemas.progressive import first_size
+from backend.schemas.cfg_zero import num_zero_steps
+from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import step_geometry
 from backend.weights.host_offload import device_bytes
@@ -154,7 +154,7 @@ class WholeClipModel:
         """See `Model`."""
         tokens, num_frames = self._encoded(request)
         described: dict[str, Any] = {network.part: network.described for network in self.networks}
-        sizes = {one.geometry() for one in (request, first_size(request))} if num_frames else ()
+        sizes = {one.geometry() for one in (request, request_at_first_size(request))} if num_frames else ()
         pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
@@ -199,7 +199,7 @@ class WholeClipModel:
     ) -> Generator[Effect, Any, tuple[SamplerState, StepState]]:
         """The step of the video's state."""
         programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
-        if step_context.is_guided and index < still_steps(request):
+        if step_context.is_guided and index < num_zero_steps(request):
             return (yield Call(programs.still_step, (state, step_inputs))), None
         if step_context.copies:
             own = own.with_stacks(step_context.copies)

@@ -40,9 +40,9 @@ from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_of, start
 from backend.schemas.extension import Appended
-from backend.schemas.progressive import HALF, first_size, small_steps
+from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
-from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.sound import SoundPart, keeps_clip_audio
 from backend.weights.host_offload import device_bytes, on_devices
 from backend.weights.stacked import StackedWeights
 
@@ -190,15 +190,15 @@ class LtxModel(WholeClipModel):
         """The shape of a given sound's latents: as long as the video, or of a clip's sound those that lie whole within the frames
         that are taken over."""
         shape = self.latent_shapes(request)[SOUND]
-        if not hears_clip(request):
+        if not keeps_clip_audio(request):
             return shape
-        seconds = SoundPart.of_clip(request, 0.0).seconds
+        seconds = SoundPart.from_clip(request, 0.0).seconds
         return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
         """The latents of a clip's sound with which the video's begins, and 1 if there are any; those of a silent clip do not
         count, in the same program. None for a video that hears no clip."""
-        if not hears_clip(request):
+        if not keeps_clip_audio(request):
             return None, None
         if "first_sound" not in conditions:
             return np.zeros(self._heard_shape(request), np.float32), np.float32(0)
@@ -227,7 +227,7 @@ class LtxModel(WholeClipModel):
         for samples in inputs.get("sound", ()):
             spectrum = programs.sound.spectrum(samples, self._heard_shape(request)[2])
             latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
-            conditions["first_sound" if hears_clip(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
+            conditions["first_sound" if keeps_clip_audio(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
         return conditions
 
     def make_step_context(
@@ -240,7 +240,7 @@ class LtxModel(WholeClipModel):
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
-        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.of(request))
+        places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.from_request(request))
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
         shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
         perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
@@ -263,7 +263,7 @@ class LtxModel(WholeClipModel):
         step_context = LtxStepContext(
             expert=0,
             is_guided=step_plan.is_guided,
-            is_refining=not step_plan.is_small and small_steps(request) > 0,
+            is_refining=not step_plan.is_small and num_half_size_steps(request) > 0,
             programs=programs,
             branches=branches,
             given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),
@@ -280,7 +280,7 @@ class LtxModel(WholeClipModel):
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
         num_pictures = bool(request.image) + bool(request.last_image) + len(request.keyframes)
         vae = cast(VideoAutoencoder, self._guided.vae)
-        sizes = {one.geometry() for one in (request, first_size(request))} if num_pictures else ()
+        sizes = {one.geometry() for one in (request, request_at_first_size(request))} if num_pictures else ()
         shown = num_pictures * sum(vae.encode_flops(geometry) for geometry in sizes)
         if request.control:
             geometry = request.geometry()
@@ -343,7 +343,7 @@ class LtxModel(WholeClipModel):
         return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
 
     def _tokens_beside(self, request: GenerationRequest) -> int:
-        return Appended.of(request).num_tokens
+        return Appended.from_request(request).num_tokens
 
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")

@@ -110,7 +110,7 @@ class LtxFamily(Face):
         of it."""
         config = configs["transformer"]
         width, layers = width_of(config), config["num_layers"] * branches
-        tokens = request.geometry().num_tokens + Appended.of(request).num_tokens
+        tokens = request.geometry().num_tokens + Appended.from_request(request).num_tokens
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
         across = 4 * tokens * width * sound + 4 * tokens * sound * width
         own = 2 * tokens * width * width * (4 + 2 + 8) + across

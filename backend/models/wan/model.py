@@ -41,7 +41,7 @@ from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.geometry import latent_frames
-from backend.schemas.progressive import HALF, first_size
+from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.weights.host_offload import on_devices
 from backend.weights.read import checkpoint_shapes
@@ -127,7 +127,7 @@ class WanModel(WholeClipModel):
             pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
-        for prefix, sized in (("", request), (HALF, first_size(request))):
+        for prefix, sized in (("", request), (HALF, request_at_first_size(request))):
             own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
             if own:
                 name, value = yield from self._encode_pictures(weights["vae"], sized, programs, own)

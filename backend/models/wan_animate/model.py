@@ -30,7 +30,7 @@ from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
-from backend.schemas.driving_video import segments_of, words_of_clip
+from backend.schemas.driving_video import count_segments, driving_prompt
 from backend.schemas.request import GenerationRequest
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
@@ -84,11 +84,11 @@ class AnimateModel(SegmentModel):
         tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
-        return tokens, 1 + 2 * self.segment * segments_of(request)
+        return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
         """As Wan's, and the driving clip's."""
-        return {**super()._named_prompts(request), "drive_prompt_embeds": words_of_clip(request)}
+        return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; for the results see `DRIVE` and `segments.PICTURE`."""
@@ -99,7 +99,7 @@ class AnimateModel(SegmentModel):
         if sees:
             conditions["image_seen"] = yield from self._embed_image(weights, programs, pixels_of(inputs["image"][0], np.float32))
         pieces = []
-        for frames in inputs["drive"][0].segments(segments_of(request), self.kind.segment_frames):
+        for frames in inputs["drive"][0].segments(count_segments(request), self.kind.segment_frames):
             if sees and not pieces:
                 conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))

@@ -25,7 +25,7 @@ from backend.models.wan_animate.segments import PICTURE, SegmentModel, SegmentPr
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Put
-from backend.schemas.driving_video import segments_of
+from backend.schemas.driving_video import count_segments
 from backend.schemas.request import GenerationRequest
 
 POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"
@@ -60,7 +60,7 @@ class PosedModel(SegmentModel):
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
         """See `WholeClipModel`; with what is encoded before each segment's steps."""
         tokens, _ = super()._encoded(request)
-        return tokens, 1 + 2 * self.segment * segments_of(request)
+        return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`; for the results see `POSE` and `segments.PICTURE`."""
@@ -71,7 +71,7 @@ class PosedModel(SegmentModel):
             pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
             seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (seen,))
-        how = {"count": segments_of(request), "length": self.kind.segment_frames, "repeats_end": False}
+        how = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_end": False}
         poses = []
         for frames in inputs["drive"][0].segments(**how):
             poses.append((yield from self._encode_clip(weights, programs, frames)))

@@ -27,7 +27,7 @@ from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost, Work
 from backend.sampling.plan import StepPlan
 from backend.sampling.solvers import SamplerState, StepInputs
-from backend.schemas.driving_video import OVERLAP, segments_of
+from backend.schemas.driving_video import OVERLAP, count_segments
 from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import step_geometry
 
@@ -77,7 +77,7 @@ class SegmentModel(WanModel, abc.ABC):
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """See `WholeClipModel`: all segments one after another, each after the picture."""
         batch, channels, num_frames, height, width = self.step_shape(request)
-        return batch, channels, num_frames * segments_of(request), height, width
+        return batch, channels, num_frames * count_segments(request), height, width
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
         """A segment's, after the picture."""
@@ -90,7 +90,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`. All segments except the last are decoded twice, because the next segment begins with their last frame."""
-        return (2 * segments_of(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
+        return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
     def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
         """Work: the picture's latents [1, C, 1, H, W] float32."""

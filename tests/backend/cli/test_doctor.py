@@ -16,7 +16,7 @@ import pytest
 from backend.cli import machine_checks as checks
 from backend.cli.doctor import Sheet, broken_off, devices_check, devices_refused
 from backend.cli.module_process import Ended, run_in_process
-from backend.schemas.check import Check, worst
+from backend.schemas.check import Check, worst_state
 from backend.schemas.worker import Device
 from backend.selftest.one_step import step_checks, weights_check
 from backend.settings import PROJECT_FOLDER, hub_address, module_environment
@@ -258,7 +258,7 @@ def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
 
 def test_the_worst_finding_is_the_verdict():
     made = [Check(name="it", state=state, found="") for state in ("ok", "skipped", "warning", "fault")]
-    assert [worst(made[:count]) for count in (1, 2, 3, 4)] == ["ok", "ok", "warning", "fault"]
+    assert [worst_state(made[:count]) for count in (1, 2, 3, 4)] == ["ok", "ok", "warning", "fault"]
 
 
 def test_a_kernel_without_a_filter_of_system_calls_is_a_warning():

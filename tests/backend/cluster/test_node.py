@@ -11,7 +11,7 @@ from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
 from backend.cluster.transfer import Inbox, Piece, files_in, pieces_of
 from backend.media.video import read_frames
 from backend.multihost.versions import fingerprint
-from backend.schemas.events import Finished, ShotBegun, Step
+from backend.schemas.events import Finished, ShotStarted, Step
 from backend.settings import from_environment
 from backend.workers.messages import JobEvent, Run, Status
 from backend.workers.process import WorkerPlan
@@ -178,7 +178,7 @@ def test_a_storyboard_goes_on_on_another_node_with_the_shot_that_it_had_reached(
             if isinstance(item, Piece):
                 inbox.take(item)
             elif isinstance(item, JobEvent):
-                begun += [item.event.index] if isinstance(item.event, ShotBegun) else []
+                begun += [item.event.index] if isinstance(item.event, ShotStarted) else []
                 result = getattr(item.event, "result", None)
                 assert result is None or Path(result.path).is_file(), "its files come before an event"
         node.kill()

@@ -9,7 +9,7 @@ from backend.schemas.shape import Shape
 from tests.backend.conftest import request
 
 WANTED = request(steps=10)
-SHAPE = Shape.of(WANTED)
+SHAPE = Shape.from_request(WANTED)
 TOKENS = WANTED.geometry().num_tokens
 
 

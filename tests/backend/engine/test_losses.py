@@ -23,7 +23,7 @@ class LossyTransport:
 
     def __init__(self, plan, log, on_message, on_exit):
         self._on_exit = on_exit
-        shape = Shape.of(request())
+        shape = Shape.from_request(request())
         facts = WorkerFacts(devices=(Device(name="d", kind="d"),), model=shape.model, warm=frozenset({shape}))
         threading.Thread(target=on_message, args=(Facts(facts=facts),)).start()
 

@@ -4,7 +4,7 @@ import pytest
 
 from backend.engine.estimate import predicted_seconds
 from backend.schemas.request import example_request, find_preset
-from backend.schemas.windows import mean_calls
+from backend.schemas.windows import mean_step_calls
 from backend.schemas.worker import Device
 from presets import list_presets
 from presets.needs import needs_of
@@ -38,8 +38,8 @@ def test_half_the_chips_take_twice_as_long_and_one_branch_half():
 def test_a_long_video_takes_as_long_as_its_windows():
     name = "wan2.1-t2v-1.3b-480p"
     window, long = (example_request(find_preset(name), num_frames=count, steps=4) for count in (81, 321))
-    seconds = predicted_seconds(window, EIGHT) * mean_calls(long)
-    assert predicted_seconds(long, EIGHT) == pytest.approx(seconds) and 7 <= mean_calls(long) <= 8
+    seconds = predicted_seconds(window, EIGHT) * mean_step_calls(long)
+    assert predicted_seconds(long, EIGHT) == pytest.approx(seconds) and 7 <= mean_step_calls(long) <= 8
     assert predicted_seconds(long.changed(context_windows=False), EIGHT) > seconds
 
 

@@ -161,7 +161,7 @@ def test_a_spoilt_file_is_explained(tmp_path):
 
 
 def test_a_store_that_kept_no_devices_is_taken_over(tmp_path):
-    run = Run(shape=Shape.of(REQUEST), steps=3, num_tokens=9, seconds={"denoise": 1.0}, device="cpu")
+    run = Run(shape=Shape.from_request(REQUEST), steps=3, num_tokens=9, seconds={"denoise": 1.0}, device="cpu")
     old = sqlite3.connect(tmp_path / "jobs.sqlite3")
     old.execute(
         "CREATE TABLE timings (number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL,"

@@ -10,7 +10,7 @@ from backend.engine.job import Selection
 from backend.engine.storyboards import shot_id
 from backend.errors import RequestError
 from backend.media.video import read_frames
-from backend.schemas.events import Finished, Interrupted, ShotBegun, ShotMade, Step
+from backend.schemas.events import Finished, Interrupted, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
@@ -49,8 +49,8 @@ def test_it_goes_on_with_the_shot_that_it_had_reached(killed):
     job, seen = killed
     assert job.state == "finished" and isinstance(seen[-1], Finished) and seen[-1].result.num_frames == 25
     cut = next(place for place, event in enumerate(seen) if isinstance(event, Interrupted))
-    assert [event.index for event in seen[:cut] if isinstance(event, ShotBegun)] == [1, 2]
-    assert [event.index for event in seen[cut:] if isinstance(event, ShotBegun)] == [2, 3]
+    assert [event.index for event in seen[:cut] if isinstance(event, ShotStarted)] == [1, 2]
+    assert [event.index for event in seen[cut:] if isinstance(event, ShotStarted)] == [2, 3]
 
 
 def test_each_shot_is_a_video_in_the_library_of_the_same_owner(engine, killed):
@@ -74,8 +74,8 @@ def test_a_shot_is_made_again_with_those_after_it_and_the_earlier_ones_stay(engi
     asked = story(seed=99, shots=[{"prompt": "unused"}, {"prompt": PROMPTS[2]}, {"prompt": PROMPTS[1]}])
     again = engine.submit(asked, owner="ann", again=(job.id, 2))
     events = [event for _, event in engine.events(again.id)]
-    assert [event.index for event in events if isinstance(event, ShotBegun)] == [2, 3]
-    assert [event.index for event in events if isinstance(event, ShotMade)] == [2, 3]
+    assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
+    assert [event.index for event in events if isinstance(event, ShotFinished)] == [2, 3]
     request = engine.job(again.id).request
     assert [shot.prompt for shot in request.shots] == [PROMPTS[0], PROMPTS[2], PROMPTS[1]] and request.shots[0].seed == 1
     files = [[(one.folder / "shots" / str(number) / "video.mp4").read_bytes() for number in (1, 2)] for one in (job, again)]

@@ -10,7 +10,7 @@ from backend.engine.engine import Engine
 from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
 from backend.media.video import read_request
-from backend.schemas.finished import larger, larger_clip, larger_result
+from backend.schemas.finished import upscale_clip_request, upscale_request, upscale_result_request
 from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import request
 
@@ -34,7 +34,7 @@ def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
     small, result = finished(engine, request(prompt="a square that hums", steps=2))
     video = small.folder / "video.mp4"
     before = video.read_bytes()
-    wanted = larger_result(result, small.request, str(video), 2)
+    wanted = upscale_result_request(result, small.request, str(video), 2)
     assert engine.estimate(wanted) is None and needed_preset(wanted) == ""
     job, made = finished(engine, wanted)
     assert (made.width, made.height, made.has_sound) == (2 * result.width, 2 * result.height, True)
@@ -45,9 +45,9 @@ def test_a_video_becomes_larger_in_a_job_of_its_own_and_stays_as_it_is(engine):
 
     told = engine.estimate(wanted)
     assert (told.seconds, told.basis, told.is_warm) == (0.2, "measured", True)
-    longer = larger(small.request.changed(num_frames=2 * small.request.num_frames - 1), str(video), 2)
+    longer = upscale_request(small.request.changed(num_frames=2 * small.request.num_frames - 1), str(video), 2)
     assert engine.estimate(longer).basis == "scaled" and engine.estimate(longer).seconds == pytest.approx(0.39, abs=0.02)
-    slower = engine.estimate(larger(small.request, str(video), 2, "x4plus"))  # 27 times as many weights
+    slower = engine.estimate(upscale_request(small.request, str(video), 2, "x4plus"))  # 27 times as many weights
     assert slower.basis == "scaled" and slower.seconds == pytest.approx(0.2 * 26.8, rel=0.02)
     step = small.request.changed(upscale=2)
     assert engine.estimate(step).seconds == pytest.approx(engine.estimate(small.request).seconds + 0.2)
@@ -62,7 +62,7 @@ def test_a_step_after_the_video_has_the_same_settings_and_is_larger(engine):
 def test_a_stop_ends_it(engine, close_gate):
     close_gate("a square that is held", "frame 2")
     small, result = finished(engine, request(prompt="a square that is held", steps=1))
-    job = engine.submit(larger_result(result, small.request, str(small.folder / "video.mp4"), 2))
+    job = engine.submit(upscale_result_request(result, small.request, str(small.folder / "video.mp4"), 2))
     for _, event in engine.events(job.id):
         if event.kind == "upscaling":
             engine.cancel(job.id)
@@ -78,7 +78,7 @@ def test_an_upscaler_that_is_not_here_is_refused_before_anything_is_queued(engin
 
 
 def test_what_the_disk_could_never_hold_does_not_stop_the_line(engine, tmp_path):
-    long = larger_clip("long", (1900, 1000), 600.0, 24.0, "/a.mp4", 4)
+    long = upscale_clip_request("long", (1900, 1000), 600.0, 24.0, "/a.mp4", 4)
     if needed_bytes(long) < shutil.disk_usage(engine.settings.data_dir).free:
         pytest.skip("this disk could hold it")
     with pytest.raises(RequestError, match="this video made 4 times larger may need more than the disk has"):
@@ -89,4 +89,4 @@ def test_the_disk_must_have_room_for_the_larger_frames():
     small, large = request(), request(upscale=4)
     pixels = large.final_size[0] * large.final_size[1] * large.num_frames
     assert needed_bytes(large) - needed_bytes(small) == pytest.approx(0.6 * pixels, abs=2)
-    assert needed_bytes(larger(small, "/a.mp4", 4)) == round(0.6 * pixels)
+    assert needed_bytes(upscale_request(small, "/a.mp4", 4)) == round(0.6 * pixels)

@@ -252,7 +252,7 @@ def test_the_sound_of_the_part_comes_along_and_the_request_stays(tmp_path):
         load_preset("wan-tiny"), prompt="x", seed=1, video=str(clip), trim=(0.5, 1.5625), strength=0.5
     )
     video = tmp_path / "video.mp4"
-    write_video(read_clip(clip, Part.of(request)), video, fps=16, request=request)
+    write_video(read_clip(clip, Part.from_request(request)), video, fps=16, request=request)
     before = list(read_frames(video))
     add_sound(video, clip, 0.5, 17 / 16, (96, 96))
     assert read_clip_facts(video).has_sound and read_facts(video).seconds == pytest.approx(17 / 16, abs=0.03)

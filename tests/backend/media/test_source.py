@@ -51,7 +51,9 @@ def test_a_mask_leaves_grey_where_it_is_white_or_what_the_control_clip_shows_the
 
 def test_margins_are_new_and_the_clip_lies_between_them():
     given = request(video="/v.mp4", margins=(16, 32, 48, 0))
-    assert Part.of(given).size == Part.of(given, "mask").size == (192, 224) and Part.of(given, "control").size == (256, 256)
+    assert Part.from_request(given).size == Part.from_request(given, "mask").size == (192, 224) and Part.from_request(
+        given, "control"
+    ).size == (256, 256)
     source = source_of(given, {"video": (clip(size=(192, 224)),)})
     inner = np.zeros((256, 256), bool)
     inner[32:, 16:208] = True
@@ -80,13 +82,13 @@ def test_the_last_and_the_first_frames_of_a_clip_are_found(tmp_path):
         ({"extend": "after", "trim": (0.0, 2.0)}, 27),
         ({"extend": "before", "trim": (1.0, 3.0)}, 16),
     ):
-        part = Part.of(request(video=str(path), overlap=5, **changes))
+        part = Part.from_request(request(video=str(path), overlap=5, **changes))
         assert numbers(read_part(path, part)) == list(range(first, first + 5))
     with pytest.raises(ClipError, match=r"must lie within the 3\.00 s"):
-        read_part(path, Part.of(request(video=str(path), overlap=5, extend="after", trim=(0.0, 9.0))))
+        read_part(path, Part.from_request(request(video=str(path), overlap=5, extend="after", trim=(0.0, 9.0))))
     short = counting_clip(tmp_path / "short.mp4", 3, 16, (256, 256))
     with pytest.raises(ClipError, match="there are 3 frames"):
-        read_part(short, Part.of(request(video=str(short), overlap=5, extend="after")))
+        read_part(short, Part.from_request(request(video=str(short), overlap=5, extend="after")))
 
 
 def test_what_was_not_made_anew_comes_back_to_the_last_bit():
@@ -124,7 +126,7 @@ def test_a_mask_may_be_a_picture_or_a_clip_of_another_size(tmp_path):
     picture = tmp_path / "mask.anything"
     Image.fromarray(white).save(picture, format="PNG")
     moving = counting_clip(tmp_path / "mask.mp4", 48, 16, (64, 64))  # grey level 16 + 4 i: white from frame 28 on
-    part = Part.of(request(video="/v.mp4", mask=str(picture), trim=(1.5, 1.5 + 9 / 16)), "mask")
+    part = Part.from_request(request(video="/v.mp4", mask=str(picture), trim=(1.5, 1.5 + 9 / 16)), "mask")
     still = read_mask(picture, part)
     assert still.shape == (9, 256, 256) and still[:, :, 130:].all() and not still[:, :, :126].any()
     assert [bool(frame.all()) for frame in read_mask(moving, part)] == [24 + index >= 28 for index in range(9)]

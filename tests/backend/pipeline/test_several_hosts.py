@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from backend.engine.engine import Engine
 from backend.media.video import read_frames
 from backend.pipeline.stage_files import LATENTS, STATE
-from backend.schemas.events import Cancelled, Finished, Interrupted, ShotBegun, ShotMade, Step
+from backend.schemas.events import Cancelled, Finished, Interrupted, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from backend.settings import PROJECT_FOLDER
 from presets import load_preset
@@ -170,7 +170,7 @@ def test_two_hosts_make_the_shots_of_a_storyboard_as_one_does(alone, pair):
         job = one.submit(a_story())
         events = all_events(one, job.id)
         assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 9, events[-1]
-        assert [event.index for event in events if isinstance(event, ShotMade)] == [1, 2]
+        assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2]
         folders.append(one.job(job.id).folder)
         assert len(frames_of(folders[-1] / "video.mp4")) == 9
     for shot in (1, 2):
@@ -188,8 +188,8 @@ def test_two_hosts_go_on_with_the_shot_that_they_had_reached(tmp_path):
                 break
         events = all_events(engine, job.id)
         assert isinstance(events[-1], Finished) and any(isinstance(event, Interrupted) for event in events)
-        assert [event.index for event in events if isinstance(event, ShotBegun)] == [1, 2, 2], "the first is not made again"
-        assert [event.index for event in events if isinstance(event, ShotMade)] == [1, 1, 2], "it is only told again"
+        assert [event.index for event in events if isinstance(event, ShotStarted)] == [1, 2, 2], "the first is not made again"
+        assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 1, 2], "it is only told again"
         again = engine.submit(a_story(steps=40))
         assert isinstance(all_events(engine, again.id)[-1], Finished)
         made, undisturbed = (frames_of(engine.job(one.id).folder / "video.mp4") for one in (job, again))

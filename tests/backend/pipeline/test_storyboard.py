@@ -10,7 +10,7 @@ from PIL import Image
 from backend.media.sound import read_sound
 from backend.media.video import read_frames, read_request
 from backend.pipeline.storyboard import make
-from backend.schemas.events import Cancelled, Finished, ShotBegun, ShotMade, Step
+from backend.schemas.events import Cancelled, Finished, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import run_ffmpeg
@@ -61,8 +61,8 @@ def test_no_frame_is_doubled_and_none_is_missing(whole):
 
 def test_events_say_which_shot_is_made_and_name_files_of_the_folder(whole):
     folder, events = whole
-    told = [(event.index, event.total) for event in events if isinstance(event, ShotBegun)]
-    made = [event for event in events if isinstance(event, ShotMade)]
+    told = [(event.index, event.total) for event in events if isinstance(event, ShotStarted)]
+    made = [event for event in events if isinstance(event, ShotFinished)]
     assert told == [(event.index, event.total) for event in made] == [(1, 3), (2, 3), (3, 3)]
     assert [event.result.request.prompt for event in made] == [row["prompt"] for row in ROWS]
     assert [event.preview.split("/")[:2] for event in events if isinstance(event, Step)][::3] == [
@@ -77,15 +77,15 @@ def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_re
     killed = tmp_path / "killed"
     is_there = {
         "in the second shot": lambda event: isinstance(event, Step) and "shots/2" in event.preview,
-        "between two shots": lambda event: isinstance(event, ShotMade) and event.index == 1,
+        "between two shots": lambda event: isinstance(event, ShotFinished) and event.index == 1,
     }[moment]
     for event in make(story(), loaded, tmp_path / "first", lambda: False):
         if is_there(event):
             shutil.copytree(tmp_path / "first", killed)  # as a kill leaves it
             break
     events = list(make(story(), loaded, killed, lambda: False))
-    assert [event.index for event in events if isinstance(event, ShotBegun)] == [2, 3]
-    assert [event.index for event in events if isinstance(event, ShotMade)] == [1, 2, 3]  # also of one that was not yet told
+    assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
+    assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2, 3]  # also of one that was not yet told
     np.testing.assert_array_equal(frames_of(killed / "video.mp4"), frames_of(whole[0] / "video.mp4"))
 
 
@@ -103,7 +103,7 @@ def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "again")
     changed = story(shots=[ROWS[0], ROWS[1] | {"seed": 77}, ROWS[2]])
     events = list(make(changed, loaded, tmp_path / "again", lambda: False))
-    assert [event.index for event in events if isinstance(event, ShotBegun)] == [2, 3]
+    assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
     files = [
         [(folder / "shots" / str(n) / "video.mp4").read_bytes() for n in (1, 2, 3)] for folder in (whole[0], tmp_path / "again")
     ]
@@ -119,7 +119,7 @@ def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(lo
     run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=1", str(track))
     film = story(shots=rows, track=str(track), track_start=0.5)
     events = list(make(film, loaded, tmp_path / "film", lambda: False))
-    assert [event.index for event in events if isinstance(event, ShotMade)] == [2, 3], "the first is in the library already"
+    assert [event.index for event in events if isinstance(event, ShotFinished)] == [2, 3], "the first is in the library already"
     result, video = events[-1].result, frames_of(tmp_path / "film" / "video.mp4")
     assert len(video) == result.num_frames == 8 + 12 + 9 - 2 and result.has_sound
     source = frames_of(folder / "shots" / "2" / "video.mp4")
@@ -132,4 +132,4 @@ def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(lo
     half = sound.rate // 2
     assert np.abs(sound.samples[:, : half - 2000]).max() < 1e-3 < 0.05 < np.abs(sound.samples[:, half + 2000 : 2 * half]).max()
     again = list(make(film, loaded, tmp_path / "film", lambda: False))
-    assert not any(isinstance(event, ShotBegun) for event in again)
+    assert not any(isinstance(event, ShotStarted) for event in again)

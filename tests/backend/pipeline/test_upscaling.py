@@ -19,7 +19,7 @@ from backend.media.video import read_frames, read_request, write_video
 from backend.pipeline import upscaling
 from backend.pipeline.upscaling import PIECES, SMALLER, make_larger
 from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Loading, Upscaling, VideoResult
-from backend.schemas.finished import larger_clip
+from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import without_upscaling
 from presets import load_preset
@@ -235,7 +235,7 @@ def test_what_the_model_cannot_do_or_is_not_there_is_one_sentence(tmp_path, clip
     with pytest.raises(RequestError, match="must be one of those that are here"):
         events_of(larger_file(clip, 2, "missing.pth"), tmp_path / "job")
     with pytest.raises(RequestError, match="upscale=2 makes frames of 8192x9216"):
-        larger_clip("large", (4096, 4608), 1.0, 24.0, "/a.mp4", 2)
+        upscale_clip_request("large", (4096, 4608), 1.0, 24.0, "/a.mp4", 2)
     for wrong in (0, 1, 3, 8, -4):
         with pytest.raises(RequestError, match="upscale="):
-            larger_clip("a", (64, 64), 1.0, 24.0, "/a.mp4", wrong)
+            upscale_clip_request("a", (64, 64), 1.0, 24.0, "/a.mp4", wrong)

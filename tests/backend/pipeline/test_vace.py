@@ -16,7 +16,7 @@ from backend.pipeline.storyboard import make
 from backend.pipeline.storyboard_loop import Story
 from backend.pipeline.warm_up import calls, warm_up
 from backend.schemas.clip import Part
-from backend.schemas.events import Compiling, Encoding, Finished, ShotMade, Step
+from backend.schemas.events import Compiling, Encoding, Finished, ShotFinished, Step
 from backend.schemas.request import GenerationRequest
 from tests.clip_files import run_ffmpeg
 from tests.parity.tiny_checkpoints import make_checkpoint, make_preset
@@ -66,7 +66,7 @@ def test_outside_the_mask_the_clip_stays_and_its_sound_too(made, files, tmp_path
     events = list(pipeline.generate(request, loaded, tmp_path / "kept", lambda: False))
     assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 9 and events[-1].result.notes == ()
     assert load_file(tmp_path / "kept" / LATENTS)["latents"].shape == (1, 16, 3, 8, 8)
-    own, outside = read_part(request.video, Part.of(request)).astype(float), np.ones((64, 64), bool)
+    own, outside = read_part(request.video, Part.from_request(request)).astype(float), np.ones((64, 64), bool)
     outside[20:44, 20:44] = False
     assert psnr(frames_of(tmp_path / "kept")[:, outside], own[:, outside]) >= 35
     plain = request.changed(keeps_pixels=False)
@@ -80,7 +80,9 @@ def test_a_storyboards_shots_are_shown_the_figures_that_they_name(made, files, t
     rows = [{"prompt": "Anna walks"}, {"prompt": "Anna sits"}]
     figures = [{"name": "Anna", "image": files["picture.png"]}]
     story = request_of(preset, shots=rows, figures=figures, steps=1)
-    shots = [event.result.request for event in make(story, loaded, tmp_path / "a", lambda: False) if isinstance(event, ShotMade)]
+    shots = [
+        event.result.request for event in make(story, loaded, tmp_path / "a", lambda: False) if isinstance(event, ShotFinished)
+    ]
     assert [one.references for one in shots] == [(files["picture.png"],)] * 2
     assert [one.extend for one in shots] == [None, "after"], "what goes on is shown it too"
     other = Story(request_of(preset, shots=rows, steps=1), tmp_path / "a")
@@ -92,7 +94,7 @@ def test_the_clip_is_decoded_once_for_one_video(made, files, tmp_path, monkeypat
     monkeypatch.setattr(inputs, "read_part", lambda path, part: parts.append(part) or read(path, part))
     request = request_of(preset, video=files["clip.mp4"], mask=files["mask.png"])
     assert isinstance(list(pipeline.generate(request, loaded, tmp_path, lambda: False))[-1], Finished)
-    assert parts == [Part.of(request)]
+    assert parts == [Part.from_request(request)]
 
 
 def test_a_stopped_video_keeps_the_clips_pixels_too(made, files, tmp_path):
@@ -102,7 +104,7 @@ def test_a_stopped_video_keeps_the_clips_pixels_too(made, files, tmp_path):
     events = pipeline.generate(request, loaded, tmp_path, lambda: len(steps) > 0)
     for event in events:
         steps += [event] if isinstance(event, Step) else []
-    own = read_part(request.video, Part.of(request)).astype(float)
+    own = read_part(request.video, Part.from_request(request)).astype(float)
     assert psnr(frames_of(tmp_path)[:, :16], own[:, :16]) >= 35
 
 
@@ -125,7 +127,7 @@ def test_what_was_encoded_holds_for_this_clip_and_these_places(made, files, tmp_
     assert any(isinstance(event, Encoding) for event in events)
     conditions = load_file(tmp_path / EMBEDDINGS)
     assert conditions["control_latents"].shape == (1, 96, 3, 8, 8)
-    own = read_part(request.video, Part.of(request)).astype(float)
+    own = read_part(request.video, Part.from_request(request)).astype(float)
     assert psnr(frames_of(tmp_path)[:5], own) >= 35
     assert read_conditions(tmp_path, request.changed(seed=9, control_scale=0.3, keeps_pixels=False)) is not None
     for changes in ({"overlap": 4}, {"extend": "before"}, {"trim": (0.0, 1.0)}, {"fps": 8}, {"margins": (8, 0, 0, 0)}):

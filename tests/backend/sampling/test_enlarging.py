@@ -7,7 +7,7 @@ import scipy.fft
 from backend.sampling.enlarging import at_size, enlarged
 from backend.sampling.plan import plan_of
 from backend.sampling.solvers import make_schedule, make_step_inputs, rescale_sigma, schedule_of, start, take_guided_step
-from backend.schemas.progressive import small_steps
+from backend.schemas.progressive import num_half_size_steps
 from backend.schemas.request import example_request
 from presets import load_preset
 
@@ -39,7 +39,7 @@ def test_noise_stays_white_and_a_flat_picture_keeps_its_colour():
 @pytest.mark.parametrize("solver", ["unipc", "euler", "euler-distilled"])
 def test_steps_before_are_the_plain_schedules_and_those_after_begin_anew(solver):
     request = example_request(WAN, solver=solver, progressive=2)
-    plain, found, first = make_schedule(solver, 50, 5.0), schedule_of(request), small_steps(request)
+    plain, found, first = make_schedule(solver, 50, 5.0), schedule_of(request), num_half_size_steps(request)
     for name in ("sigmas", "timesteps", "corrector", "predictor"):
         np.testing.assert_array_equal(getattr(found, name)[:first], getattr(plain, name)[:first])
     np.testing.assert_array_equal(found.sigmas[first + 1 :], plain.sigmas[first + 1 :])
@@ -58,7 +58,7 @@ def test_steps_before_are_the_plain_schedules_and_those_after_begin_anew(solver)
 def test_a_perfect_model_comes_to_the_data_from_the_new_level(solver):
     """With the true velocity of one point, every solver lands on it."""
     request = example_request(WAN, solver=solver, progressive=3)
-    schedule, first = schedule_of(request), small_steps(request)
+    schedule, first = schedule_of(request), num_half_size_steps(request)
     data, noise = (RNG.standard_normal((1, 2, 3, 4, 4)).astype(np.float32) for _ in range(2))
     level = schedule.sigmas[first]
     state = start((1 - level) * data + level * noise)
@@ -71,7 +71,7 @@ def test_a_perfect_model_comes_to_the_data_from_the_new_level(solver):
 def test_experts_follow_the_rewound_noise_levels():
     """The step after the transition may belong to the high-noise expert again."""
     request = example_request(load_preset("wan2.2-i2v-a14b-720p"), progressive=1)
-    plan, first = plan_of(request, 0.9), small_steps(request)
+    plan, first = plan_of(request, 0.9), num_half_size_steps(request)
     assert [step.is_small for step in plan.steps] == [True] * first + [False] * (40 - first)
     for step, timestep in zip(plan.steps, plan.schedule.timesteps, strict=True):
         assert step.expert == int(timestep < 900)

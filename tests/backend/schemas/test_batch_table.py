@@ -3,7 +3,7 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.batch_table import LONGEST_TABLE, MOST_ROWS, read_table, requests_of
+from backend.schemas.batch_table import LONGEST_TABLE, MOST_ROWS, build_requests, read_table
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
@@ -11,7 +11,7 @@ BASE = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="base", see
 
 
 def made(text: str, *, is_seed_new: bool = False) -> list[GenerationRequest]:
-    return requests_of(read_table(text), BASE, is_seed_new=is_seed_new)
+    return build_requests(read_table(text), BASE, is_seed_new=is_seed_new)
 
 
 def test_without_columns_each_line_is_a_prompt():

@@ -3,10 +3,10 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.cfg_zero import still_steps
+from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.windows import step_calls
+from backend.schemas.windows import num_step_calls
 from presets import list_presets, load_preset
 from tests.backend.conftest import request
 
@@ -47,9 +47,9 @@ def test_every_guided_wan_and_hunyuanvideo_takes_it():
 @pytest.mark.parametrize(("steps", "count"), [(1, 1), (20, 1), (37, 1), (38, 2), (50, 2)])
 def test_the_first_two_of_fifty_steps_are_left_out_and_one_at_least(steps, count):
     wanted = request(cfg_zero=True, steps=steps)
-    assert still_steps(wanted) == count and still_steps(request(steps=steps)) == 0
-    assert [step_calls(wanted, step) for step in range(3)] == [0] * count + [1] * (3 - count)
+    assert num_zero_steps(wanted) == count and num_zero_steps(request(steps=steps)) == 0
+    assert [num_step_calls(wanted, step) for step in range(3)] == [0] * count + [1] * (3 - count)
 
 
 def test_it_needs_programs_of_its_own():
-    assert Shape.of(request(cfg_zero=True)) != Shape.of(request())
+    assert Shape.from_request(request(cfg_zero=True)) != Shape.from_request(request())

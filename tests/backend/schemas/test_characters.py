@@ -3,9 +3,9 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.schemas.characters import figures_in, read_figures
+from backend.schemas.characters import find_characters, read_characters
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import Figure
+from backend.schemas.settings import Character
 from backend.schemas.shape import Shape
 from backend.schemas.shots import shot_request
 from presets import load_preset
@@ -48,8 +48,8 @@ def shown(story: GenerationRequest) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize(("prompt", "names"), NAMED.items())
 def test_a_prompt_names_whole_words_in_any_case_and_chinese_anywhere(prompt, names):
-    figures = [Figure(name=name, image=0) for name in NAMES]
-    assert [figure.name for figure in figures_in(prompt, figures)] == names
+    figures = [Character(name=name, image=0) for name in NAMES]
+    assert [figure.name for figure in find_characters(prompt, figures)] == names
 
 
 def test_a_shot_is_shown_the_pictures_of_the_figures_that_it_names_and_no_others():
@@ -57,7 +57,7 @@ def test_a_shot_is_shown_the_pictures_of_the_figures_that_it_names_and_no_others
     assert shown(story) == [("/a.png",), (), ("/a.png", "/d.png"), ("/a.png",)]
     third = shot_request(story, 2, load_preset(VACE), "/before")
     assert (third.video, third.extend) == ("/before/last.mp4", "after"), "it goes on from the shot before, and sees them too"
-    assert not third.figures and not third.figure_images and Shape.of(third).num_references == 2
+    assert not third.figures and not third.figure_images and Shape.from_request(third).num_references == 2
     assert shown(asked("Anna", "a street", references=("/style.png",))) == [("/style.png", "/a.png"), ("/style.png",)]
     both = asked("Anna and her sister", figures=(A, {"name": "her sister", "image": "/a.png"}))
     assert both.figure_images == ("/a.png",) and shown(both) == [("/a.png",)], "one picture is shown once"
@@ -69,7 +69,7 @@ def test_it_is_stored_and_shared_without_paths_and_older_requests_have_none():
     assert story.for_sharing()["figure_images"] == ["a.png", "d.png"]
     assert story.for_sharing()["figures"] == [{"name": "Anna", "image": 0}, {"name": "the dog", "image": 1}]
     assert not {"figures", "figure_images"} & asked("a street", figures=()).to_json().keys()
-    assert read_figures([]) == {}
+    assert read_characters([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_what_a_link_or_a_file_says_has_bounds_too(figure):
 
 def test_a_link_keeps_the_names_whose_pictures_are_to_be_given_again():
     stored = GenerationRequest.from_stored(asked("Anna").to_json() | {"figures": [{"name": "Anna"}], "figure_images": []})
-    assert stored.figures == (Figure(name="Anna", image=None),)
+    assert stored.figures == (Character(name="Anna", image=None),)

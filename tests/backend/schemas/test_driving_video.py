@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.schemas.clip import Part
-from backend.schemas.driving_video import driven_size, num_segments, segments_of, words_of_clip
+from backend.schemas.driving_video import count_segments, driving_prompt, num_segments, size_for_image
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.shots import shot_request
@@ -34,28 +34,28 @@ def test_a_video_has_as_many_segments_as_hold_it(frames, count):
     ],
 )
 def test_the_area_stays_and_the_picture_gives_the_shape(picture, size):
-    assert driven_size(ANIMATE, picture) == size
+    assert size_for_image(ANIMATE, picture) == size
     made = request(width=size[0], height=size[1])
     assert (made.width, made.height) == size
 
 
 def test_a_video_is_as_long_as_its_part_of_the_clip_and_may_have_any_length():
-    assert request(trim=(1.0, 5.25)).num_frames == 102 and segments_of(request(trim=(1.0, 5.25))) == 2
+    assert request(trim=(1.0, 5.25)).num_frames == 102 and count_segments(request(trim=(1.0, 5.25))) == 2
     assert request(num_frames=100).trim == (0.0, 100 / 24)
-    part = Part.of(request(trim=(1.0, 5.25)), "drive")
+    part = Part.from_request(request(trim=(1.0, 5.25)), "drive")
     assert (part.start, part.num_frames, part.size, part.is_whole) == (1.0, 102, (640, 800), True)
-    assert Part.of(request(POSED), "face").size == (512, 512)
+    assert Part.from_request(request(POSED), "face").size == (512, 512)
 
 
 def test_neither_prompt_nor_words_are_needed():
-    assert request().prompt == "" and words_of_clip(request()) == ANIMATE.drive_prompt
-    assert words_of_clip(request(drive_prompt="a dance")) == "a dance"
+    assert request().prompt == "" and driving_prompt(request()) == ANIMATE.drive_prompt
+    assert driving_prompt(request(drive_prompt="a dance")) == "a dance"
     with pytest.raises(RequestError, match="prompt is empty"):
         request(POSED, prompt="")
 
 
 def test_segments_of_any_number_share_their_programs():
-    assert Shape.of(request(num_frames=81)) == Shape.of(request(num_frames=800))
+    assert Shape.from_request(request(num_frames=81)) == Shape.from_request(request(num_frames=800))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_shots_are_driven_by_clips_of_their_own():
     assert made.shot_drives == ("/b.mp4", "/c.mp4") and [shot.drive for shot in made.shots] == [0, 1, 0, 1]
     first, cut, on, other = (shot_request(made, index, ANIMATE, "/before") for index in range(4))
     assert (first.drive, first.image, first.trim, first.shot_drives) == ("/b.mp4", "/a.png", (0.0, 49 / 24), ())
-    assert (cut.image, cut.prompt, segments_of(cut)) == ("/a.png", "she bows", 1), "from the storyboard's picture again"
-    assert on.image == "/before/last.png" and segments_of(on) == 2, "from the last frame of the shot before"
+    assert (cut.image, cut.prompt, count_segments(cut)) == ("/a.png", "she bows", 1), "from the storyboard's picture again"
+    assert on.image == "/before/last.png" and count_segments(on) == 2, "from the last frame of the shot before"
     assert (other.image, other.drive) == ("/d.png", "/c.mp4")
     assert GenerationRequest.from_stored(made.to_json()) == made and not made.is_from_pictures
 

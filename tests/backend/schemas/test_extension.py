@@ -5,7 +5,7 @@ import pytest
 from backend.errors import RequestError
 from backend.sampling.solvers import schedule_of
 from backend.schemas.clip import Part
-from backend.schemas.control import check_control, is_controlled
+from backend.schemas.control import check_control, has_control_blocks
 from backend.schemas.extension import Appended
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
@@ -23,27 +23,27 @@ def request(preset=LTX, **given) -> GenerationRequest:
 def test_every_ltx_takes_a_control_clip(name):
     made = request(load_preset(name), **CLIP)
     assert made.inputs() == {"control": ("/clip.mp4",)} and made.has_original and not made.is_from_pictures
-    assert made.trim == (0, 121 / 24) and made.num_steps == made.steps and not is_controlled(load_preset(name))
+    assert made.trim == (0, 121 / 24) and made.num_steps == made.steps and not has_control_blocks(load_preset(name))
     assert GenerationRequest.from_stored(made.to_json()) == made
     assert request(load_preset(name), **CLIP, trim=(1, 1 + 49 / 24)).num_frames == 49
 
 
 def test_it_adds_as_many_tokens_as_the_video_has_or_a_part_of_them():
     made = request(**CLIP, keyframes=("/k.png",), keyframe_at=(60,), image="/a.png")
-    assert Appended.of(made) == Appended(frames=(60,), picture=(22, 40), control=(16, 22, 40))
-    assert Appended.of(made).num_tokens == 880 + made.geometry().num_tokens
+    assert Appended.from_request(made) == Appended(frames=(60,), picture=(22, 40), control=(16, 22, 40))
+    assert Appended.from_request(made).num_tokens == 880 + made.geometry().num_tokens
     smaller = request(**CLIP, control_downscale=2)
-    assert Appended.of(smaller).num_tokens * 4 == smaller.geometry().num_tokens
-    assert Part.of(smaller, "control").size == (640, 352) and Part.of(made, "control").size == (1280, 704)
-    assert Appended.of(request()).num_tokens == 0
+    assert Appended.from_request(smaller).num_tokens * 4 == smaller.geometry().num_tokens
+    assert Part.from_request(smaller, "control").size == (640, 352) and Part.from_request(made, "control").size == (1280, 704)
+    assert Appended.from_request(request()).num_tokens == 0
 
 
 def test_its_tokens_count_in_the_noise_levels_and_its_size_in_the_programs():
     made = [request(**given) for given in ({}, CLIP | {"control_downscale": 2}, CLIP, CLIP | {"control_scale": 0.5})]
     levels = [schedule_of(one).sigmas[15] for one in made]
     assert levels[0] < levels[1] < levels[2] == levels[3]
-    assert len({Shape.of(one) for one in made}) == 4
-    assert Shape.of(made[3]) == Shape.of(request(**CLIP, control_scale=0.7))
+    assert len({Shape.from_request(one) for one in made}) == 4
+    assert Shape.from_request(made[3]) == Shape.from_request(request(**CLIP, control_scale=0.7))
 
 
 @pytest.mark.parametrize(

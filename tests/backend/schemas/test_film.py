@@ -6,11 +6,11 @@ import pytest
 
 from backend.engine.disk import needed_bytes
 from backend.errors import RequestError
-from backend.schemas.film import Piece, Track, pieces_of
+from backend.schemas.film import Piece, Track, plan_pieces
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import Shot
 from backend.schemas.shape import Shape
-from backend.schemas.shots import is_made, shot_request
+from backend.schemas.shots import needs_only_cutting, shot_request
 from presets import load_preset
 
 MADE = {"video": "/made.mp4", "num_frames": 20}
@@ -26,7 +26,7 @@ def shot(request: GenerationRequest, index: int) -> GenerationRequest:
 
 
 def seen(request: GenerationRequest) -> list[tuple[int, int, int]]:
-    return [(one.first, one.end, one.fade) for one in pieces_of(request, load_preset(request.preset))]
+    return [(one.first, one.end, one.fade) for one in plan_pieces(request, load_preset(request.preset))]
 
 
 def test_a_shot_goes_on_or_starts_from_its_words_or_from_its_own_picture():
@@ -49,7 +49,7 @@ def test_what_is_made_already_is_taken_as_it_is():
     film = asked(MADE | {"trim": (0.5, 1)}, {}, MADE | {"fade": 0.5}, MADE)
     assert film.shot_videos == ("/made.mp4",) and [one.video for one in film.shots] == [0, None, 0, 0]
     assert seen(film) == [(8, 16, 0), (5, 17, 0), (0, 20, 8), (0, 20, 0)] and film.total_frames == 8 + 12 + 12 + 20
-    assert not is_made(film) and is_made(asked(MADE)) and not is_made(asked({}))
+    assert not needs_only_cutting(film) and needs_only_cutting(asked(MADE)) and not needs_only_cutting(asked({}))
     assert shot(film, 1).overlap == 5 and shot(film, 1).video == "/before/last.mp4"
     plain = GenerationRequest.from_preset(load_preset("wan-tiny"), shots=[{"video": "/made.mp4"}, {"prompt": "a fox"}])
     assert plain.prompt == "a fox" and plain.shots[0].prompt == ""
@@ -64,7 +64,7 @@ def test_it_is_stored_and_comes_back_and_older_studios_read_what_has_nothing_new
     film = asked(MADE, {"fade": 0.5, "cut": True}, {"image": "/a.png"}, track="/a.wav", track_start=1, track_volume=0.5)
     assert GenerationRequest.from_stored(film.to_json()) == film == film.changed()
     assert film.for_sharing()["shot_videos"] == ["made.mp4"] and film.for_sharing()["track"] == "a.wav"
-    assert Track.of(film) == Track(path="/a.wav", start=1, fade=0, volume=0.5)
+    assert Track.from_request(film) == Track(path="/a.wav", start=1, fade=0, volume=0.5)
     assert asked({}).to_json()["shots"] == [{"prompt": "a fox", "num_frames": None, "seed": None}]
     assert "track_volume" not in asked({}).to_json()
 
@@ -117,7 +117,7 @@ def test_what_a_link_or_a_file_says_has_bounds_too(changes):
 
 def test_the_files_of_a_film_change_no_program():
     with_files = asked(MADE, {"image": "/a.png"}, track="/a.wav")
-    assert Shape.of(with_files) == Shape.of(asked({}, {}))
+    assert Shape.from_request(with_files) == Shape.from_request(asked({}, {}))
     assert needed_bytes(with_files) > 0 and with_files.is_from_pictures
 
 

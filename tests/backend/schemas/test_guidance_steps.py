@@ -8,7 +8,7 @@ import pytest
 from backend.errors import RequestError
 from backend.sampling.plan import plan_of
 from backend.sampling.solvers import make_schedule
-from backend.schemas.guidance_steps import count_first
+from backend.schemas.guidance_steps import count_guided_steps
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from presets import list_presets, load_preset
@@ -31,7 +31,7 @@ def test_exactly_the_first_steps_are_guided(name, count):
     extra = {"image": "/a.png"} if load_preset(name).tasks == ("i2v",) else {}
     request = asked(name, guided_steps=count, **extra)
     assert guided(request) == [index < count for index in range(4)]
-    assert count_first(request.guidance, request.guidance_interval, 4) == count
+    assert count_guided_steps(request.guidance, request.guidance_interval, 4) == count
     assert not any(guided(asked(name, **extra)))
 
 
@@ -86,9 +86,9 @@ def test_the_negative_prompt_is_read_without_guidance_if_nag_is_on():
     assert not asked(nag=11.0, guidance=(3.0, 3.0)).uses_nag  # guidance reads it already
     both = asked(nag=11.0, guided_steps=1)
     assert both.uses_nag and both.is_guided
-    assert Shape.of(both).has_nag and not Shape.of(asked()).has_nag
-    earlier = {name: value for name, value in asdict(Shape.of(asked())).items() if name != "has_nag"}
-    assert Shape(**earlier) == Shape.of(asked())
+    assert Shape.from_request(both).has_nag and not Shape.from_request(asked()).has_nag
+    earlier = {name: value for name, value in asdict(Shape.from_request(asked())).items() if name != "has_nag"}
+    assert Shape(**earlier) == Shape.from_request(asked())
 
 
 def test_it_is_stored_only_where_it_is_used():

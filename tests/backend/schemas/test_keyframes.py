@@ -63,6 +63,6 @@ def test_what_does_not_fit_is_refused(preset, given, said):
 def test_what_needs_programs_of_its_own_is_of_a_shape_of_its_own():
     places = [dict(ONE, keyframe_at=(place,)) for place in (0, 60, 61)]
     clips = [dict(video="/clip.mp4", extend="after", overlap=count) for count in (9, 17)]
-    first, middle, later, *going_on = (Shape.of(request(**given)) for given in (*places, *clips))
+    first, middle, later, *going_on = (Shape.from_request(request(**given)) for given in (*places, *clips))
     assert first != middle == later and going_on[0] != going_on[1]
     assert Shape(**asdict(middle)) == middle

@@ -5,10 +5,10 @@ import pytest
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.sampling.plan import plan_of
-from backend.schemas.mag_cache import REUSED_COST, goes_on, magnitudes_of, reused_steps
+from backend.schemas.mag_cache import REUSED_COST, find_magnitudes, reused_steps, reuses_previous_step
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.windows import equal_tokens, step_calls
+from backend.schemas.windows import equivalent_tokens, num_step_calls
 from backend.settings import DATA_VARIABLE
 from presets import list_presets, load_preset
 from presets.magnitude_files import (
@@ -79,7 +79,7 @@ def nearest(values, count):
 def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps):
     retention, longest, _ = PUBLISHED[name, threshold]
     wanted = asked(name, mag_cache=threshold, **({"steps": steps} if steps else {}))
-    known, plan = magnitudes_of(wanted), plan_of(wanted, load_preset(name).boundary).steps
+    known, plan = find_magnitudes(wanted), plan_of(wanted, load_preset(name).boundary).steps
     assert (known.retention, known.longest_row(threshold)) == (retention, longest)
     ratios = known.ratios[wanted.task]
     flat = [
@@ -204,7 +204,9 @@ def test_what_is_written_is_what_is_read(tmp_path):
 
 def test_a_video_with_it_has_programs_of_its_own_and_takes_less_time():
     plain, cached = asked("wan2.1-t2v-14b-720p"), asked("wan2.1-t2v-14b-720p", mag_cache=0.24)
-    assert Shape.of(plain) != Shape.of(cached)
-    assert sum(step_calls(cached, step) for step in range(50)) == 18 and not goes_on(cached, 50)
+    assert Shape.from_request(plain) != Shape.from_request(cached)
+    assert sum(num_step_calls(cached, step) for step in range(50)) == 18 and not reuses_previous_step(cached, 50)
     assert predicted_seconds(cached, EIGHT) == pytest.approx(predicted_seconds(plain, EIGHT) * 18 / 50)
-    assert equal_tokens(cached) == pytest.approx(equal_tokens(plain) * ((18 + 32 * REUSED_COST) / 50) ** (1 / 1.5), rel=0.001)
+    assert equivalent_tokens(cached) == pytest.approx(
+        equivalent_tokens(plain) * ((18 + 32 * REUSED_COST) / 50) ** (1 / 1.5), rel=0.001
+    )

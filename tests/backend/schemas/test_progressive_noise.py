@@ -7,11 +7,11 @@ import pytest
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
 from backend.schemas.noise_levels import noise_levels
-from backend.schemas.progressive import at_step, first_size, relative_costs, small_steps
+from backend.schemas.progressive import at_step, num_half_size_steps, relative_step_costs, request_at_first_size
 from backend.schemas.progressive_noise import full_size_level
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.shape import Shape
-from backend.schemas.windows import equal_tokens
+from backend.schemas.windows import equivalent_tokens
 from backend.schemas.worker import Device
 from presets import list_presets, load_preset
 from presets.loader import ANY_MODEL
@@ -23,7 +23,7 @@ WAN = load_preset("wan2.1-t2v-14b-720p")
 @pytest.mark.parametrize(("level", "steps"), [(1, 23), (2, 27), (3, 33), (4, 37)])
 def test_at_480p_as_many_steps_are_small_as_sglang_publishes(level, steps):
     """SGLang's documentation, "Choosing delta" of Wan 2.1: 50 steps, shift 5, 480 x 832."""
-    assert small_steps(example_request(WAN, width=832, height=480, progressive=level)) == steps
+    assert num_half_size_steps(example_request(WAN, width=832, height=480, progressive=level)) == steps
 
 
 def test_the_level_of_the_full_size_is_where_the_criterion_says():
@@ -43,13 +43,13 @@ def test_the_level_of_the_full_size_is_where_the_criterion_says():
     ],
 )
 def test_the_half_size_is_rounded_up_to_whole_tokens(name, size):
-    small = first_size(example_request(load_preset(name), progressive=2))
-    assert (small.width, small.height) == size and small_steps(small) == 0
+    small = request_at_first_size(example_request(load_preset(name), progressive=2))
+    assert (small.width, small.height) == size and num_half_size_steps(small) == 0
 
 
 def test_later_steps_have_the_videos_own_size_and_one_at_least_does():
     wanted = example_request(WAN, progressive=4, flow_shift=100.0)
-    assert small_steps(wanted) == 49
+    assert num_half_size_steps(wanted) == 49
     assert at_step(wanted, 48).width == 640 and at_step(wanted, 49) == wanted
 
 
@@ -95,11 +95,11 @@ def test_a_video_in_windows_cannot_have_it():
 
 def test_it_needs_programs_of_its_own_and_counts_in_estimates():
     wanted, plain = example_request(WAN, progressive=2), example_request(WAN)
-    assert Shape.of(wanted) != Shape.of(plain)
-    tokens = [one.geometry().num_tokens for one in (first_size(wanted), wanted)]
-    costs = relative_costs(wanted)
+    assert Shape.from_request(wanted) != Shape.from_request(plain)
+    tokens = [one.geometry().num_tokens for one in (request_at_first_size(wanted), wanted)]
+    costs = relative_step_costs(wanted)
     assert costs[0] == 1 and math.isclose(costs[-1], (tokens[1] / tokens[0]) ** 1.5) and len(costs) == 50
-    assert equal_tokens(wanted) < 0.6 * equal_tokens(plain)
+    assert equivalent_tokens(wanted) < 0.6 * equivalent_tokens(plain)
     chips = [Device(name="chip", kind="TPU v6 lite")] * 8
     assert predicted_seconds(wanted, chips) < 0.5 * predicted_seconds(plain, chips)
 

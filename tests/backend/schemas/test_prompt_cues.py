@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.pipeline.prompt_schedule import Script, conditions_of, without
-from backend.schemas.prompt_cues import Cue, cues_of_actions, cues_of_prompts, merge_cues
+from backend.schemas.prompt_cues import Cue, merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets, load_preset
 
@@ -24,21 +24,21 @@ def cued(preset: Preset, *cues: Cue, **changes) -> GenerationRequest:
 
 
 def test_actions_and_prompts_are_read_from_words():
-    cues = [*cues_of_actions("right*2, left", 3), *cues_of_prompts(["2: a blue square"])]
+    cues = [*parse_actions("right*2, left", 3), *parse_prompts(["2: a blue square"])]
     assert merge_cues(cues) == (Cue(block=0, action="right"), Cue(block=2, action="left", prompt="a blue square"))
-    assert cues_of_actions("", 9) == ()
+    assert parse_actions("", 9) == ()
 
 
 @pytest.mark.parametrize("text", ["*3", "right*0", "right*-1", "right*x", "right*999999999", ",", "right,,left"])
 def test_actions_that_cannot_be_read_are_refused(text):
     with pytest.raises(RequestError, match="must be actions"):
-        cues_of_actions(text, 1)
+        parse_actions(text, 1)
 
 
 @pytest.mark.parametrize("text", ["a blue square", "x:a", ":a", "-1:a", "99999999:a"])
 def test_prompts_that_cannot_be_read_are_refused(text):
     with pytest.raises(RequestError, match="a block's number and a prompt"):
-        cues_of_prompts([text])
+        parse_prompts([text])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def steered(monkeypatch) -> Preset:
 
 
 def test_actions_that_are_done_together_have_a_plus_between_them(steered):
-    cues = cues_of_actions("forward+look-up*2,left", 3)
+    cues = parse_actions("forward+look-up*2,left", 3)
     request = GenerationRequest.from_preset(steered, action="left+forward", cues=cues)
     assert request.cues == (Cue(block=0, action="forward+look-up"), Cue(block=2, action="left"))
     assert GenerationRequest.from_stored(request.to_json()) == request
@@ -145,11 +145,11 @@ def test_what_follows_from_the_inputs_holds_for_all_that_is_said():
 def test_ten_thousand_actions_at_once_are_refused_with_one_sentence(preset):
     for text in (",".join(["left", "right"] * 5_000), "left*100000000", "+".join(["left"] * 10_000)):
         with pytest.raises(RequestError) as caught:
-            cued(preset, *cues_of_actions(text, 1))
+            cued(preset, *parse_actions(text, 1))
         assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
 
 
 def test_after_the_last_action_it_stays():
-    assert [(cue.block, cue.action) for cue in cues_of_actions("right*2,up", 9)] == [(0, "right"), (2, "up"), (3, "stay")]
-    assert [cue.action for cue in cues_of_actions("right*2,up", 3)] == ["right", "up"]
+    assert [(cue.block, cue.action) for cue in parse_actions("right*2,up", 9)] == [(0, "right"), (2, "up"), (3, "stay")]
+    assert [cue.action for cue in parse_actions("right*2,up", 3)] == ["right", "up"]
     assert all("stay" in preset.actions for preset in list_presets() if preset.actions)

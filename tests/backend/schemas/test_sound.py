@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
-from backend.schemas.sound import SoundPart, hears_clip
+from backend.schemas.sound import SoundPart, keeps_clip_audio
 from presets import load_preset
 
 LTX, WAN = load_preset("ltx-2.3-704p"), load_preset("wan-tiny")
@@ -18,7 +18,7 @@ def request(preset=LTX, **given) -> GenerationRequest:
 
 def test_a_given_sound_is_as_long_as_the_video_from_its_start_on():
     made = request(sound="/song.mp3", sound_start=12.5, num_frames=49)
-    assert SoundPart.of(made) == SoundPart(start=12.5, seconds=49 / 24)
+    assert SoundPart.from_request(made) == SoundPart(start=12.5, seconds=49 / 24)
     assert made.inputs() == {"sound": ("/song.mp3",)} and made.is_from_pictures and made.reads_clip
     again = GenerationRequest.from_stored(made.to_json())
     assert again == made and made.for_sharing()["sound"] == "song.mp3"
@@ -32,12 +32,12 @@ def test_a_clip_whose_sound_is_made_keeps_its_pictures():
 
 def test_a_video_that_goes_on_hears_its_clip_unless_it_is_silent_or_has_a_sound_of_its_own():
     made = request(video="/clip.mp4", extend="after")
-    assert made.overlap == 17 and hears_clip(made) and GenerationRequest.from_stored(made.to_json()) == made
-    part = SoundPart.of_clip(made, 5.04)  # as files say it: 121 frames last 5.0417 s
+    assert made.overlap == 17 and keeps_clip_audio(made) and GenerationRequest.from_stored(made.to_json()) == made
+    part = SoundPart.from_clip(made, 5.04)  # as files say it: 121 frames last 5.0417 s
     assert (part.start, part.seconds) == (pytest.approx(104 / 24), pytest.approx(17 / 24))
-    assert SoundPart.of_clip(made.changed(trim=(1.0, 3.0)), 5.04).start == pytest.approx(3 - 17 / 24)
+    assert SoundPart.from_clip(made.changed(trim=(1.0, 3.0)), 5.04).start == pytest.approx(3 - 17 / 24)
     others = [made.changed(keeps_sound=False), made.changed(sound="/song.mp3"), request(**CLIP), request()]
-    assert not any(map(hears_clip, others)) and not hears_clip(request(WAN, video="/clip.mp4", extend="after"))
+    assert not any(map(keeps_clip_audio, others)) and not keeps_clip_audio(request(WAN, video="/clip.mp4", extend="after"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from backend.errors import RequestError
 from backend.schemas.events import VideoResult
-from backend.schemas.finished import as_clip, larger, larger_clip, larger_result
+from backend.schemas.finished import describe_clip, upscale_clip_request, upscale_request, upscale_result_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import UPSCALING, Shape
 from backend.schemas.upscaling import FOREIGN, without_upscaling
@@ -43,29 +43,29 @@ def test_what_no_upscaler_does_is_one_sentence(settings, said):
 
 
 def test_a_finished_video_has_the_shape_of_the_step_alone():
-    request = larger(asked(), "/a.mp4", 2)
-    assert Shape.of(request).task == UPSCALING and Shape.of(request) == Shape.of_upscaling(asked(upscale=2))
-    assert Shape.of(asked(upscale=2)) == Shape.of(asked())  # the video itself has the same programs
+    request = upscale_request(asked(), "/a.mp4", 2)
+    assert Shape.from_request(request).task == UPSCALING and Shape.from_request(request) == Shape.for_upscaling(asked(upscale=2))
+    assert Shape.from_request(asked(upscale=2)) == Shape.from_request(asked())  # the video itself has the same programs
 
 
 def test_a_video_that_was_stopped_is_a_clip_of_its_own_length():
     made = asked()
     facts = {"path": "", "fps": made.fps, "width": made.width, "height": made.height, "seconds": {}, "versions": {}}
     whole = VideoResult(num_frames=made.num_frames, request=made, **facts)
-    assert without_upscaling(larger_result(whole, made, "/a.mp4", 2)) == made
+    assert without_upscaling(upscale_result_request(whole, made, "/a.mp4", 2)) == made
     part = VideoResult(num_frames=5, request=made, **facts)
-    request = larger_result(part, made, "/a.mp4", 2)
+    request = upscale_result_request(part, made, "/a.mp4", 2)
     assert (request.preset, request.num_frames, request.prompt) == (FOREIGN, 5, made.prompt)
-    twice = larger(asked(upscale=2), "/a.mp4", 2)
+    twice = upscale_request(asked(upscale=2), "/a.mp4", 2)
     assert twice.preset == FOREIGN and twice.final_size == (4 * made.width, 4 * made.height)
 
 
 def test_a_clip_of_hours_is_refused():
-    assert larger_clip("a", (1920, 1080), 600.0, 30.0, "/a.mp4", 2).num_frames == 18_000
+    assert upscale_clip_request("a", (1920, 1080), 600.0, 30.0, "/a.mp4", 2).num_frames == 18_000
     with pytest.raises(RequestError, match="86,400 frames of 1920x1080 are too many: all pixels together may be 40 billion"):
-        larger_clip("a", (1920, 1080), 3600.0, 24.0, "/a.mp4", 2)
+        upscale_clip_request("a", (1920, 1080), 3600.0, 24.0, "/a.mp4", 2)
 
 
 def test_a_clip_is_described_without_a_preset():
-    clip = as_clip("holiday.mp4", 640, 360, 240, 24)
-    assert (clip.preset, clip.total_frames, Shape.of(clip).model) == (FOREIGN, 240, FOREIGN)
+    clip = describe_clip("holiday.mp4", 640, 360, 240, 24)
+    assert (clip.preset, clip.total_frames, Shape.from_request(clip).model) == (FOREIGN, 240, FOREIGN)

@@ -8,7 +8,7 @@ import pytest
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.windows import edges, equal_tokens, mean_calls, step_calls, step_geometry, windows_at
+from backend.schemas.windows import equivalent_tokens, mean_step_calls, num_step_calls, step_geometry, window_edges, windows_at
 from presets import list_presets, load_preset
 
 LENGTHS = [(6, 5), (9, 5), (10, 9), (25, 9), (41, 21), (81, 21), (3, 2), (4, 1)]
@@ -46,7 +46,7 @@ def test_a_window_counts_less_towards_its_edges_but_not_at_the_ends_of_the_video
     first, middle, last = windows_at(0, 17, 9)
     assert first.weights[:4] == last.weights[-4:] == (1.0,) * 4
     assert middle.weights[0] < middle.weights[1] < middle.weights[4] > middle.weights[7] > middle.weights[8]
-    assert edges(17, 9) == [4, 8, 9, 13]
+    assert window_edges(17, 9) == [4, 8, 9, 13]
 
 
 @pytest.mark.parametrize("preset", [one for one in list_presets() if one.trained_frames], ids=lambda preset: preset.name)
@@ -88,7 +88,7 @@ def test_models_without_windows_refuse_them():
 def test_the_step_cache_is_off_in_windows():
     name = "wan2.1-t2v-14b-480p-draft"
     assert asked(name).uses_step_cache and not asked(name, num_frames=161).uses_step_cache
-    whole, long = Shape.of(asked(name)), Shape.of(asked(name, num_frames=161))
+    whole, long = Shape.from_request(asked(name)), Shape.from_request(asked(name, num_frames=161))
     assert (whole.window, whole.is_cached, long.window, long.is_cached) == (0, True, 81, False)
     assert Shape(**{key: value for key, value in asdict(whole).items() if key != "window"}) == whole
 
@@ -96,8 +96,8 @@ def test_the_step_cache_is_off_in_windows():
 def test_what_a_step_is_counts_its_windows():
     request = asked(num_frames=97, steps=4)
     assert step_geometry(request) == asked(num_frames=33).geometry()
-    counts = [step_calls(request, step) for step in range(4)]
-    assert counts[0] == 5 and set(counts) <= {5, 6} and mean_calls(request) == sum(counts) / 4
-    assert equal_tokens(asked()) == asked().geometry().num_tokens
+    counts = [num_step_calls(request, step) for step in range(4)]
+    assert counts[0] == 5 and set(counts) <= {5, 6} and mean_step_calls(request) == sum(counts) / 4
+    assert equivalent_tokens(asked()) == asked().geometry().num_tokens
     whole = asked(num_frames=97, context_windows=False)
-    assert asked(num_frames=33).geometry().num_tokens < equal_tokens(request) < 2 * equal_tokens(whole)
+    assert asked(num_frames=33).geometry().num_tokens < equivalent_tokens(request) < 2 * equivalent_tokens(whole)

@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from backend.schemas.check import worst
+from backend.schemas.check import worst_state
 from backend.selftest.kernels import REPORT, Outcome, kernel_trials, option_trials, try_all
 from kernels import causal_conv as conv_module
 
@@ -63,7 +63,7 @@ def test_a_kernel_that_computes_something_else_is_a_fault(monkeypatch):
 @pytest.mark.parametrize(("difference", "state"), [(0.1, "ok"), (0.11, "fault"), (float("nan"), "fault")])
 def test_the_difference_must_be_within_what_is_allowed(difference, state):
     [check] = try_all({"it": lambda: Outcome(difference, 0.1)}, "kernel")
-    assert check.state == state == worst([check])
+    assert check.state == state == worst_state([check])
 
 
 def test_each_option_is_tried_alone_and_with_the_others():

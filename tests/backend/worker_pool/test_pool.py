@@ -6,7 +6,7 @@ import pytest
 
 from backend.schemas.events import Finished, Interrupted, Step
 from backend.schemas.shape import Shape
-from backend.schemas.worker import CachedModel, Device, WorkerFacts, WorkerStatus, summary
+from backend.schemas.worker import CachedModel, Device, WorkerFacts, WorkerStatus, summarize_status
 from backend.settings import from_environment
 from backend.worker_pool.pool import WorkerPool
 from backend.worker_pool.supervisor import WorkerLost
@@ -17,8 +17,8 @@ from backend.workers.process import WorkerPlan
 from tests.backend.conftest import request
 from tests.wan_ui.builders import a_job, a_result
 
-SHAPE = Shape.of(request())
-WIDE = Shape.of(request(width=128))
+SHAPE = Shape.from_request(request())
+WIDE = Shape.from_request(request(width=128))
 
 
 class PlayedTransport:
@@ -168,9 +168,9 @@ def test_closing_stops_every_worker(pool, transports):
 def test_together_they_have_failed_only_if_all_have(pool, transports):
     transports["a"].is_in("failed")
     transports["b"].is_in("loading")
-    assert summary(pool.workers()).state == "loading"
+    assert summarize_status(pool.workers()).state == "loading"
     transports["b"].is_in("failed")
-    assert summary(pool.workers()).state == "failed"
+    assert summarize_status(pool.workers()).state == "failed"
 
 
 def test_the_kind_of_devices_counts_them(pool, transports):
@@ -225,7 +225,7 @@ def test_a_worker_that_is_lost_in_this_moment_is_passed_over(pool, transports, m
 def test_a_fleet_may_be_empty(transports, tmp_path):
     pool = WorkerPool([], lambda job_id, event: None)
     pool.start()
-    assert not pool.has_room() and pool.workers() == () and summary(pool.workers()).state == "starting"
+    assert not pool.has_room() and pool.workers() == () and summarize_status(pool.workers()).state == "starting"
     pool.take_in(a_plan(tmp_path, "a"))
     assert give(pool, "1") == "a"
     pool.close()

@@ -12,7 +12,7 @@ from backend.workers.prefetch import Fetch
 from tests.backend.conftest import request
 
 KEY = ("model", "float32")
-SHAPE, OTHER = Shape.of(request()), Shape.of(request(width=128))
+SHAPE, OTHER = Shape.from_request(request()), Shape.from_request(request(width=128))
 
 
 def forever(tell):

@@ -8,7 +8,7 @@ import pytest
 
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import FIELDS, SETTINGS, Figure, Setting, Shot
+from backend.schemas.settings import FIELDS, SETTINGS, Character, Setting, Shot
 from presets import LoraChoice, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.compare.handlers import CompareHandlers
@@ -35,7 +35,7 @@ OTHER = {
     "loras": (LoraChoice(source="style.safetensors", scale=0.8),),
     "cues": (Cue(block=1, prompt="a square"),),
     "shots": (Shot(prompt="a"), Shot(prompt="b")),
-    "figures": (Figure(name="Mia"),),
+    "figures": (Character(name="Mia"),),
     "keyframe_at": (3,),
     "solver": "euler",
     "strength": 0.35,
@@ -44,7 +44,7 @@ OTHER = {
 
 def changed(setting: Setting) -> GenerationRequest:
     """A stored request with another value of this setting."""
-    values, old = a_request().model_dump(), setting.of(a_request())
+    values, old = a_request().model_dump(), setting.value_in(a_request())
     other = OTHER.get(setting.name)
     if other is None and setting.media:
         other = ("/data/a.png",) if setting.many else "/data/a.png"

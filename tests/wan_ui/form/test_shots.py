@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from backend.errors import ImageError, RequestError, SoundError
-from backend.schemas.events import ShotBegun, Step
+from backend.schemas.events import ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_job
@@ -121,7 +121,7 @@ def test_a_shot_without_words_is_refused_there_too():
 def test_the_stage_says_which_shot_is_made_and_its_bar_never_goes_back():
     view, reached = StageView(), []
     for index in (1, 2):
-        view = advance(view, ShotBegun(index, 2))
+        view = advance(view, ShotStarted(index, 2))
         for step in (1, 2):
             view = advance(view, Step(step, 2, 0.1, 0.1))
             reached.append(view.fraction)

@@ -40,7 +40,7 @@ def test_a_step_ends_the_interruption():
 def test_a_held_job_has_a_button_on_the_stage_and_in_the_queue():
     job, view = replace(a_job(), state="queued"), replace(after(STOP), is_held=True)
     assert 'data-act="queue:go_on"' in stage_html(view, job, ENGLISH)
-    entry = Entry(job=job, view=view, shape=Shape.of(job.request), is_warm=True)
+    entry = Entry(job=job, view=view, shape=Shape.from_request(job.request), is_warm=True)
     assert 'data-act="queue:go_on"' in queue_html(Queue(waiting=(entry,)), ENGLISH)
     assert "queue:go_on" not in queue_html(Queue(waiting=(replace(entry, view=after(STOP)),)), ENGLISH)
 

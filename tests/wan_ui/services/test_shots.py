@@ -9,7 +9,7 @@ from gradio.utils import get_upload_folder
 from backend.engine.engine import Engine
 from backend.engine.storyboards import add_finished, add_shot, shot_id, story_of
 from backend.errors import ClipError, ImageError, RequestError, SoundError, StudioError
-from backend.schemas.events import Finished, ShotMade, VideoResult
+from backend.schemas.events import Finished, ShotFinished, VideoResult
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.clip_files import counting_clip
@@ -49,7 +49,7 @@ def engine(tmp_path_factory):
     add_finished(engine._store, "story", "ann", Finished(result(story, clip)), "test")
     for number in (1, 2):
         made = result(asked({}).changed(shots=(), prompt="x"), clip)
-        add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotMade(number, 2, made), "test")
+        add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotFinished(number, 2, made), "test")
     yield engine
     engine.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend.engine.estimate import Estimate
 from backend.errors import RequestError
-from backend.schemas.finished import as_clip, larger
+from backend.schemas.finished import describe_clip, upscale_request
 from backend.schemas.upscaling import FOREIGN
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.components.progress import StageView
@@ -48,8 +48,8 @@ def test_nothing_is_offered_without_an_upscaler_or_a_video_or_twice(job, tmp_pat
     assert offers(engine(), job, result) == [] and upscale_menu(job, [], ENGLISH) == ""
     assert offers(there, None, None) == offers(there, job, None) == []
     assert offers(there, replace(job, deleted=1.0), result) == []
-    assert offers(there, replace(job, request=larger(job.request, "/a.mp4", 2)), result) == []
-    large = replace(job, request=as_clip("a", 4000, 2000, job.request.num_frames, job.request.fps))
+    assert offers(there, replace(job, request=upscale_request(job.request, "/a.mp4", 2)), result) == []
+    large = replace(job, request=describe_clip("a", 4000, 2000, job.request.num_frames, job.request.fps))
     assert [one.scale for one in offers(there, large, replace(result, width=4000, height=2000))] == [2]  # four times is too large
     (tmp_path / "video.mp4").unlink()
     assert offers(there, job, result) == []
@@ -79,7 +79,7 @@ def test_what_no_model_has_made_cannot_be_made_again_or_fill_the_form(job):
     found = (Offer(upscaler="a", scale=2, size=(192, 192)),)
     usual = Acts(stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH, Model(offers=found))).found
     assert {"again:upscale", "again:seed", "fill:use", "fill:continue"} <= usual
-    clip = replace(job, request=larger(as_clip("holiday.mp4", 96, 96, 17, 16), "/a.mp4", 2))
+    clip = replace(job, request=upscale_request(describe_clip("holiday.mp4", 96, 96, 17, 16), "/a.mp4", 2))
     result = replace(a_result(clip), request=clip.request, width=192, height=192)
     html = stage_html(StageView(phase="finished", result=result), clip, ENGLISH, Model(title=FOREIGN))
     acts = Acts(html).found | Acts(detail_html(clip, result, ENGLISH)).found
