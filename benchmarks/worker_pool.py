@@ -149,9 +149,9 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def make_all(engine, arguments: argparse.Namespace) -> dict:
     """Queues the visitors' videos as the line has room, waits for all, and returns what became of them."""
-    from wan_ui.gateway.visitors import COOKIE, owner_of
+    from wan_ui.gateway.visitors import COOKIE, owner_name
 
-    owners = [owner_of({COOKIE: token}) for token in tokens()]
+    owners = [owner_name({COOKIE: token}) for token in tokens()]
     preset, submitting, room = load_preset("wan-tiny"), [], threading.Semaphore(arguments.in_line)
 
     def submit(number: int):

@@ -21,7 +21,7 @@ from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.connections import LimitedConnection
-from wan_ui.gateway.gateway import Door
+from wan_ui.gateway.gateway import Gateway
 from wan_ui.gateway.hosts import Hosts
 from wan_ui.gateway.log_guard import guard_output
 from wan_ui.gateway.logins import Logins
@@ -119,7 +119,7 @@ def launch(engine: Engine, doors: Doors, rewriter: Helper | None = None) -> None
     if doors.needs_password and auth is not None:
         _say(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
     assert blocks.local_url is not None, "`serve` has launched it"
-    link = Access.of(engine.settings.data_dir).link(blocks.local_url)
+    link = Access.load_or_create(engine.settings.data_dir).link(blocks.local_url)
     _say(ENGLISH.operator_link.format(address=link))
     if doors.opens_browser:
         open_as_operator(link, engine.settings.data_dir)
@@ -152,9 +152,9 @@ def serve(
     shorten_errors()
     scripts = Scripts.read()
     begin_pages_with(f"{scripts.head()}<style>{styles()}</style>", lambda headers: texts_for(headers).language)
-    access, hosts = Access.of(engine.settings.data_dir), Hosts([host, *allowed_hosts])
+    access, hosts = Access.load_or_create(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
-    door = Middleware(Door, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
+    door = Middleware(Gateway, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
     context = StudioContext(engine=engine, access=access, can_run=engine.has_weights, models=models)
     routes = [scripts_route(scripts), *_routes(context, views, is_open=options.get("auth") is None)]
     _, address, _ = blocks.launch(

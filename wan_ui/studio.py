@@ -20,7 +20,7 @@ from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.uploads import begin_uploads
+from wan_ui.gateway.uploads import create_upload_folder
 from wan_ui.header import build_header
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.labels import labels as make_labels
@@ -50,11 +50,11 @@ def build(
     visitors only those of `models`, if given."""
     context = StudioContext(
         engine=engine,
-        access=Access.of(engine.settings.data_dir),
+        access=Access.load_or_create(engine.settings.data_dir),
         can_run=can_run or engine.has_weights,
         rewriter=rewriter,
         models=models,
-        uploads=begin_uploads(engine.settings.data_dir),
+        uploads=create_upload_folder(engine.settings.data_dir),
     )
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page, stage = _lay_out(context, texts, views)

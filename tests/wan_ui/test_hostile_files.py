@@ -142,7 +142,7 @@ def test_a_comparison_that_is_not_there_is_answered_while_others_are_made(tmp_pa
     engine = Engine(data_dir=tmp_path, start_worker=False, resume=False)
     gate, begun = tmp_path / "gate", tmp_path / "begun"
     try:
-        app = Starlette(routes=[compare_route(engine, Access.of(tmp_path))])
+        app = Starlette(routes=[compare_route(engine, Access.load_or_create(tmp_path))])
         with TestClient(app) as client, ThreadPoolExecutor(2) as others:
             for number in range(2):
                 work = (str(gate), f"{begun}{number}")

@@ -17,7 +17,7 @@ from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.queue.queue_query import queue_now
 from wan_ui.routes.changes import _look
@@ -33,7 +33,7 @@ COLUMNS = ("summary", "has_sound", "made_seconds")
 def fill(data_dir: Path) -> None:
     """Finished videos with many cues each, in a store as earlier versions wrote it."""
     data_dir.mkdir()
-    store, owner = Store(data_dir / "jobs.sqlite3"), owner_of({COOKIE: TOKEN})
+    store, owner = Store(data_dir / "jobs.sqlite3"), owner_name({COOKIE: TOKEN})
     cues = [{"block": 1}] * CUES
     figures = {"figures": [{"name": "anna", "image": 0}], "figure_images": ["/figure.png"]}
     request = GenerationRequest.from_stored(a_request().to_json() | {"cues": cues} | figures)
@@ -56,8 +56,8 @@ def context(tmp_path_factory) -> Iterator[StudioContext]:
     data_dir = tmp_path_factory.mktemp("lists") / "data"
     fill(data_dir)
     engine = Engine(data_dir, pipeline=FAKE, start_worker=False)
-    engine.projects.create(owner_of({COOKIE: TOKEN}), "film")
-    yield StudioContext(engine=engine, access=Access.of(data_dir), can_run=engine.has_weights)
+    engine.projects.create(owner_name({COOKIE: TOKEN}), "film")
+    yield StudioContext(engine=engine, access=Access.load_or_create(data_dir), can_run=engine.has_weights)
     engine.close()
 
 

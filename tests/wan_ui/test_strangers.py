@@ -27,7 +27,7 @@ from backend.settings import PROJECT_FOLDER
 from tests.wan_ui.builders import a_request
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
-from wan_ui.gateway.uploads import begin_uploads
+from wan_ui.gateway.uploads import create_upload_folder
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.serve import serve
 
@@ -189,11 +189,11 @@ def test_what_is_uploaded_under_another_name_or_broken_off_leaves_nothing(visito
 def test_uploads_of_servers_that_ended_are_removed_and_others_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
     (tmp_path / "tmp" / "1-dead.uploads" / "sha").mkdir(parents=True)
-    first = begin_uploads(tmp_path)
+    first = create_upload_folder(tmp_path)
     assert not Path(get_upload_folder()).is_relative_to(tmp_path), "visitors are told this path"
     folder = Path(get_upload_folder()).resolve()
     assert [path.name for path in (tmp_path / "tmp").glob("*.uploads")] == [folder.name] == [f"{first.name}.uploads"]
-    second = begin_uploads(tmp_path)
+    second = create_upload_folder(tmp_path)
     assert folder.is_dir() and Path(get_upload_folder()).resolve() != folder
     first.release(), second.release()
 

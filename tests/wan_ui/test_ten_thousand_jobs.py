@@ -21,7 +21,7 @@ from tests.wan_ui.builders import a_job, a_request, a_result
 from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.gateway.access import OPERATOR_COOKIE, Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 
 JOBS = 10_000
 TOKEN = "a" * 43
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.bench
 def fill(data_dir: Path) -> None:
     """Rows straight into SQLite, of one visitor, and the folders that cleaning leaves of such jobs."""
     Store(data_dir / "jobs.sqlite3").close()
-    database, owner, now = sqlite3.connect(data_dir / "jobs.sqlite3"), owner_of({COOKIE: TOKEN}), time.time()
+    database, owner, now = sqlite3.connect(data_dir / "jobs.sqlite3"), owner_name({COOKIE: TOKEN}), time.time()
     request, events = a_request().to_json(), [Queued(0).to_json(), Finished(a_result(a_job())).to_json()]
     for number in range(JOBS):
         folder = data_dir / "runs" / new_job_id()
@@ -69,7 +69,9 @@ def visitor(request, server) -> Visitor:
     """The visitor who made them all, and the operator, who sees everybody's."""
     url, data_dir, _ = server
     cookie = f"{COOKIE}={TOKEN}"
-    return Visitor(url, cookie if request.param == "visitor" else f"{cookie}; {OPERATOR_COOKIE}={Access.of(data_dir)._cookie()}")
+    return Visitor(
+        url, cookie if request.param == "visitor" else f"{cookie}; {OPERATOR_COOKIE}={Access.load_or_create(data_dir)._cookie()}"
+    )
 
 
 def seconds(ask: Callable[[], object]) -> tuple[float, str]:

@@ -17,7 +17,7 @@ from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts, Worke
 from backend.settings import from_environment
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import owner_of
+from wan_ui.gateway.visitors import owner_name
 from wan_ui.header import status_html
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import queue_html
@@ -29,7 +29,7 @@ from wan_ui.system.html import report_of
 
 
 def caller(is_operator: bool = False) -> Caller:
-    owner = owner_of({}, "page")
+    owner = owner_name({}, "page")
     return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
 
 
@@ -56,7 +56,7 @@ class Engine:
         self.cleaner = SimpleNamespace(usage=lambda: dict.fromkeys(PARTS, 0), limits=NO_LIMITS)
         states = ["running"] * running + ["queued"] * waiting
         self._jobs = [
-            replace(a_job(owner=owner_of({}, "page")), id=str(number), state=state) for number, state in enumerate(states)
+            replace(a_job(owner=owner_name({}, "page")), id=str(number), state=state) for number, state in enumerate(states)
         ]
 
     def workers(self):

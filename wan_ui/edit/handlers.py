@@ -26,7 +26,7 @@ from wan_ui.edit.modes import kept_settings, shown_settings, way_of, ways_of
 from wan_ui.form.left_out import left_out
 from wan_ui.form.load_settings import proposed_size
 from wan_ui.form.loras import lora_lines
-from wan_ui.gateway.uploads import known_as, to_cache
+from wan_ui.gateway.uploads import copy_to_cache, public_upload_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import full_preset
@@ -119,7 +119,7 @@ class EditHandlers(Panel):
         Raises: StudioError, OSError.
         """
         request = job.request
-        files = {role: [Path(to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
+        files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
         clip = None if original is None else (yield from _described(original))
         filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
@@ -140,7 +140,7 @@ class EditHandlers(Panel):
     def _as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
         """The settings for the view's script with the job's video as the clip, whole, or to go on after its end. Raises:
         StudioError, OSError."""
-        request, clip = job.request, (yield from _described(Path(to_cache(job.folder / "video.mp4"))))
+        request, clip = job.request, (yield from _described(Path(copy_to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
         goes_on_alike = is_continued and preset.name == request.preset
@@ -161,7 +161,7 @@ def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> 
 
 def _described(clip: Path) -> Steps[dict[str, Any]]:
     facts = yield SandboxCall(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
-    return facts | {"path": known_as(clip)}
+    return facts | {"path": public_upload_path(clip)}
 
 
 def _known_mask(path: Path) -> Steps[dict[str, Any]]:

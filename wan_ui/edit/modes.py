@@ -18,7 +18,7 @@ from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
 from wan_ui.form.left_out import changed_settings
 from wan_ui.form.loras import read_loras
-from wan_ui.gateway.uploads import checked_upload
+from wan_ui.gateway.uploads import check_upload_path
 
 Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -192,9 +192,9 @@ def _animate(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     if words is not None and not isinstance(words, str):
         raise RequestError("drive_prompt", "must be a text", "write it again")
     own = "" if words is None or words.strip() == preset.drive_prompt else words
-    files = {"drive": _upload(given, "clip"), "image": str(checked_upload(given.get("figure")))}
+    files = {"drive": _upload(given, "clip"), "image": str(check_upload_path(given.get("figure")))}
     beside: dict[str, Literal["clip", "mask"]] = {"face": "clip", "video": "clip", "mask": "mask"}
-    files |= {name: str(checked_upload(given[name], what)) for name, what in beside.items() if given.get(name)}
+    files |= {name: str(check_upload_path(given[name], what)) for name, what in beside.items() if given.get(name)}
     return {**_part(given, preset), **files, "drive_prompt": own}
 
 
@@ -209,7 +209,7 @@ def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = sorted(frames, key=lambda one: one["frame"])
     return {
         "num_frames": _number(given, "num_frames", int),
-        "keyframes": tuple(str(checked_upload(one["image"])) for one in frames),
+        "keyframes": tuple(str(check_upload_path(one["image"])) for one in frames),
         "keyframe_at": tuple(one["frame"] for one in frames),
     }
 
@@ -240,7 +240,7 @@ def _references(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise RequestError("the references", "must be a list of pictures", "add them again")
     if len(paths) > MAX_REFERENCES:
         raise RequestError(f"{len(paths)} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
-    return tuple(str(checked_upload(path)) for path in paths)
+    return tuple(str(check_upload_path(path)) for path in paths)
 
 
 def _is_keyframe(one: object) -> bool:
@@ -248,7 +248,7 @@ def _is_keyframe(one: object) -> bool:
 
 
 def _upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:
-    return str(checked_upload(given.get(what), what))
+    return str(check_upload_path(given.get(what), what))
 
 
 def _number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:

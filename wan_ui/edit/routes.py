@@ -21,8 +21,8 @@ from presets import Preset
 from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
 from wan_ui.edit.modes import fields_of
 from wan_ui.form.estimate import estimate_html
-from wan_ui.gateway.json_body import answers_json, json_object
-from wan_ui.gateway.uploads import checked_upload, known_as
+from wan_ui.gateway.json_body import json_endpoint, read_json_object
+from wan_ui.gateway.uploads import check_upload_path, public_upload_path
 from wan_ui.services.animate_request import described
 from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import unless_gone, visitor
@@ -39,34 +39,34 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
     async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
         who, path = visitor(context.caller(gr.Request(request))), opening.arguments[0]
         facts = await unless_gone(request, context.engine.sandbox.opened(opening, who))
-        return facts | {"path": known_as(path)}
+        return facts | {"path": public_upload_path(path)}
 
-    @answers_json
+    @json_endpoint
     async def clip(request: Request) -> dict[str, Any]:
-        path = checked_upload((await json_object(request)).get("clip"), "clip")
+        path = check_upload_path((await read_json_object(request)).get("clip"), "clip")
         return await opened(request, SandboxCall(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
 
-    @answers_json
+    @json_endpoint
     async def mask(request: Request) -> dict[str, Any]:
-        given = await json_object(request)
-        paths = checked_upload(given.get("mask"), "mask"), checked_upload(given.get("clip"), "clip")
+        given = await read_json_object(request)
+        paths = check_upload_path(given.get("mask"), "mask"), check_upload_path(given.get("clip"), "clip")
         return await opened(request, SandboxCall(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
 
-    @answers_json
+    @json_endpoint
     async def picture(request: Request) -> dict[str, Any]:
-        path = checked_upload((await json_object(request)).get("picture"))
+        path = check_upload_path((await read_json_object(request)).get("picture"))
         return await opened(request, SandboxCall(work=picture_facts, arguments=(path,)))
 
-    @answers_json
+    @json_endpoint
     async def make(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
         wanted = _larger(context, caller, given) if _is_larger(given) else _described(context, caller, given)
         job = await unless_gone(request, _queued(context, caller, await wanted))
         return {"job": job.id}
 
-    @answers_json
+    @json_endpoint
     async def estimate(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
         return {"html": await asyncio.to_thread(_estimated, context, caller, given)}
 
     return [
@@ -109,7 +109,7 @@ def _is_larger(given: dict[str, Any]) -> bool:
 
 async def _larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
-    clip, (scale, name) = checked_upload(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
+    clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
     opening = SandboxCall(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
     return GenerationRequest.from_stored(await context.engine.sandbox.opened(opening, visitor(caller)))
 

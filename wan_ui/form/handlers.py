@@ -26,7 +26,7 @@ from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_exa
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
 from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
 from wan_ui.form.shots_html import editor_html
-from wan_ui.gateway.uploads import picture_for_cache, to_cache
+from wan_ui.gateway.uploads import copy_to_cache, temporary_image_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
 from wan_ui.services.sandbox_calls import visitor
@@ -297,9 +297,9 @@ class FormHandlers:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
                 return gr.skip()
-            with picture_for_cache() as part:
+            with temporary_image_path() as part:
                 await self._opened(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
-                return await asyncio.to_thread(to_cache, part)
+                return await asyncio.to_thread(copy_to_cache, part)
         except StudioError:
             return gr.skip()
 

@@ -29,7 +29,7 @@ from wan_ui.form.form import Form, without_inputs
 from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
-from wan_ui.gateway.uploads import checked_upload, picture_for_cache, to_cache
+from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_image_path
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import full_preset, preset_choices
@@ -89,7 +89,7 @@ class FillHandlers:
         """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
         caller = self.context.caller(request)
         try:
-            path = checked_upload(Act.of(event).value)
+            path = check_upload_path(Act.of(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
                 return self._picture(str(path), caller.texts)
             return (yield from self._video(path, caller))
@@ -240,16 +240,16 @@ class FillHandlers:
     def _pictures(self, request: GenerationRequest) -> Updates:
         """Loads a job's pictures and its sound, copied to where Gradio may show them."""
         parts = self.form.image.by_role
-        copies = {role: to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
+        copies = {role: copy_to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
         pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
-        return pictures | self.form.sound.load(request, to_cache(request.sound) if request.sound else None)
+        return pictures | self.form.sound.load(request, copy_to_cache(request.sound) if request.sound else None)
 
 
 def _frame(video: Path, index: int) -> Steps[str]:
     """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
-    with picture_for_cache() as part:
+    with temporary_image_path() as part:
         yield SandboxCall(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
-        return to_cache(part)
+        return copy_to_cache(part)
 
 
 def settings_code(request: GenerationRequest) -> str:

@@ -12,7 +12,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
 from wan_ui.components.events import QUIET
 from wan_ui.components.field_errors import build_note
-from wan_ui.gateway.uploads import checked_upload
+from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
 
@@ -62,4 +62,4 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
 
 def uploaded_sound(file: object) -> str | None:
     """The path of a sound as the page sends it, unopened. Raises: SoundError for a path that is not an upload's."""
-    return str(checked_upload(file.get("path"), "sound")) if isinstance(file, dict) else None
+    return str(check_upload_path(file.get("path"), "sound")) if isinstance(file, dict) else None

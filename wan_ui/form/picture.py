@@ -14,7 +14,7 @@ from presets import ImageExample, Preset
 from wan_ui.components.events import starts
 from wan_ui.components.field_errors import build_note
 from wan_ui.form.crop import data_address
-from wan_ui.gateway.uploads import checked_upload
+from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
 CENTRE = (0.5, 0.5)
@@ -90,7 +90,7 @@ def uploaded_picture(file: object) -> str | None:
     shown beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
     out, so every path is checked here.
     """
-    return str(checked_upload(file.get("path"))) if isinstance(file, dict) else None
+    return str(check_upload_path(file.get("path"))) if isinstance(file, dict) else None
 
 
 def crop_preview(address: str, size: tuple[int, int], texts: Texts) -> str:

@@ -21,7 +21,7 @@ from presets import Preset
 from wan_ui.components.events import starts
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
-from wan_ui.gateway.uploads import to_cache
+from wan_ui.gateway.uploads import copy_to_cache
 from wan_ui.i18n.english import Texts
 
 _TRACK = ("track_start", "track_fade", "track_volume")
@@ -56,11 +56,11 @@ class ShotsPanel:
         film: dict[str, Any] = film_of(request) | {"job": job.id}
         for row, shot in zip(film["shots"], request.shots, strict=True):
             if shot.image is not None:
-                row["image"] = to_cache(request.shot_images[shot.image])
+                row["image"] = copy_to_cache(request.shot_images[shot.image])
         for row, figure in zip(film["figures"], request.figures, strict=True):
             if figure.image is not None:
-                row["image"] = to_cache(request.figure_images[figure.image])
-        track = {"track": to_cache(request.track)} if request.track else {}
+                row["image"] = copy_to_cache(request.figure_images[figure.image])
+        track = {"track": copy_to_cache(request.track)} if request.track else {}
         return self._shown(film | track, texts)
 
     def _shown(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:

@@ -1,1 +1,1 @@
-"""Who may send what: every request passes here before anything else sees it."""
+"""Check every HTTP request before Gradio or the studio's routes receive it: host, origin, rules, logins and limits."""

@@ -1,7 +1,6 @@
-"""Refuses requests whose body is too large or comes too slowly, before any of it is parsed and before anybody has to log in.
+"""Refuse requests whose body is too large or arrives too slowly, before the body is parsed and before the login.
 
-Gradio reads and parses a whole body before it checks that the caller has logged in, and limits only uploads, which it keeps
-on the disk.
+Gradio reads and parses a whole body before it checks the login. It limits only uploads, which it stores on disk.
 """
 
 import asyncio
@@ -13,26 +12,25 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wan_ui.gateway.limits import JSON_BYTES
-from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import UPLOAD, VIDEOS
 from wan_ui.i18n.languages import texts_for
 
-# The page's largest request is a file of own presets, which form/panel.js cuts to 320,000 characters: with Chinese at three bytes
-# a character, and the form sent with it, 954 KB (measured in Chromium); 199 ordinary presets are 279 KB, and the form with
-# a picture and both prompts as long as a model can read is 33 KB.
+# The page's largest request imports a file of user presets, which form/panel.js cuts to 320,000 characters. With Chinese at three
+# bytes a character and the form's values, the request has 954 KB (measured in Chromium). 199 ordinary presets have 279 KB. The
+# form with an image and two prompts of the greatest length that a model can read has 33 KB.
 MOST_BYTES = JSON_BYTES.of_visitor
-LONGEST_TEXT = 50_000  # characters of a field: a request has at most four text fields, so it stays below MOST_BYTES
-BODY_SECONDS = 30.0  # for a whole body of MOST_BYTES: 33 KB/s
-UPLOAD_PAUSE_SECONDS = 20.0  # between two pieces of an upload
+LONGEST_TEXT = 50_000  # characters of a field; four text fields, the most in a request, stay below MOST_BYTES
+BODY_SECONDS = 30.0  # for a whole body; MOST_BYTES then need 33 KB/s
+UPLOAD_PAUSE_SECONDS = 20.0  # the longest pause between two pieces of an upload
 SLOWEST_UPLOAD = 4_000  # bytes a second, after the first UPLOAD_PAUSE_SECONDS
-_READ_ON = 10  # times the limit are read, but not kept: a caller who is cut off while sending never sees the answer
+_READ_ON = 10  # read and discard up to ten times the limit, because a caller who is cut off while sending never sees the response
 
 
 class BodyLimit:
-    """ASGI middleware: passes on each request with its whole body in one piece, or answers 413 or 408.
+    """ASGI middleware that passes on each request with its whole body in one message, or answers 413 or 408.
 
-    Uploads, also what is sent to `/v1/videos`, are passed on as they come; one that comes too slowly looks to the application as
-    if its sender had hung up.
+    Uploads and requests to `/v1/videos` are passed on piece by piece. If one is too slow, the application receives a disconnect.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:
@@ -42,24 +40,24 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif scope["path"] in (UPLOAD, VIDEOS):
-            await self.app(scope, _steady(receive), send)
+            await self.app(scope, _limit_slowness(receive), send)
         else:
-            await self._limited(scope, receive, send)
+            await self._pass_limited(scope, receive, send)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self.seconds):
-                message = await self._whole(scope, receive)
+                message = await self._read_body(scope, receive)
         except TimeoutError:
-            await self._refusal(scope, HTTPStatus.REQUEST_TIMEOUT)(scope, receive, send)
+            await self._refusal_response(scope, HTTPStatus.REQUEST_TIMEOUT)(scope, receive, send)
             return
         if message is None:
-            await self._refusal(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)(scope, receive, send)
+            await self._refusal_response(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)(scope, receive, send)
         else:
-            await self.app(scope, first(message, receive), send)
+            await self.app(scope, replay_message(message, receive), send)
 
-    async def _whole(self, scope: Scope, receive: Receive) -> Message | None:
-        """The body as one message, or that the caller is gone; None if it is too large. Counts the bytes as they come."""
+    async def _read_body(self, scope: Scope, receive: Receive) -> Message | None:
+        """Return the body as one message, or the disconnect message. None if the body is too large."""
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.most_bytes * _READ_ON:
             return None
@@ -73,29 +71,29 @@ class BodyLimit:
             has_more = message.get("more_body", False)
         return {"type": "http.request", "body": bytes(body), "more_body": False} if size <= self.most_bytes else None
 
-    def _refusal(self, scope: Scope, status: HTTPStatus) -> JSONResponse:
-        """The answer; the connection ends with it."""
+    def _refusal_response(self, scope: Scope, status: HTTPStatus) -> JSONResponse:
+        """Return the response that refuses the request and closes the connection."""
         texts = texts_for(Headers(scope=scope))
         is_slow = status == HTTPStatus.REQUEST_TIMEOUT
         text = texts.body_slow if is_slow else texts.body_refused.format(kilobytes=self.most_bytes // 1000)
-        return refused(scope, status, text, {"connection": "close"})
+        return refusal_response(scope, status, text, {"connection": "close"})
 
 
-def first(message: Message, receive: Receive) -> Receive:
-    """Gives this message first, then those that `receive` gives."""
-    left = [message]
+def replay_message(message: Message, receive: Receive) -> Receive:
+    """Return a `receive` function that returns `message` first, then the messages of `receive`."""
+    unread = [message]
 
-    async def give() -> Message:
-        return left.pop() if left else await receive()
+    async def receive_next() -> Message:
+        return unread.pop() if unread else await receive()
 
-    return give
+    return receive_next
 
 
-def _steady(receive: Receive) -> Receive:
-    """As `receive`, until the sender pauses for too long or is too slow; then the sender counts as gone."""
-    began, size, is_over = time.monotonic(), 0, False
+def _limit_slowness(receive: Receive) -> Receive:
+    """Return a `receive` function that reports a disconnect when the sender pauses too long or is too slow."""
+    start, size, is_over = time.monotonic(), 0, False
 
-    async def give() -> Message:
+    async def receive_next() -> Message:
         nonlocal size, is_over
         if is_over:
             return await receive()
@@ -105,7 +103,7 @@ def _steady(receive: Receive) -> Receive:
             return {"type": "http.disconnect"}
         size += len(message.get("body", b""))
         is_over = not message.get("more_body", False)
-        late = time.monotonic() - began - UPLOAD_PAUSE_SECONDS
+        late = time.monotonic() - start - UPLOAD_PAUSE_SECONDS
         return {"type": "http.disconnect"} if late > 0 and size < late * SLOWEST_UPLOAD else message
 
-    return give
+    return receive_next

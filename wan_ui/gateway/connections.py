@@ -1,7 +1,7 @@
-"""Open connections: how many there may be, and how long one may be silent.
+"""Limits for open connections: their number, and how long a connection may be silent.
 
-uvicorn waits for ever for the first request of a connection and for the rest of a half-sent one, so a thousand of them would use
-up the file descriptors that the server may open. Bodies that come slowly are ended in `body_limit`.
+uvicorn waits without a limit for the first request of a connection and for the rest of a half-sent request. A thousand such
+connections would use up the server's file descriptors. `body_limit` ends slow bodies.
 """
 
 import asyncio
@@ -13,21 +13,23 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 from wan_ui.gateway.limits import OPEN_REQUESTS
 
-HEAD_SECONDS = 15.0  # for a request's first line and its headers
-KEPT_SECONDS = 75.0  # for the next request; longer than clients keep theirs (httpx: 5, uvicorn's own), or one is sent as we close
-UNREAD_SECONDS = 120.0  # for a caller who does not read the answer; a paused player asks again from where it was
+HEAD_SECONDS = 15.0  # the longest wait for a request's first line and headers
+# The longest wait for a connection's next request. Clients must close first (httpx after 5 s), or a request may arrive while the
+# server closes the connection.
+KEPT_SECONDS = 75.0
+UNREAD_SECONDS = 120.0  # until a caller who does not read the response is cut off; a paused player later requests the rest
 MOST_CONNECTIONS = OPEN_REQUESTS.in_all
-_DESCRIPTORS_KEPT = 200  # for the store, videos, pictures, the workers' pipes
+_DESCRIPTORS_KEPT = 200  # reserved for the store, videos, images and the workers' pipes
 
 
 def most_connections() -> int:
-    """How many connections may be open at once: as many as leave descriptors for everything else."""
+    """Return the limit of open connections. It leaves file descriptors for everything else."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else max(50, min(MOST_CONNECTIONS, limit - _DESCRIPTORS_KEPT))
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that ends if no whole request comes in time, and makes room for a new one if there are too many."""
+    """A connection that closes if no complete request arrives in time. At the limit, a new connection closes an idle one."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
@@ -37,10 +39,10 @@ class LimitedConnection(H11Protocol):
         self.timeout_keep_alive = KEPT_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begins to wait for the first request."""
+        """Start to wait for the first request. At the limit, close an idle connection first, or refuse this connection."""
         if len(self.connections) >= most_connections():
-            open_ones = [one for one in self.connections if isinstance(one, H11Protocol)]
-            idle = next(chain(filter(_is_idle, open_ones), filter(_is_sending, open_ones)), None)
+            others = [other for other in self.connections if isinstance(other, H11Protocol)]
+            idle = next(chain(filter(_is_idle, others), filter(_is_sending, others)), None)
             if idle is None:
                 transport.abort()
                 return
@@ -50,8 +52,8 @@ class LimitedConnection(H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Takes a piece of a request."""
-        if self.transport is None:  # turned away
+        """Receive a piece of a request."""
+        if self.transport is None:  # refused in `connection_made`
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -60,7 +62,7 @@ class LimitedConnection(H11Protocol):
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clocks."""
+        """Stop the timers."""
         self._stop_waiting()
         if self._unread_timer:
             self._unread_timer.cancel()
@@ -68,12 +70,12 @@ class LimitedConnection(H11Protocol):
             super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The caller does not read what was sent."""
+        """Start the timer of a caller who does not read the response."""
         super().pause_writing()
         self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The caller reads on."""
+        """Stop the timer, because the caller reads again."""
         if self._unread_timer:
             self._unread_timer.cancel()
         super().resume_writing()
@@ -92,10 +94,10 @@ class LimitedConnection(H11Protocol):
 
 
 def _is_idle(connection: H11Protocol) -> bool:
-    """Whether no request is being answered."""
+    """Return whether the connection is answering no request."""
     return connection.cycle is None or connection.cycle.response_complete
 
 
 def _is_sending(connection: H11Protocol) -> bool:
-    """Whether its caller has not sent the whole request yet."""
+    """Return whether the caller is still sending the request."""
     return connection.conn.their_state is h11.SEND_BODY

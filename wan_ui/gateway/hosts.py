@@ -1,8 +1,8 @@
-"""Which host names the server answers to, and which pages may send it requests.
+"""The host names that the server answers to, and the pages that may send it requests.
 
-An address in numbers and `localhost` are always served: a machine behind a router or a cloud's address does not know its outer
-number, and no foreign site can make a number point here. Names must be given, because the owner of a domain can make it point
-at this server and then read as its own page whatever the server sends (DNS rebinding).
+IP addresses and `localhost` are always served. A machine behind a router or in a cloud does not know its public IP address, and
+no other site can redirect an IP address to this server. Names must be configured: the owner of any domain can point it at this
+server, and then read the responses as if they came from the owner's site (DNS rebinding).
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ _DEFAULT_PORTS = (None, 80, 443)
 
 
 class Hosts:
-    """The names that are served. More can be added later: that of a share link is known after the start."""
+    """The served names. `add` exists because the name of a share link is known only after the start."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: set[str] = set()
@@ -21,37 +21,37 @@ class Hosts:
             self.add(name)
 
     def add(self, name: str) -> None:
-        """Serves this name, also; an address such as https://name/ counts as its name."""
-        host = (_parts(name) or (None, None))[0]
+        """Add a name. From a URL such as https://name/ only the name is used."""
+        host = (_split_address(name) or (None, None))[0]
         if host:
             self._names.add(host)
 
     def serves(self, host: str) -> bool:
-        """Whether requests to this host, as in a Host header, are answered."""
-        name, _ = _parts(host) or ("", None)
-        return name in self._names or name == "localhost" or _is_number(name)
+        """Return whether the server answers requests with `host` in the Host header."""
+        name, _ = _split_address(host) or ("", None)
+        return name in self._names or name == "localhost" or _is_ip_address(name)
 
     def is_own(self, origin: str, hosts: Iterable[str]) -> bool:
-        """Whether a page from this origin is ours, for a request to these hosts (Host and X-Forwarded-Host).
+        """Return whether a page from `origin` belongs to the studio. `hosts` are the request's Host and X-Forwarded-Host.
 
-        It is if it has the name and the port of one of them. Behind a proxy that passes on neither, it is if its name was given
-        to the server and its port is the web's own.
+        True if name and port equal the name and port of a host. Behind a proxy that forwards neither header, true if the name is
+        configured and the port is 80 or 443.
         """
-        page = _parts(origin) if origin.startswith(("http://", "https://")) else None
+        page = _split_address(origin) if origin.startswith(("http://", "https://")) else None
         if page is None:
             return False
-        is_given = page[0] in self._names and page[1] in _DEFAULT_PORTS
-        return is_given or any(_is_same(page, _parts(host)) for host in hosts)
+        is_configured = page[0] in self._names and page[1] in _DEFAULT_PORTS
+        return is_configured or any(_is_same_origin(page, _split_address(host)) for host in hosts)
 
 
-def _is_same(page: tuple[str, int | None], host: tuple[str, int | None] | None) -> bool:
+def _is_same_origin(page: tuple[str, int | None], host: tuple[str, int | None] | None) -> bool:
     if host is None or page[0] != host[0]:
         return False
     return page[1] == host[1] or (page[1] in _DEFAULT_PORTS and host[1] in _DEFAULT_PORTS)
 
 
-def _parts(address: str) -> tuple[str, int | None] | None:
-    """The name in small letters and the port of a host or an address; None if it cannot be read."""
+def _split_address(address: str) -> tuple[str, int | None] | None:
+    """Return the lower-case name and the port of a host or URL. None if it cannot be parsed."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return ((parts.hostname or "").rstrip("."), parts.port) if parts.hostname and "@" not in parts.netloc else None
@@ -59,7 +59,7 @@ def _parts(address: str) -> tuple[str, int | None] | None:
         return None
 
 
-def _is_number(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

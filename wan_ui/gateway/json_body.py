@@ -1,5 +1,4 @@
-"""Reads JSON that strangers send, and answers them in JSON. Whatever it holds, it costs little: `wan_ui.gateway.limits` says how
-much there may be of it."""
+"""Read JSON from untrusted requests, and answer in JSON. `wan_ui.gateway.limits` sets the largest size."""
 
 import functools
 import json
@@ -13,32 +12,34 @@ from backend.errors import StudioError
 from wan_ui.components.field_errors import sentence
 
 
-def parsed(body: bytes) -> Any:
-    """The JSON value. Raises: ValueError for anything else, also for what is nested too deeply."""
+def parse_json(body: bytes) -> Any:
+    """Parse JSON. Raises: ValueError if `body` is not JSON or is nested too deeply."""
     try:
         return json.loads(body)
     except RecursionError:
-        raise ValueError("this is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
-async def json_object(request: Request) -> dict[str, Any]:
-    """What the page sent; nothing if it is no JSON object."""
+async def read_json_object(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the request's body, {} if the body is not a JSON object."""
     try:
-        given = parsed(await request.body() or b"{}")
+        value = parse_json(await request.body() or b"{}")
     except ValueError:
         return {}
-    return given if isinstance(given, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def answers_json(endpoint: Callable[[Request], Awaitable[Response | dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
-    """Decorates an endpoint: the values that it returns are sent as JSON, and a refusal as one sentence, `error`."""
+def json_endpoint(
+    endpoint: Callable[[Request], Awaitable[Response | dict[str, Any]]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Decorate an endpoint: send the dict that it returns as JSON, and a StudioError as one sentence in the field `error`."""
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:
         try:
-            given = await endpoint(request)
+            result = await endpoint(request)
         except StudioError as error:
-            given = {"error": sentence(error)}
-        return given if isinstance(given, Response) else JSONResponse(given)
+            result = {"error": sentence(error)}
+        return result if isinstance(result, Response) else JSONResponse(result)
 
     return answer

@@ -1,8 +1,8 @@
-"""What the server's process prints while it answers a request: a little, without control characters, and marked.
+"""Limit and mark the text that the server prints while it answers a request.
 
-Gradio and Python print what a handler refuses, with whatever the caller sent in it. So a request writes so many bytes, a visitor
-so many lines a minute (`wan_ui.gateway.limits`), and each line that comes from a request begins with "| ", so that nobody can
-write one that looks like the server's own.
+Gradio and Python print refused values, which contain text from the caller. Therefore `wan_ui.gateway.limits` limits the bytes of
+a request and the lines of a visitor per minute. Control characters are escaped. Each line from a request starts with "| ", so
+that no caller can write a line that looks like the server's own.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from wan_ui.gateway.limits import LOG_BYTES, LOG_FILE_BYTES, LOG_LINES
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _MARK, _CUT = "| ", " ...\n"
-_LOOK_BYTES = 100_000  # written between two looks at the log's size
+_LOOK_BYTES = 100_000  # bytes written between two checks of the log's size
 
 
 @dataclass
 class RequestLog:
-    """What one request may still write. `who` is its visitor."""
+    """The bytes that one request may still write. `who` is the request's visitor."""
 
     who: str
     left: int = LOG_BYTES.of_visitor
@@ -35,11 +35,11 @@ class RequestLog:
 
 
 CURRENT: ContextVar[RequestLog | None] = ContextVar("request_log", default=None)
-"""The request that is being answered; also in the threads that are started for it."""
+"""The current request, also in the threads that it starts."""
 
 
 class GuardedStream:
-    """Stands before standard output or standard error. `log`, if given, is the file in which all of it ends up."""
+    """A wrapper for standard output or standard error. `log` is the file to which the stream is redirected, if any."""
 
     def __init__(self, stream: TextIO, log: Path | None = None, now: Callable[[], float] = time.time) -> None:
         self._stream, self._log, self._now = stream, log, now
@@ -47,26 +47,26 @@ class GuardedStream:
         self._since_look = 0
 
     def write(self, text: str) -> int:
-        """As a file's."""
+        """Write limited text to the stream. Return the length of the original text, as a file does."""
         request = CURRENT.get()
         shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text[: 10 * LOG_BYTES.of_visitor])
         if request is None:
             shown = shown if len(text) <= 10 * LOG_BYTES.of_visitor else f"{shown} ...\n"
         else:
-            shown = self._limited(shown, request)
-        with contextlib.suppress(ValueError):  # closed: the process ends
+            shown = self._limit_text(shown, request)
+        with contextlib.suppress(ValueError):  # the stream is closed because the process exits
             self._stream.write(shown)
-        self._look(len(shown))
+        self._rotate_log(len(shown))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _limited(self, text: str, request: RequestLog) -> str:
+    def _limit_text(self, text: str, request: RequestLog) -> str:
         kept = []
         for line in text.splitlines(keepends=True):
             if request.begins_line:
-                if not self._may_begin(request.who):
+                if not self._may_start_line(request.who):
                     request.left = 0
                 line = _MARK + line
             request.begins_line = line.endswith("\n")
@@ -81,7 +81,7 @@ class GuardedStream:
             kept.append(line)
         return "".join(kept)
 
-    def _may_begin(self, who: str) -> bool:
+    def _may_start_line(self, who: str) -> bool:
         minute = int(self._now() // 60)
         if minute != self._minute:
             self._minute, self._lines = minute, Counter()
@@ -90,8 +90,8 @@ class GuardedStream:
         self._lines.update((who, ""))
         return True
 
-    def _look(self, written: int) -> None:
-        """Begins the log anew when it is large; the one before is kept under the same name with `.1`."""
+    def _rotate_log(self, written: int) -> None:
+        """Copy a large log to the same name with `.1`, then empty it."""
         self._since_look += written
         if self._log is None or self._since_look < _LOOK_BYTES:
             return
@@ -104,7 +104,9 @@ class GuardedStream:
 
 
 def guard_output(log: Path | None) -> None:
-    """Guards all that this process prints from now on. `log` is the file where its output goes, if it is one; it must have been
-    opened to append."""
+    """Guard standard output and standard error of this process.
+
+    `log` is the file to which output is redirected, None for a terminal. The file must have been opened in append mode.
+    """
     if not isinstance(sys.stderr, GuardedStream):
         sys.stdout, sys.stderr = GuardedStream(sys.stdout, log), GuardedStream(sys.stderr, log)

@@ -1,6 +1,6 @@
-"""What a refused request is answered, in the shape that its sender reads.
+"""Responses to refused requests, in the format that the sender understands.
 
-Gradio's page and its clients show the fields `error` and `detail`; programs that use OpenAI's addresses expect an object with
+Gradio's page and clients show the fields `error` and `detail`. Programs that use OpenAI's addresses expect an object with
 `message`, `type`, `param` and `code`.
 Source: openai-python 3.54.0, `_client.py` (`_make_status_error`) and `_exceptions.py` (`APIError`).
 """
@@ -21,7 +21,7 @@ _CODES = {
 }
 
 
-def refused(
+def refusal_response(
     scope: Scope,
     status: int,
     text: str,
@@ -30,20 +30,22 @@ def refused(
     param: str | None = None,
     code: str | None = None,
 ) -> JSONResponse:
-    """The answer to the request of this scope: a sentence for people; for programs also the wrong field, `param`, and a `code`,
-    each None if there is nothing to say."""
+    """Return the JSON response for a refused request.
+
+    `text` is a sentence for people. Programs also receive `param`, the invalid field, and `code`. None omits either.
+    """
     if not is_v1(scope):
         return JSONResponse({"error": text, "detail": text}, status_code=status, headers=headers)
-    error = {"message": text, "type": _type(status), "param": param, "code": code or _CODES.get(HTTPStatus(status))}
+    error = {"message": text, "type": _error_type(status), "param": param, "code": code or _CODES.get(HTTPStatus(status))}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
 def is_v1(scope: Scope) -> bool:
-    """Whether the sender expects OpenAI's shape."""
+    """Return whether the sender expects OpenAI's format."""
     return scope["path"] == V1 or scope["path"].startswith(f"{V1}/")
 
 
-def _type(status: int) -> str:
+def _error_type(status: int) -> str:
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return "rate_limit_error"
     return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"

@@ -1,10 +1,12 @@
-"""Which rule each address has; views bring those of their own. What has no rule is refused.
+"""The access rule of each address. Views add rules for their own addresses. Addresses without a rule are refused.
 
-The rules: `public`, for everybody; `login`, for those who gave the password, if there is one, and for programs with a key;
-`visitor`, for the owner of what the address names, by cookie or by the ticket in the address, which the route itself checks;
-`owner`, for programs with a key and for visitors, because what they ask for is theirs; `program` and `operator`, if visitors need
-a password, for programs with any key and with the operator's; `refused`, for nobody: Gradio brings the address, and the studio
-does not need it.
+- `public`: all callers.
+- `login`: visitors who have logged in (all, if no password is set), and programs with a key.
+- `visitor`: the owner of the job or project in the address. The route itself checks the cookie or the ticket in the address.
+- `owner`: programs with a key, and visitors. Both see only their own videos.
+- `program`: if a password is set, only programs with a key.
+- `operator`: if a password is set, only programs with the operator's key.
+- `refused`: no caller. Gradio defines the address, and the studio does not need it.
 """
 
 import re
@@ -21,10 +23,10 @@ API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 LOGIN = "/login"
 LOGOUT = "/logout"
-V1 = "/v1"  # below it are addresses of OpenAI's shape
+V1 = "/v1"  # addresses in OpenAI's format start with it
 VIDEOS = f"{V1}/videos"
 ROUTES: Rules = {
-    "/": "public",  # without a login it holds the login form only
+    "/": "public",  # before the login it returns only the login form
     LOGIN: "public",
     LOGOUT: "public",
     "/healthz": "public",
@@ -39,7 +41,7 @@ ROUTES: Rules = {
     "/svelte/{path:path}": "public",
     f"{API}/theme.css": "public",
     f"{API}/startup-events": "public",
-    f"{API}/login_check": "public",  # answers whether the caller has logged in
+    f"{API}/login_check": "public",  # returns whether the caller is logged in
     "/config": "login",
     "/studio/changes": "login",
     "/studio/figures": "login",
@@ -103,20 +105,20 @@ ROUTES: Rules = {
 }
 
 
-class Book:
-    """Finds the rule of a path."""
+class RuleTable:
+    """Find the rule of a path."""
 
     def __init__(self, rules: Rules = ROUTES) -> None:
         self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
 
-    def rule(self, path: str) -> Rule:
-        """The rule of this path, with or without a slash at its end; `refused` if it has none."""
+    def find_rule(self, path: str) -> Rule:
+        """Return the rule of a path, `refused` without a rule. A slash at the end is ignored."""
         path = path.rstrip("/") or "/"
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
 
 
 def _refused_first(entry: tuple[str, Rule]) -> bool:
-    """A refused address stays refused if an allowed one has a place that would fit it too."""
+    """Sort key: refused addresses first. An allowed pattern that also matches must not win."""
     return entry[1] != "refused"
 
 

@@ -1,6 +1,6 @@
-"""Files that visitors send, and files that Gradio's own components show. Trusts no path in a request.
+"""Uploaded files, and files that Gradio's components show. Paths in requests are never trusted.
 
-How much may be uploaded within an hour is limited here too, and where uploads are kept.
+This module also creates the upload folder, and limits the bytes uploaded per hour.
 """
 
 import contextlib
@@ -34,26 +34,28 @@ from backend.errors import ClipError, ImageError, SoundError
 from backend.settings import from_environment, use_upload_folder
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.body_limit import first
+from wan_ui.gateway.body_limit import replay_message
 from wan_ui.gateway.limits import BODY_BYTES, UPLOADED_BYTES
-from wan_ui.gateway.refusals import is_v1, refused
+from wan_ui.gateway.refusals import is_v1, refusal_response
 from wan_ui.gateway.rules import API, UPLOAD, VIDEOS
-from wan_ui.gateway.visitors import address_of, owner_of
+from wan_ui.gateway.visitors import owner_name, sender_address
 from wan_ui.i18n.languages import texts_for
 
-MOST_BYTES = UPLOADED_BYTES.of_visitor  # far more than making videos needs
+MOST_BYTES = UPLOADED_BYTES.of_visitor
 LARGEST_BODY = BODY_BYTES.of_visitor
-LEAST_FREE = 1_000_000_000  # bytes on the disk, below which nothing more is taken
-_MOST_FILES = 5000  # of a visitor within an hour: each upload counts as at least this part of MOST_BYTES
+LEAST_FREE = 1_000_000_000  # bytes on the disk; with less free space uploads are refused
+_MOST_FILES = 5000  # uploads of a visitor per hour: each upload counts as at least MOST_BYTES / _MOST_FILES
 _HOUR = 3600.0
 _FOLDER = ".uploads"
-Sent = Literal["image", "clip", "mask", "sound", "project"]  # what a path is said to be
+UploadKind = Literal["image", "clip", "mask", "sound", "project"]  # the use of an upload, as the request states it
 _CALLS = (f"{API}/run/", f"{API}/call/", f"{API}/queue/join")
 
 
-def begin_uploads(data_dir: Path) -> EngineLock:
-    """Makes a new folder for this server's uploads, `tmp/NAME.uploads` in the data folder, and removes those of servers that have
-    ended. The lock that is returned keeps it from other servers on the same data folder. Raises: DataFolderError, OSError."""
+def create_upload_folder(data_dir: Path) -> EngineLock:
+    """Create this server's upload folder, `tmp/NAME.uploads` in the data folder, and delete the folders of ended servers.
+
+    The returned lock protects the folder from other servers on the same data folder. Raises: DataFolderError, OSError.
+    """
     root = from_environment(data_dir).uploads_dir
     root.mkdir(parents=True, exist_ok=True)
     lock = EngineLock(root)
@@ -65,28 +67,28 @@ def begin_uploads(data_dir: Path) -> EngineLock:
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     weakref.finalize(lock, os.close, handle)
-    # Gradio tells visitors where their uploads lie. This name says nothing of the data folder, which may name the account, and
-    # stays as long as the process does, which a link in a folder for temporary files does not.
+    # Gradio shows visitors the paths of their uploads. This path hides the data folder, which may contain the account's name.
+    # It exists as long as the process; a symbolic link in a temporary folder could be removed earlier.
     use_upload_folder(Path(f"/proc/{os.getpid()}/fd/{handle}"))
     return lock
 
 
-def known_as(path: Path) -> str:
-    """The path of an upload as visitors may know it: below Gradio's upload folder, wherever that lies."""
+def public_upload_path(path: Path) -> str:
+    """Return the path of an upload below Gradio's upload folder, the form that visitors may see."""
     folder = Path(get_upload_folder())
     return str(folder / path.resolve().relative_to(folder.resolve()))
 
 
-def uploaded_path(file: dict[str, Any], what: Sent = "image") -> Path:
-    """The path of a file that was uploaded to this server. Raises: as `checked_upload`."""
-    return checked_upload(file.get("path") if is_file_obj_with_meta(file) else None, what)
+def uploaded_path(file: dict[str, Any], what: UploadKind = "image") -> Path:
+    """Return the path in Gradio's file data, checked. Raises: the errors of `check_upload_path`."""
+    return check_upload_path(file.get("path") if is_file_obj_with_meta(file) else None, what)
 
 
-def checked_upload(path: object, what: Sent = "image") -> Path:
-    """This path, if it is a file below Gradio's upload folder.
+def check_upload_path(path: object, what: UploadKind = "image") -> Path:
+    """Return the resolved path. It must be a file below Gradio's upload folder.
 
-    Raises: ImageError, SoundError, or ClipError where a clip or a mask is meant, with the same words for every cause, so that the
-    answer does not show what exists on the server.
+    Raises: ImageError, SoundError, or ClipError (clips, masks and projects). The message is the same for every cause, so that it
+    does not reveal which files exist on the server.
     """
     folder = Path(get_upload_folder()).resolve()
     try:
@@ -99,20 +101,20 @@ def checked_upload(path: object, what: Sent = "image") -> Path:
     return found
 
 
-def to_cache(path: str | Path) -> str:
-    """A copy in Gradio's cache, at an address with the SHA-256 of its content: only those who have the file can compute it."""
+def copy_to_cache(path: str | Path) -> str:
+    """Copy a file to Gradio's cache. Its address contains the SHA-256 of the content, which only owners of the file know."""
     return save_file_to_cache(path, get_upload_folder())
 
 
 @contextlib.contextmanager
-def picture_for_cache() -> Generator[Path]:
-    """A place for a picture that goes to Gradio's cache by `to_cache` within the block."""
-    with folder_for_parts() as folder:
+def temporary_image_path() -> Generator[Path]:
+    """Yield a temporary path for an image. The block must pass the image to `copy_to_cache`."""
+    with temporary_upload_folder() as folder:
         yield Path(folder) / "picture.png"
 
 
-def folder_for_parts() -> tempfile.TemporaryDirectory[str]:
-    """A new folder among the uploads for what one request brings, which goes with the request."""
+def temporary_upload_folder() -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder among the uploads for the files of one request."""
     folder = Path(get_upload_folder())
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
@@ -120,11 +122,11 @@ def folder_for_parts() -> tempfile.TemporaryDirectory[str]:
 
 
 def upload_route() -> Route:
-    """In place of Gradio's: parts that are no file of ours, and those of an upload that breaks off, are removed."""
+    """Return a replacement for Gradio's upload route. It also removes files of interrupted and invalid uploads."""
 
     async def upload(request: Request) -> Response:
         blocks, upload_id = request.app.get_blocks(), request.query_params.get("upload_id")
-        with folder_for_parts() as part:
+        with temporary_upload_folder() as part:
             try:
                 parts, _, _ = await upload_fn(
                     request, part, blocks.max_file_size, upload_id, upload_progress=file_upload_statuses if upload_id else None
@@ -136,25 +138,25 @@ def upload_route() -> Route:
                 return PlainTextResponse(error.message, status)
             except (ClientDisconnect, TypeError, ValueError, KeyError, OSError) as error:
                 raise HTTPException(HTTPStatus.BAD_REQUEST, "the upload could not be read") from error
-            paths = [str(_moved(Path(path), Path(part), Path(get_upload_folder()))) for path in parts]
+            paths = [str(_move_upload(Path(path), Path(part), Path(get_upload_folder()))) for path in parts]
         blocks.upload_file_set.update(paths)
         return JSONResponse(paths)
 
     return Route(UPLOAD, upload, methods=["POST"])
 
 
-def _moved(path: Path, part: Path, folder: Path) -> Path:
-    """Moves an upload to the place that the SHA-256 of its content gives it."""
+def _move_upload(path: Path, part: Path, folder: Path) -> Path:
+    """Move an upload to its path in the upload folder, which contains the SHA-256 of its content."""
     place = folder / path.relative_to(part)
     place.parent.mkdir(exist_ok=True)
     return path.replace(place)
 
 
 class FileCheck:
-    """ASGI middleware: refuses calls of the page's handlers that name a file which was not uploaded here.
+    """ASGI middleware that refuses calls of the page's handlers with a file that was not uploaded to this server.
 
-    Gradio would put any path below its folder, also that of a folder, on its list of files to remove later, where a folder ends
-    all further removing. Handlers check what they open themselves.
+    Gradio adds any path below its folder to a list of files to delete later. A folder in the list would stop all later
+    deletions. Handlers also check each file before they open it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -165,28 +167,28 @@ class FileCheck:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        if message["type"] == "http.request" and not _is_clean(message.get("body", b"")):
+        if message["type"] == "http.request" and not _names_only_known_files(message.get("body", b"")):
             texts = texts_for(Headers(scope=scope))
-            await refused(scope, HTTPStatus.BAD_REQUEST, texts.file_refused)(scope, receive, send)
+            await refusal_response(scope, HTTPStatus.BAD_REQUEST, texts.file_refused)(scope, receive, send)
             return
-        await self.app(scope, first(message, receive), send)
+        await self.app(scope, replay_message(message, receive), send)
 
 
-def _is_clean(body: bytes) -> bool:
-    """Whether this JSON names only files that were uploaded here, and examples. Text that is no JSON names none."""
+def _names_only_known_files(body: bytes) -> bool:
+    """Return whether all files in the JSON are uploads or examples. True for text that is not JSON."""
     try:
-        return all(_is_ours(file.get("path")) for file in _files(json.loads(body)))
+        return all(_is_known_file(file.get("path")) for file in _find_files(json.loads(body)))
     except RecursionError:
         return False
     except ValueError:
         return True
 
 
-def _is_ours(path: object) -> bool:
+def _is_known_file(path: object) -> bool:
     if path is None:
         return True
     try:
-        return _is_example(path) or bool(checked_upload(path))
+        return _is_example(path) or bool(check_upload_path(path))
     except ImageError:
         return False
 
@@ -198,31 +200,33 @@ def _is_example(path: object) -> bool:
         return False
 
 
-def _files(data: object) -> Iterator[dict[str, Any]]:
-    """All of Gradio's files in a JSON value."""
-    waiting = [data]
-    while waiting:
-        value = waiting.pop()
+def _find_files(data: object) -> Iterator[dict[str, Any]]:
+    """Yield all file data objects of Gradio in a JSON value."""
+    unvisited = [data]
+    while unvisited:
+        value = unvisited.pop()
         if isinstance(value, dict):
             mark = value.get("meta")
             if isinstance(mark, dict) and mark.get("_type") == "gradio.FileData":
                 yield value
-            waiting.extend(value.values())
+            unvisited.extend(value.values())
         elif isinstance(value, list):
-            waiting.extend(value)
+            unvisited.extend(value)
 
 
-def has_room(folder: Path, least_free: int = LEAST_FREE) -> bool:
-    """Whether the disk of this folder has room for anything more."""
+def has_free_space(folder: Path, least_free: int = LEAST_FREE) -> bool:
+    """Return whether the folder's disk has at least `least_free` free bytes."""
     try:
         return shutil.disk_usage(folder if folder.exists() else folder.parent).free >= least_free
     except OSError:
-        return True  # it will be said when something is written
+        return True  # unknown: a later write reports the error
 
 
 class UploadLimit:
-    """ASGI middleware: refuses uploads from a visitor, an address or everybody who have sent too much within the last hour (429),
-    and all if the disk is almost full (507)."""
+    """ASGI middleware that limits uploaded bytes per hour, per visitor, per address and in total (429).
+
+    It refuses all uploads if the disk is almost full (507).
+    """
 
     def __init__(
         self,
@@ -235,25 +239,25 @@ class UploadLimit:
     ) -> None:
         self.app, self.access, self.least_free = app, access, least_free
         self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
-        self._sent: deque[tuple[float, int, str, str]] = deque()  # when, bytes, visitor, address
+        self._sent: deque[tuple[float, int, str, str]] = deque()  # time, bytes, visitor, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(("/upload", VIDEOS)):
             texts = texts_for(Headers(scope=scope))
-            if not has_room(Path(get_upload_folder()), self.least_free):
-                await _upload_refused(scope, HTTPStatus.INSUFFICIENT_STORAGE, texts.disk_low)(scope, receive, send)
+            if not has_free_space(Path(get_upload_folder()), self.least_free):
+                await _upload_refusal(scope, HTTPStatus.INSUFFICIENT_STORAGE, texts.disk_low)(scope, receive, send)
                 return
             if not self._is_allowed(scope, time.monotonic()):
                 text = texts.upload_refused.format(megabytes=self.most_bytes // 1_000_000)
-                await _upload_refused(scope, HTTPStatus.TOO_MANY_REQUESTS, text)(scope, receive, send)
+                await _upload_refusal(scope, HTTPStatus.TOO_MANY_REQUESTS, text)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     def _is_allowed(self, scope: Scope, now: float) -> bool:
         request = Request(scope)
-        who, address = self._sender(request)
+        who, address = self._identify_sender(request)
         length = request.headers.get("content-length", "")
-        # an upload that does not give its size counts as the most that it can have: on the page there may be any number of files
+        # An upload without a content length counts as the largest possible size. The page can upload any number of files at once.
         most = min(self.most_bytes, LARGEST_BODY) if is_v1(scope) else self.most_bytes
         size = max(int(length[:20]), self.most_bytes // _MOST_FILES) if length.isdecimal() else most
         while self._sent and self._sent[0][0] < now - _HOUR:
@@ -266,13 +270,13 @@ class UploadLimit:
         self._sent.append((now, size, who, address))
         return True
 
-    def _sender(self, request: Request) -> tuple[str, str]:
-        """The owner and the address that this upload counts for; a program with a key has its own limit, wherever it is."""
-        key = self.access.program(request.headers) if self.access else None
-        address = address_of(request.scope)
-        return (key.owner, "") if key else (owner_of(request.cookies, address or "this machine"), address)
+    def _identify_sender(self, request: Request) -> tuple[str, str]:
+        """Return the owner and the address whose limits apply. A program with a key has no limit per address."""
+        key = self.access.find_program_key(request.headers) if self.access else None
+        address = sender_address(request.scope)
+        return (key.owner, "") if key else (owner_name(request.cookies, address or "this machine"), address)
 
 
-def _upload_refused(scope: Scope, status: HTTPStatus, text: str) -> Response:
-    """As Gradio's upload field shows it, which is plain text; for programs in their shape."""
-    return refused(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)
+def _upload_refusal(scope: Scope, status: HTTPStatus, text: str) -> Response:
+    """Return plain text, which Gradio's upload field shows, or JSON in OpenAI's format for programs."""
+    return refusal_response(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)

@@ -1,10 +1,9 @@
-"""Who a request comes from. A visitor is a browser that holds a random cookie; nothing is stored about people.
+"""Identify the sender of a request. A visitor is a browser with a random cookie. No personal data is stored.
 
-The cookie is 256 random bits that only this browser and this server see (HttpOnly, SameSite=Lax). What the engine
-stores as a job's owner is its SHA-256, so that nobody who reads the job store can act as a visitor. The cookie is
-not signed: a browser that invents one only gets an empty place of its own, and cannot guess another's.
-Programs that call the API without cookies are known by their key (`wan_ui.gateway.access`), else by Gradio's session hash, with
-names of their own.
+The cookie contains 256 random bits, which only the browser and the server see (HttpOnly, SameSite=Lax). The engine stores its
+SHA-256 as the job's owner, so that a reader of the job store cannot act as the visitor. The cookie is not signed: a browser that
+invents a cookie is a new visitor without videos, and cannot guess the cookie of another visitor. Programs without cookies are
+identified by their key (`wan_ui.gateway.access`), else by Gradio's session hash.
 """
 
 import hashlib
@@ -21,28 +20,28 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes in URL-safe base64
 _YEAR_SECONDS = 365 * 24 * 3600
 
 
-def owner_of(cookies: dict[str, str], session_hash: str | None = None) -> str:
-    """The owner's name for these cookies; for a caller without a valid cookie, for its session."""
+def owner_name(cookies: dict[str, str], session_hash: str | None = None) -> str:
+    """Return the owner's name from the visitor cookie, or from the session for a caller without a valid cookie."""
     if has_cookie(cookies):
         return f"visitor-{_digest(cookies[COOKIE])}"
     return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
 
 
 def has_cookie(cookies: dict[str, str]) -> bool:
-    """Whether these are the cookies of a browser that has opened the page."""
+    """Return whether the cookies contain a valid visitor cookie, which browsers receive with the page."""
     return bool(_TOKEN.fullmatch(cookies.get(COOKIE, "")))
 
 
-def address_of(scope: Scope) -> str:
-    """The network address of a request's sender, as `address` writes it."""
-    return address((scope.get("client") or ("", 0))[0])
+def sender_address(scope: Scope) -> str:
+    """Return the network address of the request's sender, formatted by `format_address`."""
+    return format_address((scope.get("client") or ("", 0))[0])
 
 
-def address(host: str) -> str:
-    """A network address as text; of an IPv6 address the network, of which a household has a whole one.
+def format_address(host: str) -> str:
+    """Return a network address as text. An IPv6 address becomes its /64 network, because a household has a whole network.
 
-    Empty for this machine itself: a tunnel or a proxy that does not say for whom it asks comes from there, so such an address
-    stands for many people, and limits for one address do not count it. uvicorn believes X-Forwarded-For from loopback only.
+    Return "" for this machine. A tunnel or proxy without X-Forwarded-For sends the requests of many visitors from here, so
+    limits per address do not apply. uvicorn trusts X-Forwarded-For from loopback only.
     """
     try:
         found = ipaddress.ip_address(host)
@@ -56,7 +55,7 @@ def address(host: str) -> str:
 
 
 class VisitorCookie:
-    """ASGI middleware: gives each browser that opens the page its cookie. Changes no other response."""
+    """ASGI middleware that sets the visitor cookie when a browser first opens the page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -75,12 +74,12 @@ class VisitorCookie:
 
 
 def is_for_page(scope: Scope) -> bool:
-    """Whether this asks for the page itself."""
+    """Return whether the request is for the page itself."""
     return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
 
 
 def is_secure(scope: Scope) -> bool:
-    """Whether the browser speaks https, perhaps with a proxy before this server."""
+    """Return whether the browser uses https, directly or through a proxy."""
     return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto") == "https"
 
 

@@ -17,7 +17,7 @@ from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, starts
 from wan_ui.components.icons import icon
 from wan_ui.components.toast import Message
-from wan_ui.gateway.uploads import LARGEST_BODY, checked_upload, folder_for_parts
+from wan_ui.gateway.uploads import LARGEST_BODY, check_upload_path, temporary_upload_folder
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.projects import project_name, project_url
@@ -178,8 +178,8 @@ class ProjectHandlers:
     def _imported(self, path: str, caller: Caller) -> Steps[str]:
         """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
         Raises: StudioError."""
-        archive = checked_upload(path, "project")
-        with folder_for_parts() as folder:
+        archive = check_upload_path(path, "project")
+        with temporary_upload_folder() as folder:
             project, count = yield from self.context.importing(archive, folder, caller)
         archive.unlink(missing_ok=True)
         return caller.texts.project_imported.format(name=project.name, count=count)

@@ -23,8 +23,8 @@ from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest, find_preset
 from wan_ui.components.progress import StageView, advance, progress_words
-from wan_ui.gateway.json_body import answers_json, json_object
-from wan_ui.gateway.uploads import checked_upload
+from wan_ui.gateway.json_body import json_endpoint, read_json_object
+from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.live.watch import Watch
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import events_of
@@ -40,23 +40,23 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses, and from now on somebody who ends what nobody watches."""
     watch = Watch(context.engine)
 
-    @answers_json
+    @json_endpoint
     async def start(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await json_object(request)
+        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
         job = await unless_gone(request, _start(context, caller, given))
         watch.see(job.id)
         return {"job": job.id}
 
-    @answers_json
+    @json_endpoint
     async def say(request: Request) -> Response | dict[str, Any]:
-        job, given = _job(context, request), await json_object(request)
+        job, given = _job(context, request), await read_json_object(request)
         if job is None:
             return _missing()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
         await asyncio.to_thread(context.engine.say, job.id, prompt=prompt, action=action)
         return {}
 
-    @answers_json
+    @json_endpoint
     async def stop(request: Request) -> Response | dict[str, Any]:
         job = _job(context, request)
         if job is None:
@@ -91,7 +91,7 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
     return GenerationRequest.from_preset(
         preset,
         prompt=prompt if isinstance(prompt, str) else "",
-        image=str(checked_upload(image)) if image else None,
+        image=str(check_upload_path(image)) if image else None,
         num_frames=preset.max_frames - (preset.max_frames - preset.first_frames) % preset.frame_step,
         seed=seed if isinstance(seed, int) else None,
         is_open=True,

@@ -24,7 +24,7 @@ from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import without_paths
 from wan_ui.components.progress import StageView
-from wan_ui.gateway.uploads import Sent, uploaded_path
+from wan_ui.gateway.uploads import UploadKind, uploaded_path
 from wan_ui.services.animate_request import described
 from wan_ui.services.job_followers import follow
 from wan_ui.services.media import video_url
@@ -37,7 +37,7 @@ FILES = {
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
 """Files that come among the settings, and what each is."""
-_WHAT: dict[str, Sent] = {"image": "image", "sound": "sound", "track": "sound"}
+_WHAT: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
 def add_api(context: StudioContext) -> None:
@@ -196,7 +196,7 @@ def _figure(given: object) -> dict[str, Any]:
     return {"name": given["name"], "image": _path(given["image"], "image")}
 
 
-def _path(file: Any, what: Sent) -> str:
+def _path(file: Any, what: UploadKind) -> str:
     return str(uploaded_path(file, what))
 
 

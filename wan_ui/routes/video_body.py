@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from backend.errors import ClipError, DataFolderError, ImageError, RequestError, SoundError, one_line, short
 from backend.schemas.characters import MAX_FIGURES
 from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
-from wan_ui.gateway.json_body import parsed
+from wan_ui.gateway.json_body import parse_json
 from wan_ui.gateway.limits import JSON_BYTES
 from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.routes.data_urls import MOST_DATA_URLS, DataUrl, TextTooLong, cut_data_urls, decode_pieces
@@ -132,7 +132,7 @@ def _from_json(body: Path) -> dict[str, Any]:
         rule = f"must have at most {JSON_BYTES.of_visitor // 1_000_000} MB beside {MOST_DATA_URLS} data URLs"
         raise BodyTooLarge("the JSON", rule, _SHORTER) from None
     try:
-        fields = parsed(text)
+        fields = parse_json(text)
     except ValueError:
         raise RequestError("the body", "must be JSON", "correct it") from None
     if not isinstance(fields, dict):
@@ -210,7 +210,7 @@ def _sorted(form: FormData) -> tuple[dict[str, Any], dict[str, UploadFile]]:
 def _listed(text: str) -> Any:
     """A list that was written as JSON; a single value as a list of one."""
     try:
-        value = parsed(text.encode())
+        value = parse_json(text.encode())
     except ValueError:
         return [text]
     return value if isinstance(value, list) else [value]

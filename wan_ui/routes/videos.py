@@ -28,9 +28,9 @@ from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, Reques
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
 from wan_ui.components.field_errors import sentence
-from wan_ui.gateway.refusals import refused
+from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
-from wan_ui.gateway.uploads import folder_for_parts
+from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
 from wan_ui.services.animate_request import described
@@ -78,7 +78,7 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
         endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
         if endpoint is None:
             text = f"{request.method} is not offered here: use {' or '.join(endpoints)}."
-            return refused(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": ", ".join(endpoints)})
+            return refusal_response(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": ", ".join(endpoints)})
         try:
             return await endpoint(request, context.caller(gr.Request(request)))
         except StudioError as error:
@@ -95,7 +95,7 @@ class Videos:
 
     async def create(self, request: Request, caller: Caller) -> Response:
         """Queues a video."""
-        with folder_for_parts() as folder:
+        with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
             preset, values = await asyncio.to_thread(values_of, sent, self._context.names(caller)[0])
             wanted = await described(self._context, caller, preset, values)
@@ -136,7 +136,7 @@ class Videos:
         found = next((preset for preset in presets if preset.name == name), None)
         if found is None:
             text = f"There is no model {name[:60]!r} here. GET {V1}/models lists those that there are."
-            return refused(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
+            return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
         return JSONResponse(_model(found))
 
     def _deleted(self, job: Job) -> None:
@@ -220,7 +220,7 @@ def _explained(request: Request, error: StudioError) -> Response:
     """The engine's own words, with the status that makes clients do the right thing: try again later, or not."""
     status, code = _meaning(error)
     headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-    return refused(request.scope, status, sentence(error), headers, param=_param(error), code=code)
+    return refusal_response(request.scope, status, sentence(error), headers, param=_param(error), code=code)
 
 
 def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from backend.engine.scheduling import Room
-from wan_ui.gateway.access import within
+from wan_ui.gateway.access import scope_includes
 from wan_ui.i18n.english import ENGLISH, Texts
 
 
@@ -23,7 +23,7 @@ class Caller:
 
     def may_see(self, owner: str) -> bool:
         """Whether this visitor may see what belongs to this owner."""
-        return within(self.scope, owner)
+        return scope_includes(self.scope, owner)
 
     @property
     def reads_the_first_page(self) -> bool:

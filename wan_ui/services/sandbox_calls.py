@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from backend.media.sandbox import Requester, Steps
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import address_of, owner_of
+from wan_ui.gateway.visitors import owner_name, sender_address
 from wan_ui.services.caller import Caller
 
 Result = TypeVar("Result")
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def asker(request: Request, access: Access | None = None) -> Requester:
     """Who sends this request, by cookie and by address; `access` tells whether it is the operator."""
     is_operator = access is not None and access.is_operator(request.cookies)
-    return Requester(owner=owner_of(dict(request.cookies)), address=address_of(request.scope), has_budget=not is_operator)
+    return Requester(owner=owner_name(dict(request.cookies)), address=sender_address(request.scope), has_budget=not is_operator)
 
 
 def visitor(caller: Caller) -> Requester:

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.sandbox import Requester
 from wan_ui.gateway.limits import FILES_SENT, Limit
-from wan_ui.gateway.uploads import LEAST_FREE, folder_for_parts, has_room
+from wan_ui.gateway.uploads import LEAST_FREE, has_free_space, temporary_upload_folder
 from wan_ui.services.media import PRIVATE, nothing, too_busy
 from wan_ui.services.sandbox_calls import unless_gone
 
@@ -114,8 +114,8 @@ async def send_made(
         return too_busy(error)
     folder, response = None, None
     try:
-        folder = await asyncio.to_thread(folder_for_parts)
-        if not has_room(Path(folder.name), LEAST_FREE + downloads.expected_bytes()):
+        folder = await asyncio.to_thread(temporary_upload_folder)
+        if not has_free_space(Path(folder.name), LEAST_FREE + downloads.expected_bytes()):
             return PlainTextResponse(_DISK_LOW, 507, PRIVATE)
         path = Path(folder.name) / f"file{Path(name).suffix}"
         await unless_gone(request, make(path))

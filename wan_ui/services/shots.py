@@ -12,7 +12,7 @@ from backend.errors import ClipError, ImageError, JobNotFound, RequestError, Sou
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from backend.schemas.shots import JOB, continues_previous, num_overlap_frames, shot_length
-from wan_ui.gateway.uploads import Sent, checked_upload
+from wan_ui.gateway.uploads import UploadKind, check_upload_path
 from wan_ui.services.caller import Caller
 
 VIDEO = "video.mp4"
@@ -72,11 +72,11 @@ class Files:
             raise _not_yours(path)
         return str(video)
 
-    def checked(self, path: str, what: Sent) -> str:
+    def checked(self, path: str, what: UploadKind) -> str:
         """The path of an upload, or of a file of a job that the visitor may see, as a job that is made again names it. Raises:
         ImageError, ClipError, SoundError."""
         try:
-            return str(checked_upload(path, what))
+            return str(check_upload_path(path, what))
         except _ERRORS[what]:
             found = self._of_a_job(path) or self._picture_at(path)
             if found is None:

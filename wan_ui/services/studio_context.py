@@ -20,9 +20,9 @@ from backend.prompt_rewriting.helper import Helper
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.limits import VIDEOS_IN_LINE
-from wan_ui.gateway.uploads import has_room
-from wan_ui.gateway.visitors import address, owner_of
+from wan_ui.gateway.limits import QUEUED_VIDEOS
+from wan_ui.gateway.uploads import has_free_space
+from wan_ui.gateway.visitors import format_address, owner_name
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.caller import Caller
@@ -42,10 +42,10 @@ class StudioContext:
     engine: Engine
     access: Access
     can_run: CanRun
-    most_waiting: int = VIDEOS_IN_LINE.of_visitor  # the operator has no limit
-    most_of_address: int = VIDEOS_IN_LINE.of_address  # a new visitor is only a new cookie
-    most_in_all: int = VIDEOS_IN_LINE.in_all
-    most_without_key: int = VIDEOS_IN_LINE.without_key
+    most_waiting: int = QUEUED_VIDEOS.of_visitor  # the operator has no limit
+    most_of_address: int = QUEUED_VIDEOS.of_address  # a new visitor is only a new cookie
+    most_in_all: int = QUEUED_VIDEOS.in_all
+    most_without_key: int = QUEUED_VIDEOS.without_key
     models: frozenset[str] | None = None
     rewriter: Helper | None = None
     uploads: EngineLock | None = None
@@ -54,17 +54,17 @@ class StudioContext:
         """Who is asking: the program whose key the request carries, else the browser by its cookies."""
         cookies = dict(request.cookies)
         return self._caller(
-            request, owner_of(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
+            request, owner_name(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
         )
 
     def program(self, request: Request, name: str) -> Caller:
         """Which program is asking through the endpoint `name`: by its key, else by its address."""
-        place = address(request.client[0]) if request.client else ""
+        place = format_address(request.client[0]) if request.client else ""
         return self._caller(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
 
     def _caller(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Caller:
         """The caller of this request; without a key, `owner`."""
-        key = self.access.program(request.headers)
+        key = self.access.find_program_key(request.headers)
         if key is not None:  # it was given by the operator, so its address does not count
             owner, is_operator, room = key.owner, False, replace(self._room(None), of_owner=key.most_waiting)
         elif self.access.has_key(request.headers):
@@ -125,7 +125,7 @@ class StudioContext:
 
     def importing(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
         """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""
-        if not has_room(self.engine.settings.data_dir):
+        if not has_free_space(self.engine.settings.data_dir):
             raise _no_room()
         try:
             limited = caller.room is not None
@@ -148,7 +148,7 @@ class StudioContext:
         if self.models is not None and wanted.preset not in self.models and not wanted.finished_video:
             fix = f"take {' or '.join(sorted(self.models))}"
             raise RequestError(f"preset={wanted.preset!r}", "is not offered to visitors of this server", fix)
-        if not has_room(self.engine.settings.data_dir):
+        if not has_free_space(self.engine.settings.data_dir):
             raise _no_room()
 
     def _is_offered(self, preset: Preset) -> bool:
@@ -160,7 +160,7 @@ class StudioContext:
             of_address=self.most_of_address,
             in_all=self.most_in_all,
             without_key=min(self.most_without_key, self.most_in_all),
-            address=address(client[0]) if client else "",
+            address=format_address(client[0]) if client else "",
         )
 
 

@@ -19,10 +19,10 @@ from tests.fake_pipeline import hum
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.compare.route import compare_route
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 
 MINE, THEIRS = "A" * 43, "B" * 43
-OWNER = owner_of({COOKIE: MINE})
+OWNER = owner_name({COOKIE: MINE})
 
 
 def a_video(folder: Path, num_frames: int, seed: int, has_sound: bool):

@@ -62,7 +62,7 @@ def test_figures_come_with_their_pictures_and_go_back_into_the_form(tmp_path, mo
     assert [(one.name, one.image) for one in request.figures] == [("Anna", 0), ("<b>dog</b>", 1)]
     assert request.figure_images == ("/a.png", "/d.png")
     assert film_of(request)["figures"] == [{"name": "Anna", "image": None}, {"name": "<b>dog</b>", "image": None}]
-    monkeypatch.setattr("wan_ui.form.shots.to_cache", lambda path: f"/cache{path}")
+    monkeypatch.setattr("wan_ui.form.shots.copy_to_cache", lambda path: f"/cache{path}")
     panel = ShotsPanel(lines=1, editor=2, sent=3, figures=4)
     shown = panel.load(replace(a_job(tmp_path), request=request), ENGLISH)
     assert json.loads(shown[1])["figures"][0] == {"name": "Anna", "image": "/cache/a.png"}

@@ -20,13 +20,13 @@ from backend.engine.keys import Keys
 from wan_ui.components.field_errors import without_paths
 from wan_ui.gateway.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.gateway.uploads import UploadLimit
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.serve import Doors, open_as_operator
 
 
 @pytest.fixture
 def access(tmp_path) -> Access:
-    return Access.of(tmp_path)
+    return Access.load_or_create(tmp_path)
 
 
 def site(access: Access) -> TestClient:
@@ -37,15 +37,15 @@ def site(access: Access) -> TestClient:
 
 
 def test_the_key_is_kept_and_is_for_its_owner_only(access, tmp_path):
-    assert Access.of(tmp_path).key == access.key and len(access.key) == 43
+    assert Access.load_or_create(tmp_path).key == access.key and len(access.key) == 43
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("left", [b"", b"\n", b"x" * 31, b"\0" * 43, b"\xff" * 43])
 def test_a_key_that_an_accident_cut_short_opens_nothing(tmp_path, left):
     (tmp_path / KEY_FILE).write_bytes(left)
-    access = Access.of(tmp_path)
-    assert len(access.key) == 43 and access.key == Access.of(tmp_path).key
+    access = Access.load_or_create(tmp_path)
+    assert len(access.key) == 43 and access.key == Access.load_or_create(tmp_path).key
     assert not access.is_operator({OPERATOR_COOKIE: hashlib.sha256(left.strip()).hexdigest()})
     assert not access.is_key(left.decode("ascii", errors="replace").strip())
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
@@ -57,13 +57,13 @@ def test_a_full_disk_leaves_no_key(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
-        Access.of(tmp_path)
+        Access.load_or_create(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_operators_own_key_is_kept_if_it_is_long_enough(tmp_path):
     (tmp_path / KEY_FILE).write_text("correct-horse-battery-staple-2024\n")
-    assert Access.of(tmp_path).key == "correct-horse-battery-staple-2024"
+    assert Access.load_or_create(tmp_path).key == "correct-horse-battery-staple-2024"
 
 
 def test_the_link_makes_a_browser_the_operators_and_leaves_the_address(access):
@@ -137,13 +137,13 @@ def test_a_program_has_its_own_share_of_the_uploads_wherever_it_is(access, tmp_p
 def test_a_key_says_who_asks_and_only_the_operators_makes_one_the_operator(access, tmp_path):
     key, secret = Keys(tmp_path).create("shop")
     for header, found in ((f"Bearer {secret}", key), (f"bearer  {secret}", key), (f"Basic {secret}", None), (secret, None)):
-        program = access.program({"authorization": header})
+        program = access.find_program_key({"authorization": header})
         assert (program and program.owner) == (found and found.owner)
     assert (
         not access.has_key({"authorization": f"Bearer {secret}"})
-        and access.program({"authorization": f"Bearer {access.key}"}) is None
+        and access.find_program_key({"authorization": f"Bearer {access.key}"}) is None
     )
-    assert Access("key").program({"authorization": f"Bearer {secret}"}) is None
+    assert Access("key").find_program_key({"authorization": f"Bearer {secret}"}) is None
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_folders_are_cut_out_of_what_visitors_read(text, shown):
 def test_everybody_sees_their_own_and_the_operator_sees_all(access):
     mine, theirs = {COOKIE: "A" * 43}, {COOKIE: "B" * 43}
     operator = theirs | {OPERATOR_COOKIE: access._cookie()}
-    owner = owner_of(mine)
+    owner = owner_name(mine)
     assert [access.may_see(cookies, owner) for cookies in (mine, theirs, {}, operator)] == [True, False, False, True]
-    assert access.scope(mine) == owner and access.scope(operator) is None
-    assert access.scope({}, "page") == owner_of({}, "page") != access.scope({}, "other page")
+    assert access.visible_owner(mine) == owner and access.visible_owner(operator) is None
+    assert access.visible_owner({}, "page") == owner_name({}, "page") != access.visible_owner({}, "other page")
 
 
 def test_while_another_process_holds_the_keys_only_who_has_one_waits(tmp_path):
@@ -175,9 +175,13 @@ def test_while_another_process_holds_the_keys_only_who_has_one_waits(tmp_path):
     access, headers = Access("key", Keys(tmp_path)), {"authorization": f"Bearer {secret}"}
 
     async def ask() -> bool:
-        asked = asyncio.create_task(access.knows(headers))
+        asked = asyncio.create_task(access.has_program_key(headers))
         await asyncio.sleep(0)
-        assert not await access.knows({}) and not await access.knows({"authorization": "Bearer other"}) and not asked.done()
+        assert (
+            not await access.has_program_key({})
+            and not await access.has_program_key({"authorization": "Bearer other"})
+            and not asked.done()
+        )
         other.execute("ROLLBACK")
         return await asked
 
@@ -187,20 +191,22 @@ def test_while_another_process_holds_the_keys_only_who_has_one_waits(tmp_path):
 
 
 def test_a_key_is_looked_up_once_a_request(tmp_path):
-    access, (_, key) = Access.of(tmp_path), Keys(tmp_path).create("bot")
+    access, (_, key) = Access.load_or_create(tmp_path), Keys(tmp_path).create("bot")
     headers = {"authorization": f"Bearer {key}"}
 
     async def answered() -> None:
-        assert await access.knows(headers)
+        assert await access.has_program_key(headers)
         with closing(sqlite3.connect(tmp_path / "keys.sqlite3", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            assert access.program(headers).name == Access.of(tmp_path).program(headers).name == "bot"
-            assert (await asyncio.to_thread(access.program, headers)).name == "bot"
+            assert (
+                access.find_program_key(headers).name == Access.load_or_create(tmp_path).find_program_key(headers).name == "bot"
+            )
+            assert (await asyncio.to_thread(access.find_program_key, headers)).name == "bot"
             other.execute("ROLLBACK")
 
     asyncio.run(answered())
     Keys(tmp_path).revoke("bot")
-    assert access.program(headers) is None, "the next request asks again"
+    assert access.find_program_key(headers) is None, "the next request asks again"
 
 
 def test_the_browser_is_given_a_page_that_leads_to_the_operators_link_and_no_key(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def test_visitors_are_apart_and_the_operator_sees_all(visit, studio, data_dir):
     ready(two)
     rest(two)
     assert two.request.get(address).status == 404
-    two.goto(Access.of(data_dir).link(studio.url))
+    two.goto(Access.load_or_create(data_dir).link(studio.url))
     assert "operator=" not in two.url
     ready(two)
     assert two.request.get(address).status == 200

@@ -23,9 +23,9 @@ from tests.wan_ui.conftest import _free_port, _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.gateway import body_limit, connections
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.gateway import Door
+from wan_ui.gateway.gateway import Gateway
 from wan_ui.gateway.hosts import Hosts
-from wan_ui.gateway.rules import ROUTES, Book
+from wan_ui.gateway.rules import ROUTES, RuleTable
 from wan_ui.view import rules_of
 from wan_ui.views import VIEWS
 
@@ -142,10 +142,13 @@ def test_the_door_is_outermost_and_there_is_no_cors(launched):
 
 
 def test_an_address_without_a_rule_is_refused():
-    book = Book()
+    book = RuleTable()
     for path in ("/new", "/gradio_api/new", "/studio/media", "/docs", "/gradio_api/call/v2/generate", "/gradio_api//upload"):
-        assert book.rule(path) == "refused", path
-    assert book.rule("/gradio_api/call/generate/") == "login" and book.rule("/studio/media/job/previews/1.png") == "visitor"
+        assert book.find_rule(path) == "refused", path
+    assert (
+        book.find_rule("/gradio_api/call/generate/") == "login"
+        and book.find_rule("/studio/media/job/previews/1.png") == "visitor"
+    )
 
 
 def test_what_gradio_brings_and_nobody_needs_is_refused(url):
@@ -264,10 +267,10 @@ def test_refusals_have_the_shape_that_their_sender_reads(url, path):
 
 def test_keys_that_cannot_be_read_lock_nobody_out_for_good(tmp_path):
     (tmp_path / "keys.sqlite3").write_bytes(b"no database" * 1000)
-    site = TestClient(Door(PlainTextResponse(""), access=Access.of(tmp_path), hosts=Hosts(["testserver"])))
+    site = TestClient(Gateway(PlainTextResponse(""), access=Access.load_or_create(tmp_path), hosts=Hosts(["testserver"])))
     answer = site.get("/v1/videos", headers={"authorization": "Bearer studio-x"})
     assert answer.status_code == 503 and str(tmp_path) not in answer.text
-    assert site.get("/v1/videos", headers={"authorization": f"Bearer {Access.of(tmp_path).key}"}).status_code == 200
+    assert site.get("/v1/videos", headers={"authorization": f"Bearer {Access.load_or_create(tmp_path).key}"}).status_code == 200
 
 
 def test_wrong_passwords_slow_an_address_down(tmp_path):
@@ -344,14 +347,14 @@ def test_one_address_may_not_have_too_many_requests_open():
         if scope["path"] == "/login":  # asks again while this request is open
             again = dict(scope, path="/healthz")
             answers.append([])
-            await door(again, receive, lambda message: _keep(message, answers[-1]))
+            await gateway(again, receive, lambda message: _keep(message, answers[-1]))
         await PlainTextResponse("")(scope, receive, send)
 
-    door = Door(inner, access=Access("key"), hosts=Hosts(["testserver"]), most_open=1)
+    gateway = Gateway(inner, access=Access("key"), hosts=Hosts(["testserver"]), most_open=1)
     for address, status in (("203.0.113.1", 503), ("127.0.0.1", 200)):
-        assert TestClient(door, client=(address, 1)).get("/login").status_code == 200
+        assert TestClient(gateway, client=(address, 1)).get("/login").status_code == 200
         assert answers[-1][0]["status"] == status
-    assert not door._open
+    assert not gateway._open
 
 
 async def _keep(message: dict, kept: list[dict]) -> None:

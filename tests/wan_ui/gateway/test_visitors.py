@@ -7,14 +7,14 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from wan_ui.gateway.visitors import COOKIE, VisitorCookie, owner_of
+from wan_ui.gateway.visitors import COOKIE, VisitorCookie, owner_name
 
 TOKEN = "A" * 43
 
 
 def client(**options) -> TestClient:
     async def home(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(owner_of(request.cookies))
+        return PlainTextResponse(owner_name(request.cookies))
 
     app = Starlette(routes=[Route("/", home), Route("/other", home)], middleware=[Middleware(VisitorCookie)])
     return TestClient(app, **options)
@@ -42,14 +42,14 @@ def test_a_made_up_cookie_is_replaced():
 
 
 def test_the_stored_name_does_not_give_the_cookie_away():
-    assert TOKEN not in owner_of({COOKIE: TOKEN}) and owner_of({COOKIE: TOKEN}).startswith("visitor-")
+    assert TOKEN not in owner_name({COOKIE: TOKEN}) and owner_name({COOKIE: TOKEN}).startswith("visitor-")
 
 
 def test_callers_without_a_cookie_are_told_apart_by_session_and_are_never_a_visitor():
-    assert owner_of({}, "abc") == owner_of({}, "abc") != owner_of({}, "xyz")
-    assert owner_of({}, TOKEN).split("-")[1] == owner_of({COOKIE: TOKEN}).split("-")[1]  # the same digest, so:
-    assert owner_of({}, TOKEN) != owner_of({COOKIE: TOKEN})
-    assert owner_of({}) != owner_of({})
+    assert owner_name({}, "abc") == owner_name({}, "abc") != owner_name({}, "xyz")
+    assert owner_name({}, TOKEN).split("-")[1] == owner_name({COOKIE: TOKEN}).split("-")[1]  # the same digest, so:
+    assert owner_name({}, TOKEN) != owner_name({COOKIE: TOKEN})
+    assert owner_name({}) != owner_name({})
 
 
 def test_websockets_and_lifespan_pass_untouched():

@@ -37,7 +37,7 @@ def studio(data_dir, hub, home):
 
 def as_operator(page, studio, data_dir):
     rest(page)
-    page.goto(Access.of(data_dir).link(studio.url))
+    page.goto(Access.load_or_create(data_dir).link(studio.url))
     ready(page)
     return page
 

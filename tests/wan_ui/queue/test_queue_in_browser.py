@@ -180,7 +180,7 @@ def test_in_another_browser_the_operator_finds_the_job_with_its_progress_and_sto
     page.close()
     assert "one elsewhere" not in browser.content()  # another visitor's browser sees nothing of it
     rest(browser)
-    browser.goto(Access.of(data_dir).link(studio.url))
+    browser.goto(Access.load_or_create(data_dir).link(studio.url))
     until(browser, "window.studio?.isOpen")  # the model is busy, not ready
     running = browser.locator('.queue li[data-state="running"]', has_text="one elsewhere")
     running.wait_for()

@@ -12,7 +12,7 @@ from backend.engine.engine import Engine
 from tests.backend.conftest import FAKE, wait_for
 from tests.backend.conftest import request as a_request
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.routes import changes
 from wan_ui.services.shared_work import SharedWork
 from wan_ui.services.studio_context import StudioContext
@@ -25,7 +25,7 @@ Until = Callable[[dict], object]
 def context(tmp_path) -> Iterator[StudioContext]:
     engine = Engine(tmp_path / "data", pipeline=FAKE)
     wait_for(lambda: engine.worker_status().state == "ready")
-    yield StudioContext(engine=engine, access=Access.of(engine.settings.data_dir), can_run=engine.has_weights)
+    yield StudioContext(engine=engine, access=Access.load_or_create(engine.settings.data_dir), can_run=engine.has_weights)
     engine.close()
 
 
@@ -57,7 +57,7 @@ def in_queue(words: str) -> Until:
 
 
 def submit(context: StudioContext, token: str, prompt: str, **options) -> None:
-    context.engine.submit(a_request(prompt, **options), owner_of({COOKIE: token}))
+    context.engine.submit(a_request(prompt, **options), owner_name({COOKIE: token}))
 
 
 def test_a_new_page_gets_everything_at_once_and_then_what_changes(context, close_gate):

@@ -5,7 +5,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.media.sandbox import Task
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.routes.tasks import PATH, tasks_routes
 
 MINE, THEIRS = "A" * 43, "B" * 43
@@ -19,7 +19,7 @@ class FakeSandbox:
         self.kinds = ("export", "film", "comparison", "import", "project")
 
     def tasks(self, owner):
-        own = owner == owner_of({COOKIE: MINE})
+        own = owner == owner_name({COOKIE: MINE})
         return [Task(id=kind, kind=kind, share=None if kind == "film" else 0.42) for kind in self.kinds] if own else []
 
     def stop_task(self, task_id, owner):

@@ -16,7 +16,7 @@ from backend.schemas.formats import FORMATS, MEDIA_TYPES
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services import exports
 from wan_ui.services.exports import LONGEST_SECONDS, export_menu, export_route, export_url
@@ -30,7 +30,7 @@ BEGINNINGS = {"webm": b"\x1aE\xdf\xa3", "gif": b"GIF89a", "webp": b"RIFF", "png"
 def job(tmp_path):
     folder = tmp_path / "runs" / "job-1"
     folder.mkdir(parents=True)
-    job = a_job(folder, owner=owner_of({COOKIE: MINE}), num_frames=17)
+    job = a_job(folder, owner=owner_name({COOKIE: MINE}), num_frames=17)
     rng = np.random.default_rng(1)
     frames = (rng.integers(0, 255, (96, 96, 3), np.uint8) for _ in range(17))
     write_video(frames, folder / "video.mp4", fps=job.request.fps, request=job.request)

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from backend.errors import Busy
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.services.media import file_below, media_route, media_url, video_route
 
 MINE, THEIRS = "A" * 43, "B" * 43
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def site(folder):
-    engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}))])
+    engine = FakeEngine([a_job(folder, owner=owner_name({COOKIE: MINE}))])
     return Starlette(routes=[media_route(engine, Access("key"))])
 
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_made_under_load_is_answered_503_and_when_to_ask_again(na
         async def opened(self, opening, *who):
             raise Busy("too many pictures and videos are being opened and", "one more must wait", "try again", 42.0)
 
-    engine = FakeEngine([a_job(folder, owner=owner_of({COOKIE: MINE}), video="/clip.mp4", strength=0.5)])
+    engine = FakeEngine([a_job(folder, owner=owner_name({COOKIE: MINE}), video="/clip.mp4", strength=0.5)])
     engine.sandbox = BusySandbox()
     answer = get(Starlette(routes=[media_route(engine, Access("key"))]), f"/studio/media/job-1/{name}")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "42")

@@ -15,7 +15,7 @@ from backend.media.sound import MODEL_SOUND, Sound, put_sound
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.visitors import COOKIE, owner_of
+from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.services.sound import sound_route, sound_url
 
 MINE, THEIRS = "A" * 43, "B" * 43
@@ -32,7 +32,7 @@ def job(tmp_path):
     """A job of 17 frames whose video has a tone of 440 Hz."""
     folder = tmp_path / "runs" / "job-1"
     folder.mkdir(parents=True)
-    job = a_job(folder, owner=owner_of({COOKIE: MINE}), num_frames=17)
+    job = a_job(folder, owner=owner_name({COOKIE: MINE}), num_frames=17)
     frames = (np.full((96, 96, 3), level, np.uint8) for level in range(17))
     write_video(frames, folder / "video.mp4", fps=job.request.fps, request=job.request)
     put_sound(folder / "video.mp4", a_tone(17 / 16, 440), (96, 96))

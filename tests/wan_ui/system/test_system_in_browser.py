@@ -38,7 +38,7 @@ def test_the_operator_cleans_up_and_visitors_do_not(visit, studio, data_dir):
     visitor.wait_for_timeout(500)
     assert path.exists()
     rest(operator)
-    operator.goto(Access.of(data_dir).link(studio.url))
+    operator.goto(Access.load_or_create(data_dir).link(studio.url))
     ready(operator)
     operator.keyboard.press("Alt+7")
     operator.locator('[data-act="clean:now"]').click()
@@ -56,7 +56,7 @@ def test_stop_on_another_servers_video_says_who_can(visit, studio, close_gate, d
     until(page, "document.querySelector('.stage').dataset.phase === 'denoising'")
     with _serving("fake", data_dir) as second:
         other = page.context.new_page()
-        other.goto(Access.of(data_dir).link(second.url))
+        other.goto(Access.load_or_create(data_dir).link(second.url))
         ready(other)
         until(other, "document.querySelector('.stage').dataset.phase === 'denoising'")
         for act in (other.locator("#stop").click, lambda: press(other, "a held square", "queue:cancel")):
