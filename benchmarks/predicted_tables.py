@@ -108,7 +108,7 @@ def _share(mfu: float | None) -> str:
 
 
 def _live(figures: Figures) -> tuple[str, str]:
-    return f"{number(figures.frames_per_second)} frames a second", f"a block {number(figures.block_seconds)}"
+    return f"{number(figures.frames_per_second)} frames per second", f"a block {number(figures.block_seconds)}"
 
 
 def _video(row: Row, figures: Figures) -> tuple[str, str]:
