@@ -3,11 +3,11 @@
 import json
 import sqlite3
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from backend.engine.database import Database
 from backend.engine.estimate import Run
@@ -81,14 +81,16 @@ DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :j
     UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
         AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
 """
-# Lists do not read the column `request`, which may be long.
+# Lists read the column `request`, which may be long, only of jobs without a summary. An older server on the same data folder
+# adds such jobs.
 _LISTED = (
     "id, owner, summary, state, created, started, ended, folder, place, starred, deleted, held, stopped, told, project, tags,"
-    " has_video, made_seconds"
+    " has_video, made_seconds, CASE WHEN summary IS NULL THEN request END AS request"
 )
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
 _MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
 MOST_TIMINGS = 500  # the newest that estimates look at
+ReadJob = TypeVar("ReadJob", Job, ListedJob)
 
 
 class Store(Database):
@@ -499,7 +501,7 @@ def _facts(row: sqlite3.Row) -> dict[str, Any]:
     return {
         "id": row["id"],
         "owner": row["owner"],
-        "summary": RequestSummary.from_json(json.loads(row["summary"])),
+        "summary": _summary(row),
         "state": row["state"],
         "created": row["created"],
         "started": row["started"],
@@ -518,20 +520,30 @@ def _facts(row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
+def _summary(row: sqlite3.Row) -> RequestSummary:
+    """Return the stored summary, or compute a missing one from the request. Raises: RequestError."""
+    if row["summary"] is not None:
+        return RequestSummary.from_json(json.loads(row["summary"]))
+    return RequestSummary.of(read_request(row["request"], row["folder"], row["id"]))
+
+
 def _job(row: sqlite3.Row) -> Job:
     request = read_request(row["request"], row["folder"], row["id"])
     return Job(**_facts(row), request=request)
 
 
 def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
-    """Return the jobs of these rows, except those whose requests this version refuses: another version wrote them."""
-    jobs = []
-    for row in rows:
-        with suppress(RequestError):
-            jobs.append(_job(row))
-    return jobs
+    return _readable(_job, rows)
 
 
 def _listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
-    """Return the jobs of these rows, except those without a summary: this version refuses their requests."""
-    return [ListedJob(**_facts(row)) for row in rows if row["summary"] is not None]
+    return _readable(lambda row: ListedJob(**_facts(row)), rows)
+
+
+def _readable(read: Callable[[sqlite3.Row], ReadJob], rows: Iterable[sqlite3.Row]) -> list[ReadJob]:
+    """Read these rows, except rows whose requests this version refuses: another version wrote them."""
+    jobs = []
+    for row in rows:
+        with suppress(RequestError):
+            jobs.append(read(row))
+    return jobs

@@ -107,6 +107,15 @@ def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
     ]
 
 
+def test_a_job_that_an_older_server_added_without_a_summary_is_listed_and_opened(store, tmp_path):
+    with_summary, without = add(store), add(store)
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
+        database.execute("UPDATE jobs SET summary = NULL WHERE id = ?", (without,))
+    assert [job.id for job in store.unended()] == [with_summary, without]
+    assert [job.id for job in store.jobs()] == [without, with_summary]
+    assert store.job(without).summary == store.unended()[1].summary == RequestSummary.of(REQUEST)
+
+
 def test_events_are_numbered_from_one(store):
     job = add(store)
     assert [store.append(job, event) for event in (Queued(0), Encoding())] == [1, 2]
