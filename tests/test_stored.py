@@ -160,7 +160,7 @@ def named_only(values: dict) -> dict:
 
 def test_the_library_of_4bce9ae7_lists_its_videos_with_star_tags_and_project(opened):
     (owner,) = {job.owner for job in opened.jobs()}
-    (project,) = opened.projects.of(owner)
+    (project,) = opened.projects.list_for_owner(owner)
     assert (project.name, project.videos) == ("Night film", 3)
     videos = opened.library.videos(Selection(owner=owner))
     assert len(videos) == 8 and all((job.folder / "video.mp4").is_file() for job in videos)
@@ -202,7 +202,7 @@ def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today
 
 def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
     (tmp_path / "unpacked").mkdir()
-    project, count = opened.sandbox.follow(opened.importing_project(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
+    project, count = opened.sandbox.follow(opened.import_project_steps(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
     listed = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
     jobs = [opened.job(job.id) for job in listed]
     assert (project.name, count) == ("Night film", 3)

@@ -15,7 +15,7 @@ def manage_keys(arguments: argparse.Namespace) -> None:
     if arguments.action == "create":
         _create(keys, arguments)
     elif arguments.action == "list":
-        _list(keys.known(), arguments.json)
+        _list(keys.list_keys(), arguments.json)
     else:
         keys.revoke(arguments.name)
         sys.stderr.write(

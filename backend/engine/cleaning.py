@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from backend.engine.disk import gigabytes
+from backend.engine.disk import format_gigabytes
 from backend.engine.job import EndedJob
 from backend.engine.lock import EngineLock
-from backend.engine.sizes import PREVIEWS, Size, files_below, is_intermediate, size_of
+from backend.engine.sizes import PREVIEWS, Size, files_below, folder_size, is_intermediate
 from backend.engine.store import Store
 from backend.engine.user_presets import UserPresets
 from backend.errors import DataFolderError, JobNotFound, RequestError
@@ -67,14 +67,14 @@ class Removal:
     size: int
 
 
-def plan(
+def plan_removals(
     jobs: Sequence[EndedJob],
     sizes: Mapping[str, Size],
     limits: Limits,
     now: float,
     *,
     unended: int = 0,
-    is_clock_right: bool = True,
+    is_clock_trusted: bool = True,
 ) -> list[Removal]:
     """What to remove, in this order: intermediate files, what is long in the bin, what is too old; then, while all jobs take more
     than the limit, younger intermediate files, the bin, and the oldest videos. Starred videos stay, unless their week in the bin
@@ -83,17 +83,17 @@ def plan(
     `jobs` have ended, oldest first; `sizes` are theirs by id; `unended` are the bytes of all others. While the clock may be wrong
     no video goes because of its age.
     """
-    expired = [job for job in jobs if is_clock_right and _is_expired(job, limits, now)]
+    expired = [job for job in jobs if is_clock_trusted and _is_expired(job, limits, now)]
     going = {job.id for job in expired}
     kept = [job for job in jobs if job.id not in going]
     stale = [job for job in kept if not job.is_cleaned and now - job.ended > RECENT_SECONDS]
     fresh = [job for job in kept if not job.is_cleaned and now - job.ended <= RECENT_SECONDS]
-    removals = [_intermediates(job, sizes) for job in stale]
-    removals += [_whole(job, sizes[job.id].total) for job in sorted(expired, key=lambda job: job.deleted is None)]
+    removals = [_intermediate_removal(job, sizes) for job in stale]
+    removals += [_job_removal(job, sizes[job.id].total) for job in sorted(expired, key=lambda job: job.deleted is None)]
     if limits.gigabytes is None:
         return removals
     left = unended + sum(sizes[job.id].total for job in kept) - sum(sizes[job.id].intermediate for job in stale)
-    for removal in _for_space(fresh, kept, sizes, now):
+    for removal in _removals_for_space(fresh, kept, sizes, now):
         if left <= limits.gigabytes * 1e9:
             break
         removals.append(removal)
@@ -107,20 +107,22 @@ def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
     return limits.days is not None and not job.is_starred and now - job.ended > max(limits.days * _DAY, RECENT_SECONDS)
 
 
-def _for_space(fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float) -> Iterator[Removal]:
+def _removals_for_space(
+    fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float
+) -> Iterator[Removal]:
     """What may go for more room; of whole jobs the intermediate files have gone before."""
-    yield from (_intermediates(job, sizes) for job in fresh if sizes[job.id].intermediate)
+    yield from (_intermediate_removal(job, sizes) for job in fresh if sizes[job.id].intermediate)
     loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
     in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])
     for job in (*(job for _, job in in_bin), *(job for job in loose if job.deleted is None)):
-        yield _whole(job, sizes[job.id].rest)
+        yield _job_removal(job, sizes[job.id].rest)
 
 
-def _intermediates(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
+def _intermediate_removal(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
     return Removal(job=job, part="intermediate", size=sizes[job.id].intermediate)
 
 
-def _whole(job: EndedJob, size: int) -> Removal:
+def _job_removal(job: EndedJob, size: int) -> Removal:
     return Removal(job=job, part="videos" if job.deleted is None else "bin", size=size)
 
 
@@ -132,13 +134,13 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._began = _steady()
+        self._began = _steady_seconds()
         self._offset = time.time() - self._began
         self._jumped: float | None = None
 
-    def is_right(self, newest: float) -> bool:
+    def is_trusted(self, newest: float) -> bool:
         """Whether it is trusted now; `newest` is the last moment that the store knows."""
-        steady, offset = _steady(), time.time() - _steady()
+        steady, offset = _steady_seconds(), time.time() - _steady_seconds()
         if abs(offset - self._offset) > _HOUR:
             logger.warning("The clock has jumped by %.0f s: no video goes because of its age for a day", offset - self._offset)
             self._offset, self._jumped = offset, steady
@@ -147,7 +149,7 @@ class Clock:
         return time.time() - newest < _DAY or steady - self._began > _DAY
 
 
-def _steady() -> float:
+def _steady_seconds() -> float:
     """Seconds that no setting of the clock changes and that go on while the machine sleeps, where the system counts them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
@@ -214,20 +216,20 @@ class Cleaner:
         with self._trimming:
             while self._is_bin_too_full(owner, more) and self._remove_oldest_deleted(owner):
                 pass
-            while self._store.kept_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
+            while self._store.stored_bytes(None, is_deleted=True) > BIN_BYTES and self._remove_oldest_deleted(None):
                 pass
 
-    def check_kept(self, owner: str, more: int = 0) -> None:
+    def check_visitor_quota(self, owner: str, more: int = 0) -> None:
         """Raises: RequestError if the owner's videos with so many more bytes take more than a visitor may keep."""
         self.trim_bin(owner, more)
-        kept = self._store.kept_bytes(owner)
+        kept = self._store.stored_bytes(owner)
         if kept + more > KEPT_BYTES:
-            what = f"your videos and what they are made from take {gigabytes(kept)} on the server and"
-            raise RequestError(what, f"may take {gigabytes(KEPT_BYTES)}", "delete some of them")
+            what = f"your videos and what they are made from take {format_gigabytes(kept)} on the server and"
+            raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
 
     def _is_bin_too_full(self, owner: str, more: int) -> bool:
-        in_bin = self._store.kept_bytes(owner, is_deleted=True)
-        return in_bin > BIN_BYTES_OF_OWNER or self._store.kept_bytes(owner) + more > KEPT_BYTES
+        in_bin = self._store.stored_bytes(owner, is_deleted=True)
+        return in_bin > BIN_BYTES_OF_OWNER or self._store.stored_bytes(owner) + more > KEPT_BYTES
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
         """Removes it with its files; whether there was any."""
@@ -255,11 +257,11 @@ class Cleaner:
 
     def _clean_all(self) -> Counter[Part]:
         settings, freed = self._settings, self._clean_jobs()
-        for job_id in self._store.unmeasured():
-            self._store.measure(job_id)
-        freed["intermediate"] += self._remove_half_made()
+        for job_id in self._store.unmeasured_jobs():
+            self._store.measure_folder(job_id)
+        freed["intermediate"] += self._remove_unqueued_folders()
         freed["comparisons"] += self._clean_comparisons()
-        freed["logs"] += sum(_cut(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
+        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _paths(settings.logs_dir, "*.log"))
         freed["compiled"] += trim(settings.compiled_dir, MOST_COMPILED)
         uploads = _paths(settings.uploads_dir, "*.uploads")
         freed["uploads"] += sum(trim(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
@@ -270,26 +272,26 @@ class Cleaner:
         settings, ended = self._settings, {job.folder.name: job for job in self._store.ended_jobs()}
         usage: Counter[Part] = Counter(dict.fromkeys(PARTS, 0))
         for folder in _paths(settings.runs_dir, "*"):
-            size, job = size_of(folder), ended.get(folder.name)
+            size, job = folder_size(folder), ended.get(folder.name)
             if job is not None and job.deleted is not None:
                 usage["bin"] += size.total
                 continue
             is_cleaned = job is not None and job.is_cleaned
             usage["intermediate"] += 0 if is_cleaned else size.intermediate
             usage["videos"] += size.total if is_cleaned else size.rest
-        usage["uploads"] = size_of(settings.uploads_dir).total
-        usage["comparisons"] = size_of(settings.comparisons_dir).total
-        usage["logs"] = size_of(settings.logs_dir).total
-        usage["compiled"] = size_of(settings.cache_dir).total
+        usage["uploads"] = folder_size(settings.uploads_dir).total
+        usage["comparisons"] = folder_size(settings.comparisons_dir).total
+        usage["logs"] = folder_size(settings.logs_dir).total
+        usage["compiled"] = folder_size(settings.cache_dir).total
         usage["store"] = sum(path.stat().st_size for path in _paths(settings.data_dir, "jobs.sqlite3*"))
         return dict(usage)
 
     def _clean_jobs(self) -> Counter[Part]:
         jobs, freed = self._store.ended_jobs(), Counter[Part]()
         sizes = {job.id: _size_for_plan(job) for job in jobs}
-        unended = sum(size_of(job.folder).total for job in self._store.unended())
-        is_right = self._clock.is_right(max((job.ended for job in jobs), default=0.0))
-        for removal in plan(jobs, sizes, self.limits, time.time(), unended=unended, is_clock_right=is_right):
+        unended = sum(folder_size(job.folder).total for job in self._store.unended())
+        is_trusted = self._clock.is_trusted(max((job.ended for job in jobs), default=0.0))
+        for removal in plan_removals(jobs, sizes, self.limits, time.time(), unended=unended, is_clock_trusted=is_trusted):
             if self._closing.is_set():
                 break
             try:
@@ -308,7 +310,7 @@ class Cleaner:
         if job.deleted is None and (job.is_starred or removal.part == "bin"):  # somebody was faster
             return 0
         size = self._remove_files(job.folder)
-        if self._is_ours(job.folder) and job.folder.exists():
+        if self._is_in_runs_folder(job.folder) and job.folder.exists():
             logger.warning("%s could not be removed", job.folder)
         else:
             self._store.forget(job.id)
@@ -318,28 +320,30 @@ class Cleaner:
         """Removes them and the events that nobody needs; a job without a video keeps its last preview, which the page shows."""
         kept = None if job.has_video else self._store.last_preview(job.id)
         names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
-        freed = sum(_unlinked(job.folder / name) for name in names) if self._is_ours(job.folder) else 0
+        freed = sum(_remove_file(job.folder / name) for name in names) if self._is_in_runs_folder(job.folder) else 0
         with contextlib.suppress(OSError):  # not empty, or not there
             (job.folder / PREVIEWS).rmdir()
-        self._store.clean(job.id)
-        self._store.measure(job.id)
+        self._store.mark_cleaned(job.id)
+        self._store.measure_folder(job.id)
         return freed
 
     def _remove_files(self, folder: Path) -> int:
-        if not self._is_ours(folder):
+        if not self._is_in_runs_folder(folder):
             return 0
-        before = size_of(folder).total
+        before = folder_size(folder).total
         shutil.rmtree(folder, ignore_errors=True)
-        return before - size_of(folder).total
+        return before - folder_size(folder).total
 
-    def _remove_half_made(self) -> int:
+    def _remove_unqueued_folders(self) -> int:
         """Removes folders of requests that were never queued, because the server ended meanwhile. A folder with a video stays,
         whatever the store knows of it."""
         known = self._store.job_ids()
-        folders = [folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age(folder) > _DAY]
+        folders = [
+            folder for folder in _paths(self._settings.runs_dir, "*") if folder.name not in known and _age_seconds(folder) > _DAY
+        ]
         return sum(self._remove_files(folder) for folder in folders if not (folder / "video.mp4").exists())
 
-    def _is_ours(self, folder: Path) -> bool:
+    def _is_in_runs_folder(self, folder: Path) -> bool:
         """A store that was moved here must not delete files elsewhere."""
         return folder.parent == self._settings.runs_dir
 
@@ -352,17 +356,17 @@ class Cleaner:
             if not there.intersection(comparison.jobs):
                 self._user_presets.forget_comparison(comparison.id)
         whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
-        return sum(_unlinked(path) for path in paths if _age(path) > EXPORT_SECONDS or not _is_export(path, whole))
+        return sum(_remove_file(path) for path in paths if _age_seconds(path) > EXPORT_SECONDS or not _is_export(path, whole))
 
 
 def _is_export(path: Path, whole: Collection[str]) -> bool:
     """Whether this file is a video of one of these comparisons, silent or with a sound, or is being written."""
-    return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age(path) < _HOUR)
+    return path.name.partition(".")[0] in whole or (path.name.startswith(".") and _age_seconds(path) < _HOUR)
 
 
 def _size_for_plan(job: EndedJob) -> Size:
-    """As `size_of`; what a cleaned job has left is no longer intermediate."""
-    size = size_of(job.folder)
+    """As `folder_size`; what a cleaned job has left is no longer intermediate."""
+    size = folder_size(job.folder)
     return Size(rest=size.total) if job.is_cleaned else size
 
 
@@ -375,12 +379,12 @@ def trim(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
     for used, name, size in found:
         if left <= most_bytes or time.time() - used < spare_seconds:
             break
-        freed += _unlinked(folder / name)
+        freed += _remove_file(folder / name)
         left -= size
     return freed
 
 
-def _cut(path: Path, most_bytes: int) -> int:
+def _truncate_log(path: Path, most_bytes: int) -> int:
     """Leaves the last half of a log that is too long; a worker that writes to it goes on at its new end."""
     try:
         size = path.stat().st_size
@@ -401,7 +405,7 @@ def _paths(folder: Path, pattern: str) -> list[Path]:
     return list(folder.glob(pattern)) if folder.is_dir() else []
 
 
-def _age(path: Path) -> float:
+def _age_seconds(path: Path) -> float:
     """The seconds since it was written."""
     try:
         return time.time() - path.stat().st_mtime
@@ -409,7 +413,7 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _unlinked(path: Path) -> int:
+def _remove_file(path: Path) -> int:
     """Removes a file; returns the bytes that are free now."""
     try:
         size = path.lstat().st_size

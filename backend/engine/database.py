@@ -42,11 +42,11 @@ class Database:
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
         """All that is done in the block, or nothing of it."""
-        with self._lock, self._begun():
+        with self._lock, self._begin_transaction():
             yield self._database
 
     @contextmanager
-    def _begun(self) -> Generator[None]:
+    def _begin_transaction(self) -> Generator[None]:
         """A transaction, for whoever holds the lock."""
         self._database.execute("BEGIN IMMEDIATE")
         try:

@@ -28,12 +28,12 @@ class Shortage:
     needed: int
 
     def __str__(self) -> str:
-        return f"{gigabytes(self.free)} free, {gigabytes(self.needed)} needed"
+        return f"{format_gigabytes(self.free)} free, {format_gigabytes(self.needed)} needed"
 
     @property
     def in_all(self) -> str:
         """In words, where `free` is the size of the whole disk."""
-        return f"{gigabytes(self.needed)} needed, {gigabytes(self.free)} in all"
+        return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in all"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
@@ -51,7 +51,7 @@ def needed_bytes(request: GenerationRequest) -> int:
     return round(latents + _PIXEL_BYTES * frame * frames + previews + shots + text + larger)
 
 
-def shortage(folder: Path, needed: int) -> Shortage | None:
+def find_shortage(folder: Path, needed: int) -> Shortage | None:
     """What is missing for so many bytes, with a reserve; None if the disk has enough, or does not tell."""
     try:
         free = shutil.disk_usage(folder).free
@@ -61,7 +61,7 @@ def shortage(folder: Path, needed: int) -> Shortage | None:
     return Shortage(free=free, needed=needed) if free < needed else None
 
 
-def capacity_lack(folder: Path, needed: int) -> Shortage | None:
+def capacity_shortage(folder: Path, needed: int) -> Shortage | None:
     """What is missing for so many bytes even on the empty disk; None if they would fit, or the disk does not report its size."""
     try:
         total = shutil.disk_usage(folder).total
@@ -71,6 +71,6 @@ def capacity_lack(folder: Path, needed: int) -> Shortage | None:
     return Shortage(free=total, needed=needed) if total < needed else None
 
 
-def gigabytes(count: int) -> str:
+def format_gigabytes(count: int) -> str:
     """So many bytes in words."""
     return f"{count / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""The queue at work: gives waiting jobs to workers that have none, and decides what becomes of those that are interrupted."""
+"""Assign waiting jobs to idle workers. Requeue or end interrupted jobs."""
 
 import functools
 import logging
@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
+from backend.engine.disk import Shortage, capacity_shortage, find_shortage, needed_bytes
 from backend.engine.event_log import EventLog
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
-from backend.engine.recovery import QUIET_SECONDS, GoOn, judge, place_of
-from backend.engine.scheduling import Waiting, in_turn, moved_place
+from backend.engine.recovery import QUIET_SECONDS, Requeue, decide_recovery, describe_progress
+from backend.engine.scheduling import Waiting, place_at_index, sort_queue
 from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
@@ -27,12 +27,12 @@ from backend.worker_pool.pool import WorkerPool
 from backend.workers.process import WorkerPlan
 
 _LOOK_SECONDS = 1.0
-_NEAR_PLACES = 10  # these are reported at once when they change
-_FAR_SECONDS = 5.0  # between two reports of the others: a thousand waiting jobs must not write a thousand events for each start
-_WISH_SECONDS = 1.0
-_MOST_FORESEEN = 8
-_AHEAD_SECONDS = 120.0  # after that, the next of what was made lately comes, although this one is not ready
-_ADOPT_SECONDS = 10.0  # how late the end of another engine on the same folder is noticed
+_NEAR_PLACES = 10  # changes of the first places in the queue are reported immediately
+_FAR_SECONDS = 5.0  # between two reports of all places: a thousand waiting jobs must not write a thousand events per started job
+_PREPARE_DELAY_SECONDS = 1.0
+_MOST_PREPARATIONS = 8
+_PREPARE_LIMIT_SECONDS = 120.0  # per recent request; then the next one is prepared
+_ADOPT_INTERVAL_SECONDS = 10.0  # between two searches for jobs of engines that have ended
 _CLOSED = Interrupted(cause="The studio was stopped", fix="Start it again", by="shutdown")
 _DIED = Interrupted(cause="The studio ended unexpectedly", fix="Make it again", by="server")
 
@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 
 def needed_preset(request: GenerationRequest) -> str:
-    """The preset whose model the request needs; "" if it needs none, because its video is finished and only made larger."""
+    """Return the preset whose model the request needs, "" if the request only upscales a finished video."""
     return "" if request.finished_video else request.preset
 
 
-def waiting_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> Waiting:
-    """The job's entry in the queue; `shape` is what is compiled for it."""
+def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> Waiting:
+    """Return the job's entry in the queue. `shape` selects the programs to compile."""
     return Waiting(
         job_id=job.id,
         owner=job.owner,
@@ -60,11 +60,11 @@ def waiting_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = 
 
 
 class Dispatcher:
-    """The jobs of one engine that wait or run, and the workers that make them. All is guarded by the journal's lock.
+    """The waiting and running jobs of one engine, and its workers. The event log's lock guards all state.
 
-    `runs` is the folder whose disk the jobs fill; `on_finished(job, event, device kind)` is called with what each video took;
-    `load_seconds(model)` is how long a checkpoint's model takes to load, None if that is not known;
-    `is_here(preset)` says whether a preset's model needs no download.
+    `runs` is the folder of the jobs' folders; free space is measured there. `on_finished(entry, event, device_kind)` receives
+    each finished video whose timings are representative. `load_seconds(model)` returns the seconds to load a checkpoint's
+    model, None if not known. `has_local_weights(preset)` returns whether a preset's model needs no download.
     """
 
     def __init__(
@@ -78,32 +78,36 @@ class Dispatcher:
         shape_of: Callable[[Job], Shape],
         on_finished: Callable[[Waiting, Finished, str], None],
         load_seconds: Callable[[str], float | None],
-        is_here: Callable[[str], bool],
+        has_local_weights: Callable[[str], bool],
     ):
         self._event_log, self._store, self._lock, self._runs = event_log, store, lock, runs
-        self._shape_of, self._on_finished, self._load_seconds, self._is_here = shape_of, on_finished, load_seconds, is_here
+        self._shape_of, self._on_finished = shape_of, on_finished
+        self._load_seconds, self._has_local_weights = load_seconds, has_local_weights
         self._waiting: list[Waiting] = []  # in the order in which they will run
-        self._announced: dict[str, int] = {}  # the place that was last reported, by job id
-        self._expected: tuple[str, ...] = ()  # the models that waiting jobs need, as the workers were told
-        self._next_report = 0.0  # of all places
-        self._running: dict[str, Waiting] = {}  # in the order in which they began
-        self._last: Waiting | None = None  # the job that began last
-        self._last_fault = time.monotonic()  # held jobs go on when this is long ago
+        self._reported_places: dict[str, int] = {}  # the last reported place in the queue, by job id
+        self._expected: tuple[str, ...] = ()  # the last list of needed models that was sent to the workers
+        self._next_report = 0.0  # monotonic time of the next report of all places
+        self._running: dict[str, Waiting] = {}  # by job id, in the order of their starts
+        self._last: Waiting | None = None  # the job that started last
+        self._last_fault = time.monotonic()  # held jobs resume `QUIET_SECONDS` after the last fault
         self._next_adoption = math.inf
-        self._wish: tuple[GenerationRequest, Shape, float] | None = None  # what may be wanted, and from when on that counts
-        self._lately: list[tuple[GenerationRequest, Shape]] = []  # what was made before the start, and may be wanted again
-        self._ahead: tuple[Shape, float] | None = None  # what a worker was asked to make ready last, and when
-        self._foreseen = 0  # wishes that were followed since the last job
-        self._shortages: dict[str, Shortage] = {}  # what the disk lacks, by id of a job that waits for it; "" is every job
-        self.pool = WorkerPool(plans, self._record, self._serve_next)
+        # A request that a visitor may submit soon, and the monotonic time from which on it may be prepared.
+        self._preparation: tuple[GenerationRequest, Shape, float] | None = None
+        self._recent_requests: list[tuple[GenerationRequest, Shape]] = []  # from before the start, not yet prepared
+        self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
+        self._num_preparations = 0  # since the last job started
+        self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs
+        self.pool = WorkerPool(plans, self._handle_event, self._handle_ready_worker)
 
-    def start(self, *, resume: bool, lately: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
-        """Begins to look after the queue; with `resume` also after jobs that engines leave behind, now and from now on. What was
-        made `lately` is made ready while nobody wants anything."""
-        self._lately = list(lately)
+    def start(self, *, resume: bool, recent_requests: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
+        """Start the thread that serves the queue.
+
+        With `resume`, adopt the jobs of ended engines, now and regularly. Idle workers prepare for `recent_requests`.
+        """
+        self._recent_requests = list(recent_requests)
         if resume:
-            self._take_over()
-        threading.Thread(target=self._look_after, name="engine", daemon=True).start()
+            self._adopt_abandoned_jobs()
+        threading.Thread(target=self._run_periodic_work, name="engine", daemon=True).start()
 
     def waiting(self) -> list[Waiting]:
         """The waiting jobs in the order in which they will run."""
@@ -111,148 +115,153 @@ class Dispatcher:
             return self._waiting.copy()
 
     def add(self, entry: Waiting) -> None:
-        """Puts a stored job into the line."""
+        """Add a stored job to the queue."""
         with self._event_log.changed:
             self._waiting.append(entry)
-            self._replan()
+            self._sort_and_report()
             self._dispatch()
 
     def move(self, job_id: str, index: int) -> None:
-        """Makes a waiting job number `index` (from 0) among its owner's; does nothing if it is no longer waiting."""
+        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if it no longer waits."""
         with self._event_log.changed:
-            if job_id in self._ids():
-                place = moved_place(self._waiting, job_id, index)
-                self._store.put(job_id, place)
-                self._change(job_id, place=place)
+            if job_id in self._waiting_ids():
+                place = place_at_index(self._waiting, job_id, index)
+                self._store.set_place(job_id, place)
+                self._update_entry(job_id, place=place)
 
-    def foresee(self, request: GenerationRequest, shape: Shape) -> None:
-        """Somebody may want this soon: while no job is there, what it needs is made ready. The last wish counts, once nobody has
-        changed it for a second."""
+    def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
+        """Prepare for this request when all workers are idle.
+
+        A later call replaces this one. The preparation starts one second after the last call.
+        """
         with self._event_log.changed:
-            self._wish = (request, shape, time.monotonic() + _WISH_SECONDS)
+            self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)
 
-    def shortage(self, owner: str | None = None) -> Shortage | None:
-        """What the disk lacks for the first job of this owner, or of all, that waits for room on it; None if none does."""
+    def find_shortage(self, owner: str | None = None) -> Shortage | None:
+        """Return the shortage of the first job that waits for disk space, of this owner or of all. None without one."""
         with self._event_log.changed:
             waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
 
-    def reshape(self, job_id: str, request: GenerationRequest, shape: Shape) -> None:
-        """A waiting job has got another request, of this shape."""
-        self._change(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
+    def update_request(self, job_id: str, request: GenerationRequest, shape: Shape) -> None:
+        """Update a waiting job's entry after its request was replaced by this one."""
+        self._update_entry(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job, waiting or running; does nothing to one that has ended. Raises: StudioError for another engine's job."""
+        """Cancel a waiting or running job. Do nothing to an ended job. Raises: StudioError for another engine's job."""
         with self._event_log.changed:
-            if job_id in self._ids():
+            if job_id in self._waiting_ids():
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
-                self._end(job_id, Cancelled(None))
-                self._replan()
+                self._end_job(job_id, Cancelled(None))
+                self._sort_and_report()
             elif job_id in self._running:
-                self._event_log.write(functools.partial(self._store.stop, job_id))
+                self._event_log.apply_change(functools.partial(self._store.request_stop, job_id))
                 self.pool.cancel(job_id)
-            elif not self._store.job(job_id).has_ended and self._store.engine_of(job_id) != self._lock.name:
+            elif not self._store.job(job_id).has_ended and self._store.owning_engine(job_id) != self._lock.name:
                 raise StudioError(
                     "another server on the same data folder makes this video and",
                     "must stop it itself",
                     "use that server's page; if it has ended, try again in ten seconds",
                 )
 
-    def go_on(self, job_id: str) -> None:
-        """Lets a held job go on; does nothing to others."""
+    def resume(self, job_id: str) -> None:
+        """Release a held job. Do nothing to other jobs."""
         with self._event_log.changed:
-            self._release([job_id])
+            self._release_held([job_id])
             self._dispatch()
 
     def close(self) -> None:
-        """Ends the workers, once the journal is closed; the jobs stay stored for the next engine, with what was done of them."""
+        """Stop the workers and requeue the running jobs for the next engine, which continues them from their last stored step.
+
+        Call this after the event log was closed.
+        """
         self.pool.close()
         with self._event_log.changed:
             for job_id in self._running:
-                verdict = self._judge(job_id, _CLOSED)
-                if isinstance(verdict, GoOn):
-                    self._event_log.write(functools.partial(self._store.put_back, job_id, is_held=False))
+                verdict = self._decide_recovery(job_id, _CLOSED)
+                if isinstance(verdict, Requeue):
+                    self._event_log.apply_change(functools.partial(self._store.requeue, job_id, is_held=False))
                 else:
-                    self._end(job_id, verdict)
-            self._event_log.write_the_rest()
+                    self._end_job(job_id, verdict)
+            self._event_log.apply_pending_changes()
 
-    def _ids(self) -> list[str]:
+    def _waiting_ids(self) -> list[str]:
         return [entry.job_id for entry in self._waiting]
 
-    def _change(self, job_id: str, **changes: object) -> None:
+    def _update_entry(self, job_id: str, **changes: object) -> None:
         with self._event_log.changed:
             self._waiting = [replace(entry, **changes) if entry.job_id == job_id else entry for entry in self._waiting]
-            self._replan()
+            self._sort_and_report()
 
-    def _record(self, job_id: str, event: Event) -> None:
-        """Stores what a worker reports; a final event makes room for the next job, and so does an interruption."""
+    def _handle_event(self, job_id: str, event: Event) -> None:
+        """Store an event from a worker. After a final event or an interruption, assign the next jobs."""
         with self._event_log.changed:
             if self._event_log.is_closed or job_id not in self._running:
                 return
             if isinstance(event, Interrupted):
-                self._put_back(job_id, event)
+                self._handle_interruption(job_id, event)
             else:
-                if event.is_final:  # whoever sees the end sees the final request
-                    self._learn(job_id, event)
-                    self._close_open(job_id, event)
+                if event.is_final:  # before the event is stored: its readers must see the final request
+                    self._record_timing(job_id, event)
+                    self._store_final_request(job_id, event)
                 self._event_log.append(job_id, event)
                 if isinstance(event, ShotFinished):
                     self._add_shot(job_id, event)
                 if not event.is_final:
                     return
-                self._forget(job_id)
+                self._remove_running(job_id)
             self._dispatch()
 
     def _add_shot(self, job_id: str, event: ShotFinished) -> None:
-        """The shot is a video of its own from now on. One that cannot be kept so is still in the storyboard."""
+        """Add the shot to the library as a separate video. If this fails, the shot remains in the storyboard."""
         try:
             add_shot(self._store, self._runs, self._store.job(job_id), event, self._lock.name)
             self._event_log.touch()
         except (sqlite3.Error, OSError, StudioError):
-            logger.exception("A shot of job %s could not be put into the library", job_id)
+            logger.exception("A shot of job %s could not be added to the library", job_id)
 
-    def _put_back(self, job_id: str, interrupted: Interrupted) -> None:
-        """Queues a job again whose work was interrupted, or ends it: somebody has stopped it, or that was in vain too often."""
-        entry = self._forget(job_id)
+    def _handle_interruption(self, job_id: str, interrupted: Interrupted) -> None:
+        """Requeue an interrupted job, or end it if it was cancelled or interrupted too often."""
+        entry = self._remove_running(job_id)
         if interrupted.by == "disk":
             self._event_log.pause()
         elif interrupted.by != "loss":
             self._last_fault = time.monotonic()
-        verdict = self._judge(job_id, interrupted)
-        if not isinstance(verdict, GoOn):
-            self._end(job_id, verdict)
+        verdict = self._decide_recovery(job_id, interrupted)
+        if not isinstance(verdict, Requeue):
+            self._end_job(job_id, verdict)
             return
-        self._event_log.write(lambda: self._store.put_back(job_id, verdict.waits))
+        self._event_log.apply_change(lambda: self._store.requeue(job_id, verdict.waits))
         self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
-        self._replan()
+        self._sort_and_report()
 
-    def _forget(self, job_id: str) -> Waiting:
-        """The job runs no longer."""
+    def _remove_running(self, job_id: str) -> Waiting:
+        """Remove a job from the running jobs and return its entry."""
         return self._running.pop(job_id)
 
-    def _end(self, job_id: str, event: Failed | Cancelled) -> None:
-        """Ends a job that no worker has any more, and removes what a killed one has half written."""
+    def _end_job(self, job_id: str, event: Failed | Cancelled) -> None:
+        """End a job that no worker has. Remove the partial files of a killed worker."""
         self._event_log.append(job_id, event)
         try:
             remove_half_written(self._store.job(job_id).folder)
         except (sqlite3.Error, OSError):
-            logger.exception("The folder of job %s could not be tidied", job_id)
+            logger.exception("The partial files of job %s could not be removed", job_id)
 
-    def _judge(self, job_id: str, interrupted: Interrupted) -> GoOn | Failed | Cancelled:
-        """Stores the interruption, and says what becomes of the job."""
+    def _decide_recovery(self, job_id: str, interrupted: Interrupted) -> Requeue | Failed | Cancelled:
+        """Store the interruption and return whether to requeue the job, or the event that ends it."""
         before: list[Interrupted] = []
         try:
             if self._store.job(job_id).is_stopped:
                 return Cancelled(None)
-            interrupted = replace(interrupted, place=place_of(self._store.last_event(job_id)))
+            interrupted = replace(interrupted, place=describe_progress(self._store.last_event(job_id)))
             before = self._store.interruptions(job_id)
         except sqlite3.Error:
-            logger.exception("The store could not be read; the job goes on")
+            logger.exception("The store could not be read; the job continues")
         self._event_log.append(job_id, interrupted)
-        return judge([*before, interrupted])
+        return decide_recovery([*before, interrupted])
 
-    def _look_after(self) -> None:
-        """Now and then does what no event starts; ends when the engine closes."""
+    def _run_periodic_work(self) -> None:
+        """Run the work that no event triggers, once per second, until the engine closes."""
         event_log = self._event_log
         with event_log.changed:
             while not event_log.is_closed:
@@ -260,198 +269,208 @@ class Dispatcher:
                 if event_log.is_closed:
                     return
                 try:
-                    event_log.write_the_rest()
+                    event_log.apply_pending_changes()
                     if time.monotonic() - self._last_fault > QUIET_SECONDS:
-                        self._release([entry.job_id for entry in self._waiting if entry.is_held])
+                        self._release_held([entry.job_id for entry in self._waiting if entry.is_held])
                     if time.monotonic() >= self._next_adoption:
-                        self._take_over()
+                        self._adopt_abandoned_jobs()
                     self._dispatch()
                     self._report_places()
-                    self._follow_wish()
+                    self._prepare_ahead()
                 except (sqlite3.Error, OSError):
                     logger.exception("The data folder could not be read")
 
-    def _follow_wish(self) -> None:
-        """Lets an idle worker make ready what may be wanted: the last wish, or else what was made lately, one after the other.
-        What is made ready stays in its memory, so without a job in between that ends after some wishes."""
+    def _prepare_ahead(self) -> None:
+        """Let an idle worker prepare for the expected request, or for the next recent one.
+
+        Prepared models stay in the worker's memory, so the number of preparations between two jobs is limited.
+        """
         now, is_busy = time.monotonic(), bool(self._waiting or self._running)
-        if is_busy or self._foreseen >= _MOST_FORESEEN or not self.pool.is_one_ready():
+        if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.is_one_ready():
             return
         warm = frozenset().union(*(worker.facts.warm for worker in self.pool.workers()))
-        if self._wish is not None and now >= self._wish[2]:
-            (request, shape, _), self._wish = self._wish, None
-        elif self._lately and (self._ahead is None or self._ahead[0] in warm or now > self._ahead[1] + _AHEAD_SECONDS):
-            request, shape = self._lately.pop(0)
+        if self._preparation is not None and now >= self._preparation[2]:
+            (request, shape, _), self._preparation = self._preparation, None
+        elif self._recent_requests and (
+            self._last_preparation is None
+            or self._last_preparation[0] in warm
+            or now > self._last_preparation[1] + _PREPARE_LIMIT_SECONDS
+        ):
+            request, shape = self._recent_requests.pop(0)
         else:
             return
         if shape not in warm:
-            self._foreseen += 1
-            self._ahead = shape, now
-            self.pool.foresee(request, shape)
+            self._num_preparations += 1
+            self._last_preparation = shape, now
+            self.pool.prepare_for(request, shape)
 
-    def _release(self, held: Collection[str]) -> None:
+    def _release_held(self, held: Collection[str]) -> None:
         for job_id in held:
-            self._event_log.write(functools.partial(self._store.release, job_id))
+            self._event_log.apply_change(functools.partial(self._store.clear_hold, job_id))
         if held:
             self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
-            self._replan()
+            self._sort_and_report()
 
-    def _serve_next(self) -> None:
-        """A worker has become ready: perhaps one that had died, and jobs have been waiting for it."""
+    def _handle_ready_worker(self) -> None:
+        """Assign waiting jobs after a worker became ready, for example after a restart."""
         with self._event_log.changed:
             if not self._event_log.is_closed:
                 self._dispatch()
 
     def _dispatch(self) -> None:
-        """Gives the next jobs to the workers that have none. A job for which the disk lacks room waits, and others pass it."""
+        """Assign the next jobs to idle workers. Jobs that wait for disk space are passed over."""
         if not self._waiting:
             self._shortages = {}
         before, is_free = self._shortages, False
         while len(self._running) < len(self.pool) and self.pool.has_room():
             if not is_free:
                 is_free, self._shortages = True, self._find_shortages()
-            entry = self._next_to_give()
+            entry = self._next_job()
             if entry is None:
                 break
             try:
                 job = self._store.job(entry.job_id)
-                is_waiting = self._store.start(job.id)
+                is_waiting = self._store.mark_running(job.id)
             except sqlite3.Error:
-                logger.exception("A job could not be started; it waits")
+                logger.exception("Job %s could not be started; it keeps waiting", entry.job_id)
                 self._event_log.pause()
                 return
             self._waiting.remove(entry)
             if not is_waiting:
                 continue
             self._running[entry.job_id] = self._last = entry
-            self._foreseen, is_free = 0, False
-            self._replan()
-            if not self._give(entry, job):
+            self._num_preparations, is_free = 0, False
+            self._sort_and_report()
+            if not self._assign_job(entry, job):
                 return
         if before != self._shortages:
             self._event_log.touch()
 
-    def _next_to_give(self) -> Waiting | None:
-        """The first job in line that has room on the disk and gains nothing by waiting for a worker which keeps its model."""
+    def _next_job(self) -> Waiting | None:
+        """Return the first job that fits on the disk and should not wait for a busy worker with its model, None without one."""
         if "" in self._shortages:
             return None
         ready = (entry for entry in self._waiting if not entry.is_held and entry.job_id not in self._shortages)
-        return next((entry for entry in ready if not self._had_better_wait(entry)), None)
+        return next((entry for entry in ready if not self._should_wait(entry)), None)
 
-    def _had_better_wait(self, entry: Waiting) -> bool:
+    def _should_wait(self, entry: Waiting) -> bool:
         if len(self.pool) < 2:
             return False
         seconds = self._load_seconds(entry.shape.model)
         return seconds is not None and self.pool.is_worth_waiting(entry.shape.model, seconds)
 
     def _find_shortages(self) -> dict[str, Shortage]:
-        """What the disk lacks, beside the running jobs, by id of a waiting job. Ends a job that the empty disk could not hold.
-        While the store takes no changes, every job waits."""
+        """Return the disk shortages by id of a waiting job, with the space that running jobs need.
+
+        End a job that exceeds the whole disk. While changes cannot be stored, the key "" makes every job wait.
+        """
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
         running = sum(entry.needed for entry in self._running.values())
         found: dict[str, Shortage] = {}
         for entry in self._waiting.copy():
-            if (lacking := shortage(self._runs, entry.needed + running)) is None:
+            if (lacking := find_shortage(self._runs, entry.needed + running)) is None:
                 continue
-            if (never := capacity_lack(self._runs, entry.needed)) is not None:
+            if (never := capacity_shortage(self._runs, entry.needed)) is not None:
                 self._waiting.remove(entry)
-                self._end(entry.job_id, Failed(f"The disk cannot hold this video ({never.in_all})", "Make it smaller or shorter"))
+                self._end_job(
+                    entry.job_id, Failed(f"The disk cannot hold this video ({never.in_all})", "Make it smaller or shorter")
+                )
             else:
                 found[entry.job_id] = lacking
         return found
 
-    def _give(self, entry: Waiting, job: Job) -> bool:
-        """Gives the job to a worker; False, and it waits again, if the last one that was idle has just gone."""
+    def _assign_job(self, entry: Waiting, job: Job) -> bool:
+        """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
         try:
             if self.pool.give(job.id, job.request, job.folder, entry.shape):
                 return True
         except OSError as error:
-            self._forget(job.id)
+            self._remove_running(job.id)
             self._event_log.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
             return True
-        self._forget(job.id)
-        self._event_log.write(lambda: self._store.put_back(job.id, False))
+        self._remove_running(job.id)
+        self._event_log.apply_change(lambda: self._store.requeue(job.id, False))
         self._waiting.append(entry)
-        self._replan()
+        self._sort_and_report()
         return False
 
-    def _replan(self) -> None:
-        """Sorts the waiting jobs; reports the places of new ones and those that are near and have changed."""
+    def _sort_and_report(self) -> None:
+        """Sort the waiting jobs. Report the places of new jobs and the changes of the first `_NEAR_PLACES`."""
         last = [self._last] if self._last else []
-        self._waiting = in_turn(self._waiting, list(self._running.values()) or last, self.pool.kept_models())
+        self._waiting = sort_queue(self._waiting, list(self._running.values()) or last, self.pool.kept_models())
         ready = [entry for entry in self._waiting if not entry.is_held]
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
             self._expected = expected
             preset = ready[0].preset if ready else ""
-            self.pool.expect(expected, preset if preset and self._running and self._is_here(preset) else None)
-        self._event_log.append_all(self._changed_places(_NEAR_PLACES))
+            self.pool.expect(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
+        self._event_log.append_events(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:
-        """Reports all changed places, now and then."""
+        """Report all changed places if the next report is due."""
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _FAR_SECONDS
             if moved := self._changed_places(len(self._waiting)):
-                self._event_log.append_all(moved)
+                self._event_log.append_events(moved)
 
     def _changed_places(self, count: int) -> list[tuple[str, Queued]]:
-        """The places of new jobs, and those of the first `count` that are no longer what was reported last."""
-        before, self._announced, moved = self._announced, {}, []
+        """Return the places of new jobs, and of the first `count` jobs if they differ from the last report."""
+        before, self._reported_places, moved = self._reported_places, {}, []
         for place, entry in enumerate(self._waiting):
             old_place = before.get(entry.job_id)
             is_reported = old_place is None or (place < count and old_place != place)
             if is_reported:
                 moved.append((entry.job_id, Queued(place)))
-            self._announced[entry.job_id] = place if is_reported else old_place
+            self._reported_places[entry.job_id] = place if is_reported else old_place
         return moved
 
-    def _learn(self, job_id: str, event: Event) -> None:
-        """Passes on what a finished video took; one that was interrupted, open or a storyboard says nothing about others."""
+    def _record_timing(self, job_id: str, event: Event) -> None:
+        """Report the timings of a finished video, unless it was interrupted, live or a storyboard: those are not comparable."""
         worker = self.pool.worker_of(job_id)
         if not isinstance(event, Finished) or worker is None:
             return
         try:
             request = self._store.job(job_id).request
-            is_of_use = not self._store.interruptions(job_id) and not request.is_open and not request.shots
+            is_representative = not self._store.interruptions(job_id) and not request.is_open and not request.shots
         except sqlite3.Error:
-            is_of_use = False
-        if is_of_use:
+            is_representative = False
+        if is_representative:
             self._on_finished(self._running[job_id], event, worker.device_kind)
 
-    def _close_open(self, job_id: str, event: Event) -> None:
-        """An open video that has ended is from now on the request that makes it again."""
+    def _store_final_request(self, job_id: str, event: Event) -> None:
+        """Replace the request of an ended live video by the request that regenerates it."""
         if isinstance(event, Finished) and not event.result.request.is_open:
-            self._event_log.write(functools.partial(self._store.close_open, job_id, event.result.request))
+            self._event_log.apply_change(functools.partial(self._store.replace_open_request, job_id, event.result.request))
 
-    def _take_over(self) -> None:
-        """Queues the jobs of dead engines again, whether they were waiting or running."""
+    def _adopt_abandoned_jobs(self) -> None:
+        """Requeue the waiting and running jobs of dead engines."""
         with self._event_log.changed:
-            self._next_adoption = time.monotonic() + _ADOPT_SECONDS
+            self._next_adoption = time.monotonic() + _ADOPT_INTERVAL_SECONDS
             before = len(self._waiting)
-            for engine in set(self._store.engines_at_work()) - {self._lock.name}:
-                with self._lock.of_dead_engine(engine) as is_dead:
-                    for job_id in self._store.unfinished(engine) if is_dead else []:
-                        self._adopt(job_id)
+            for engine in set(self._store.engines_with_open_jobs()) - {self._lock.name}:
+                with self._lock.lock_dead_engine(engine) as is_dead:
+                    for job_id in self._store.unfinished_jobs(engine) if is_dead else []:
+                        self._adopt_job(job_id)
             if len(self._waiting) != before:
-                self._replan()
+                self._sort_and_report()
                 self._dispatch()
 
-    def _adopt(self, job_id: str) -> None:
-        """Queue a dead engine's job again; a job that the presets refuse today ends as failed."""
-        self._store.hand_over(job_id, self._lock.name)
+    def _adopt_job(self, job_id: str) -> None:
+        """Requeue a dead engine's job. A job that the presets refuse today ends as failed."""
+        self._store.assign_engine(job_id, self._lock.name)
         try:
             job = self._store.job(job_id)
             check_current_limits(job.request)
-            entry = waiting_entry(job, self._shape_of(job), is_held=job.is_held)
+            entry = make_queue_entry(job, self._shape_of(job), is_held=job.is_held)
         except StudioError as error:
             self._event_log.append(job_id, Failed(f"It is no longer accepted: {error.cause}", error.fix))
             return
         if job.state == "running":
-            verdict = self._judge(job.id, _DIED)
-            if not isinstance(verdict, GoOn):
-                self._end(job.id, verdict)
+            verdict = self._decide_recovery(job.id, _DIED)
+            if not isinstance(verdict, Requeue):
+                self._end_job(job.id, verdict)
                 return
             entry = replace(entry, is_held=verdict.waits)
-            self._store.put_back(job.id, verdict.waits)
+            self._store.requeue(job.id, verdict.waits)
         self._waiting.append(entry)

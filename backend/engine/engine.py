@@ -14,24 +14,24 @@ from backend.catalog.weights_here import check_here, has_weights
 from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
 from backend.cluster.nodes import Cluster
 from backend.engine.cleaning import Cleaner
-from backend.engine.disk import Shortage, capacity_lack, needed_bytes, shortage
-from backend.engine.dispatcher import Dispatcher, waiting_entry
+from backend.engine.disk import Shortage, capacity_shortage, find_shortage, needed_bytes
+from backend.engine.dispatcher import Dispatcher, make_queue_entry
 from backend.engine.estimate import Estimate
 from backend.engine.event_log import EventLog
-from backend.engine.folder import moved_into, written
+from backend.engine.folder import move_request_files, write_request_steps
 from backend.engine.history import History
 from backend.engine.job import Job, ListedJob, new_job_id
 from backend.engine.keys import Keys
 from backend.engine.library import Library
 from backend.engine.lock import EngineLock
-from backend.engine.moving_projects import exporting, importing
+from backend.engine.moving_projects import export_project, import_project
 from backend.engine.notifications import Notifications
 from backend.engine.options import EngineOptions
 from backend.engine.projects import Project, Projects
 from backend.engine.scheduling import Room, new_place
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
-from backend.engine.storyboards import add_finished, again_from, cut_film, keep_shots
+from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
 from backend.engine.summary import RequestSummary
 from backend.engine.timings import Timings
 from backend.engine.user_presets import UserPresets
@@ -48,7 +48,7 @@ from backend.settings import from_environment
 from backend.workers.stale_processes import end_orphans
 from presets import Preset
 
-_LOOKED_BACK, _MADE_READY = 40, 3  # jobs, and shapes of them that are made ready after a start
+_MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3  # jobs, and shapes of them that are made ready after a start
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
@@ -71,10 +71,12 @@ class Engine:
         self._store = Store(settings.data_dir / "jobs.sqlite3")
         self._lock = EngineLock(_make_folder(settings.engines_dir))
         if self._lock.is_alone():  # another engine may see the same folder under another path
-            self._store.follow_runs(self._runs)
+            self._store.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
-        self.history = History(settings.data_dir / "jobs.sqlite3", self._counts, self._devices_now)
-        self._event_log = EventLog(self._store, on_event=(self._notifications.ended, self.history.note, self._measure))
+        self.history = History(settings.data_dir / "jobs.sqlite3", self._count_jobs, self._devices_now)
+        self._event_log = EventLog(
+            self._store, on_event=(self._notifications.ended, self.history.record_step, self._measure_ended_job)
+        )
         self._memo = RequestMemo(self._store.job)
         self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
@@ -90,9 +92,9 @@ class Engine:
             self._lock,
             self._runs,
             shape_of=lambda job: self.shape(job.request),
-            on_finished=self._timings.learn,
+            on_finished=self._timings.record_run,
             load_seconds=self._timings.load_seconds,
-            is_here=self._is_here,
+            has_local_weights=self._has_local_weights,
         )
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
         end_orphans(settings.data_dir)
@@ -102,8 +104,8 @@ class Engine:
             self._cluster.start(self._dispatcher.pool, plan)
         if options.resume:
             self.cleaner.start()
-        lately = self._made_lately() if options.resume and options.warm_up and options.start_worker else ()
-        self._dispatcher.start(resume=options.resume, lately=lately)
+        recent_requests = self._recent_requests() if options.resume and options.warm_up and options.start_worker else ()
+        self._dispatcher.start(resume=options.resume, recent_requests=recent_requests)
         if options.resume:
             self.history.start()
 
@@ -125,7 +127,7 @@ class Engine:
         is no `room` in line (None: any number may wait), DataFolderError if nothing can be written, JobNotFound. After an error
         nothing is left on the disk.
         """
-        steps = self.submitting(request, owner, room, may_download=may_download, again=again)
+        steps = self.submit_steps(request, owner, room, may_download=may_download, again=again)
         return self.sandbox.follow(steps, Requester(owner=owner, address=room.address if room else ""))
 
     def job(self, job_id: str) -> Job:
@@ -142,9 +144,9 @@ class Engine:
         Also ends when the engine closes. Raises: JobNotFound, at the call.
         """
         self._store.job(job_id)
-        return self._event_log.follow(job_id, after)
+        return self._event_log.follow_events(job_id, after)
 
-    def position(self, job_id: str) -> int | None:
+    def queue_position(self, job_id: str) -> int | None:
         """How many waiting jobs are before this one (0: it is next); None once it runs or has ended."""
         return next((place for place, entry in enumerate(self._dispatcher.waiting()) if entry.job_id == job_id), None)
 
@@ -152,14 +154,14 @@ class Engine:
         """Whether the job waits until a person lets it go on."""
         return any(entry.job_id == job_id and entry.is_held for entry in self._dispatcher.waiting())
 
-    def line(self) -> list[str]:
+    def waiting_job_ids(self) -> list[str]:
         """The ids of the waiting jobs in the order in which they will run."""
         return [entry.job_id for entry in self._dispatcher.waiting()]
 
-    def shortage(self, owner: str | None = None) -> Shortage | None:
+    def disk_shortage(self, owner: str | None = None) -> Shortage | None:
         """What the disk lacks for the first job that waits for room on it: of this owner's jobs, or of all. None if no job waits
         for the disk."""
-        return self._dispatcher.shortage(owner)
+        return self._dispatcher.find_shortage(owner)
 
     def changes(self) -> int:
         """A number that grows with each change: while it stays the same, there is nothing new to show."""
@@ -200,7 +202,7 @@ class Engine:
         Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
         an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
-        return self.sandbox.follow(self.revising(job_id, request, may_download=may_download))
+        return self.sandbox.follow(self.revise_steps(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""
@@ -218,7 +220,7 @@ class Engine:
         """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.pool.kept_models()
-        return self._timings.estimate(request, shape, self._known_worker(), self.is_warm(shape), is_kept)
+        return self._timings.estimate(request, shape, self._representative_worker(), self.is_warm(shape), is_kept)
 
     def shape_of_job(self, job: ListedJob) -> Shape:
         """`shape` of the job's request, which is parsed once."""
@@ -226,15 +228,15 @@ class Engine:
 
     def estimate_job(self, job: ListedJob) -> Estimate | None:
         """`estimate` of the job's request, which is parsed again only after a change that may change the estimate."""
-        shape, worker = self.shape_of_job(job), self._known_worker()
+        shape, worker = self.shape_of_job(job), self._representative_worker()
         is_warm, is_kept = self.is_warm(shape), shape.model in self._dispatcher.pool.kept_models()
         name = "estimate", is_warm, is_kept, worker.device_kind, len(worker.facts.devices), self._timings.count
         return self._memo.value(job, name, self.estimate)
 
-    def foresee(self, request: GenerationRequest) -> None:
+    def prepare_for(self, request: GenerationRequest) -> None:
         """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
         if self._may_prepare(request):
-            self._dispatcher.foresee(request, self.shape(request))
+            self._dispatcher.prepare_for(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
         """Whether a worker has compiled all programs of this shape; that of making a video larger takes a moment."""
@@ -248,7 +250,7 @@ class Engine:
         self._store.job(job_id)
         self._dispatcher.cancel(job_id)
 
-    def say(self, job_id: str, *, prompt: str | None = None, action: str | None = None) -> None:
+    def steer_live(self, job_id: str, *, prompt: str | None = None, action: str | None = None) -> None:
         """Changes the prompt or the action of an open video from its next block on.
 
         Raises: JobNotFound, RequestError if nothing is being made or its model cannot follow this.
@@ -258,32 +260,32 @@ class Engine:
             raise RequestError("nothing is being made live here, so this", "cannot be followed", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
         check_cue(cue, find_preset(job.request.preset))
-        self._dispatcher.pool.say(job_id, cue)
+        self._dispatcher.pool.send_cue(job_id, cue)
 
-    def exporting_project(self, project: Project, path: Path) -> Steps[int]:
+    def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
         """Writes a project as one file, as steps; how many videos it has. Raises: RequestError, Busy, OSError."""
-        return exporting(self._store, project, path)
+        return export_project(self._store, project, path)
 
-    def importing_project(
+    def import_project_steps(
         self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
     ) -> Steps[tuple[Project, int]]:
-        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.importing`. If
+        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.import_project`. If
         `is_limited` it must fit into what a visitor may keep. Raises: as that, RequestError."""
         self._check_open()
         if is_limited:
-            self.cleaner.check_kept(owner, archive.stat().st_size)
-        project = yield from importing(self._store, self.projects, self._runs, self._lock.name, owner, archive, folder)
+            self.cleaner.check_visitor_quota(owner, archive.stat().st_size)
+        project = yield from import_project(self._store, self.projects, self._runs, self._lock.name, owner, archive, folder)
         self.touch()
         return project
 
-    def tell_operator(self, job_id: str) -> None:
+    def notify_operator(self, job_id: str) -> None:
         """The operator is told of the end of this job, if they have given an address for it."""
-        self._store.tell(job_id)
+        self._store.request_notification(job_id)
 
-    def go_on(self, job_id: str) -> None:
+    def resume(self, job_id: str) -> None:
         """Lets a held job go on; does nothing to others. Raises: JobNotFound."""
         self._store.job(job_id)
-        self._dispatcher.go_on(job_id)
+        self._dispatcher.resume(job_id)
 
     def remove_model(self, source: str) -> int:
         """Removes a checkpoint or a LoRA file from this machine; as `Models.remove`. No job can come in meanwhile."""
@@ -325,12 +327,12 @@ class Engine:
             self.projects.close()
             self._lock.release()
 
-    def check_room(self, owner: str, room: Room | None, more: int = 1) -> None:
+    def check_queue_limits(self, owner: str, room: Room | None, more: int = 1) -> None:
         """Raises: QueueFull if there is no `room` in line for so many more videos of this owner."""
         if room is not None:
             room.check(self._dispatcher.waiting(), owner, more)
 
-    def submitting(
+    def submit_steps(
         self,
         request: GenerationRequest,
         owner: str,
@@ -344,19 +346,19 @@ class Engine:
         keep = None
         if again is not None:
             story, first = self._store.job(again[0]), again[1]
-            request, keep = again_from(story, first, request), functools.partial(keep_shots, story.folder, count=first - 1)
+            request, keep = regenerate_from(story, first, request), functools.partial(copy_shots, story.folder, count=first - 1)
         self._check_open()
-        self.check_room(owner, room)
+        self.check_queue_limits(owner, room)
         if room is not None:
-            self.cleaner.check_kept(owner)
+            self.cleaner.check_visitor_quota(owner)
         job_id = new_job_id()
         folder = self._runs / job_id
         try:
             folder.mkdir(parents=True)
-            request = yield from written(request, folder)
+            request = yield from write_request_steps(request, folder)
             if needs_only_cutting(request):
-                film = yield from cut_film(request, folder)
-                return self._add_film(job_id, owner, film)
+                film = yield from cut_storyboard(request, folder)
+                return self._add_storyboard(job_id, owner, film)
             self._check_open()
             if keep is not None:
                 keep(folder)
@@ -372,26 +374,26 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def revising(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
+    def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
         """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
         self._check(request, may_download)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
-            new = yield from written(request, Path(name))
+            new = yield from write_request_steps(request, Path(name))
             with self._event_log.changed:
-                if job.id not in self.line():
+                if job.id not in self.waiting_job_ids():
                     raise JobHasBegun(
                         "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
                     )
-                request = moved_into(new, Path(name), job.folder)
-                self._store.revise(job.id, request)
-                self._dispatcher.reshape(job.id, request, self.shape(request))
+                request = move_request_files(new, Path(name), job.folder)
+                self._store.replace_waiting_request(job.id, request)
+                self._dispatcher.update_request(job.id, request, self.shape(request))
                 return self._store.job(job.id)
 
-    def _add_film(self, job_id: str, owner: str, film: Finished) -> Job:
+    def _add_storyboard(self, job_id: str, owner: str, film: Finished) -> Job:
         with self._event_log.changed:
             self._check_open()
-            add_finished(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
+            add_finished_job(self._store, job_id, owner, film, self._lock.name, self.projects.current(owner))
             self._notifications.ended(job_id, film)
             self._event_log.touch()
             return self._store.job(job_id)
@@ -400,12 +402,12 @@ class Engine:
         now, shape = time.time(), self.shape(request)
         with self._event_log.changed:
             self._check_open()
-            self.check_room(owner, room)  # again: others may have come while the inputs were written
+            self.check_queue_limits(owner, room)  # again: others may have come while the inputs were written
             place = new_place(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,
                 owner=owner,
-                summary=RequestSummary.of(request),
+                summary=RequestSummary.from_request(request),
                 request=request,
                 state="queued",
                 created=now,
@@ -417,18 +419,18 @@ class Engine:
             )
             self._store.add(job, self._lock.name)
             address = room.address if room else ""
-            self._dispatcher.add(waiting_entry(job, shape, address))
+            self._dispatcher.add(make_queue_entry(job, shape, address))
             return self._store.job(job_id)
 
-    def _made_lately(self) -> list[tuple[GenerationRequest, Shape]]:
+    def _recent_requests(self) -> list[tuple[GenerationRequest, Shape]]:
         """A request of each of the last shapes that were made here and need no download, the newest first."""
         made: dict[Shape, GenerationRequest] = {}
-        for request in self._store.generated_requests(_LOOKED_BACK):
+        for request in self._store.generated_requests(_MOST_RECENT_JOBS):
             if self._may_prepare(request):
                 made.setdefault(self.shape(request), request)
-        return [(request, shape) for shape, request in made.items()][:_MADE_READY]
+        return [(request, shape) for shape, request in made.items()][:_MOST_PREPARED_SHAPES]
 
-    def _is_here(self, preset: str) -> bool:
+    def _has_local_weights(self, preset: str) -> bool:
         """Whether this preset, which may have been removed, needs no download."""
         try:
             return self.has_weights(find_preset(preset))
@@ -441,31 +443,31 @@ class Engine:
             check_current_limits(request)
         except RequestError:
             return False
-        return _is_usual(request) and self._is_here(request.preset)
+        return _can_be_prepared(request) and self._has_local_weights(request.preset)
 
     def _check(self, request: GenerationRequest, may_download: bool) -> None:
         """Check a request before it is queued, whatever its source. Raises: RequestError."""
         check_current_limits(request)
-        lacking = capacity_lack(self._runs, needed_bytes(request))
+        lacking = capacity_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
             what = "this video may need more than the whole disk"
             raise RequestError(what, f"({lacking.in_all})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
             check_upscaler_here(upscaler_name(request), self.settings.upscalers_dir, may_download)
-            self._check_room_for(request)
+            self._check_upscaling_space(request)
         if not may_download and not needs_only_cutting(request):
             check_here(request, self._model)
 
-    def _check_room_for(self, request: GenerationRequest) -> None:
+    def _check_upscaling_space(self, request: GenerationRequest) -> None:
         """Raises: RequestError for a larger video that the disk cannot hold: the line would wait for it."""
-        lacking = shortage(self._runs, needed_bytes(request))
+        lacking = find_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
             what = f"this video made {request.upscale} times larger"
             raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
 
-    def _measure(self, job_id: str, event: Event) -> None:
+    def _measure_ended_job(self, job_id: str, event: Event) -> None:
         if event.is_final:
-            self._store.measure(job_id)
+            self._store.measure_folder(job_id)
 
     def _check_open(self) -> None:
         if self._event_log.is_closed:
@@ -477,7 +479,7 @@ class Engine:
         unended = self.library.unended(None)
         return own.union(*(self._memo.value(job, "sources", sources_of) for job in unended))
 
-    def _counts(self) -> tuple[int, int]:
+    def _count_jobs(self) -> tuple[int, int]:
         """How many videos wait, and how many run."""
         return len(self._dispatcher.waiting()), sum(worker.job_id is not None for worker in self.workers())
 
@@ -486,16 +488,16 @@ class Engine:
         return [device for worker in self.workers() for device in worker.facts.devices]
 
     def _devices(self) -> tuple[Device, ...]:
-        return self._known_worker().facts.devices
+        return self._representative_worker().facts.devices
 
-    def _known_worker(self) -> WorkerView:
+    def _representative_worker(self) -> WorkerView:
         """The first worker whose devices are known, else the first, else one of which nothing is known."""
         workers = self.workers()
         nobody = WorkerView(name="", status=summarize_status(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
 
 
-def _is_usual(request: GenerationRequest) -> bool:
+def _can_be_prepared(request: GenerationRequest) -> bool:
     """Whether it is one video in one piece, whose model and programs can be made ready ahead."""
     return not (request.shots or request.is_open or request.finished_video)
 

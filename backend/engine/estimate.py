@@ -54,14 +54,14 @@ def estimate(
 ) -> Estimate | None:
     """The estimate from these runs, newest first; None if none of them is of the same model."""
     same = [run for run in runs if run.shape == shape]
-    akin = [run for run in runs if run.shape.model == shape.model]
-    used = (same or akin)[:20]
+    same_model = [run for run in runs if run.shape.model == shape.model]
+    used = (same or same_model)[:20]
     if not used:
         return None
     tokens = equivalent_tokens(request)
-    seconds = median(_scaled(run, request, shape, tokens) for run in used)
-    compiling = 0.0 if is_warm else _compiling(akin)
-    loading = 0.0 if is_kept else load_seconds(shape.model, akin)
+    seconds = median(_scale_seconds(run, request, shape, tokens) for run in used)
+    compiling = 0.0 if is_warm else _compiling(same_model)
+    loading = 0.0 if is_kept else load_seconds(shape.model, same_model)
     return Estimate(
         seconds=seconds + (compiling or 0.0) + (loading or 0.0),
         compile_seconds=compiling,
@@ -72,14 +72,14 @@ def estimate(
     )
 
 
-def upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
+def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
     """The estimate of the step that makes a video larger, by the pixels: from runs of it with the same model, newest first;
     without any, from those with others, by the numbers of weights, each of which does its work once a pixel. None if nothing is
     known."""
     every = [run for run in runs if run.shape.task == shape.task]
-    akin = [run for run in every if run.shape.model == shape.model]
-    shares = {run.shape.model: 1.0 for run in akin} or _shares(shape.model, every, num_weights)
-    used = [run for run in akin or every if run.shape.model in shares][:20]
+    same_model = [run for run in every if run.shape.model == shape.model]
+    shares = {run.shape.model: 1.0 for run in same_model} or _weight_ratios(shape.model, every, num_weights)
+    used = [run for run in same_model or every if run.shape.model in shares][:20]
     if not used:
         return None
     rates = [run.seconds.get("upscale", 0.0) * shares[run.shape.model] / max(_pixels(run.shape), 1) for run in used]
@@ -88,7 +88,7 @@ def upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], in
     return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(used))
 
 
-def _shares(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
+def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
     """By the model of these runs, how many times as many weights this model has, where both are known."""
     own = num_weights(model.removeprefix(UPSCALER))
     if not own:
@@ -102,7 +102,7 @@ def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if not device or run.device in ("", device)]
 
 
-def _scaled(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
+def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
     """This run's seconds for the request's steps and size, without compiling and loading."""
     size = (tokens / max(run.num_tokens, 1)) ** _SCALING
     branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
@@ -116,15 +116,15 @@ def _pixels(shape: Shape) -> int:
 
 
 def _compiling(runs: Sequence[Run]) -> float | None:
-    return _usual("compile", runs)
+    return _median_seconds("compile", runs)
 
 
 def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
     """How long this checkpoint's model took to load before earlier runs, newest first; None if it was there before all."""
-    return _usual("load", [run for run in runs if run.shape.model == model])
+    return _median_seconds("load", [run for run in runs if run.shape.model == model])
 
 
-def _usual(stage: str, runs: Sequence[Run]) -> float | None:
+def _median_seconds(stage: str, runs: Sequence[Run]) -> float | None:
     """The median of the last runs that did this at all."""
     seconds = [run.seconds[stage] for run in runs if run.seconds.get(stage, 0.0) > _DONE_SECONDS[stage]]
     return median(seconds[:20]) if seconds else None

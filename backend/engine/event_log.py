@@ -28,13 +28,13 @@ class EventLog:
         self.is_closed = False
         self._count = 0
         self._sequences: dict[str, int] = {}  # the number of the last event that was stored here, by id of a job that goes on
-        self._unwritten: list[Callable[[], object]] = []  # changes that the store could not take, in order
+        self._pending_changes: list[Callable[[], object]] = []  # changes that the store could not take, in order
         self._next_try = 0.0  # seconds of the monotonic clock
 
     @property
     def is_stuck(self) -> bool:
         """Whether changes wait for the store, or one has just failed: no job should begin now."""
-        return bool(self._unwritten) or time.monotonic() < self._next_try
+        return bool(self._pending_changes) or time.monotonic() < self._next_try
 
     def count(self) -> int:
         """A number that grows with each change: while it stays the same, there is nothing new to show."""
@@ -62,7 +62,7 @@ class EventLog:
         """Stores an event."""
 
         def append() -> None:
-            sequence = self._store.append(job_id, event)
+            sequence = self._store.append_event(job_id, event)
             if event.is_final:
                 self._sequences.pop(job_id, None)
             elif sequence:
@@ -71,38 +71,38 @@ class EventLog:
                 for tell in self._on_event:
                     tell(job_id, event)
 
-        self.write(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
+        self.apply_change(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
         self.touch()
 
-    def append_all(self, several: Sequence[tuple[str, Event]]) -> None:
+    def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
         """Stores events of which none is final, all at once; they are lost if the store cannot take them now."""
         try:
             if several:
-                self._sequences |= self._store.append_all(several)
+                self._sequences |= self._store.append_events(several)
         except sqlite3.Error:
             logger.exception("The places in line could not be stored")
         self.touch()
 
-    def write(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
+    def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
         """Changes the store; if it cannot take the change now, the change is made later, after those before it."""
         with self.changed:
             try:
-                if not self._unwritten:
+                if not self._pending_changes:
                     change()
                     return
             except sqlite3.Error:
                 logger.exception("The store could not be changed")
                 self.pause()
             if is_wanted_later:
-                self._unwritten.append(change)
+                self._pending_changes.append(change)
 
-    def write_the_rest(self) -> None:
+    def apply_pending_changes(self) -> None:
         """Makes the changes that the store could not take before."""
         with self.changed:
             try:
-                while self._unwritten:
-                    self._unwritten[0]()
-                    del self._unwritten[0]
+                while self._pending_changes:
+                    self._pending_changes[0]()
+                    del self._pending_changes[0]
                     self.touch()
             except sqlite3.Error:
                 self.pause()
@@ -111,7 +111,7 @@ class EventLog:
         """The disk or the store is in trouble: `is_stuck` for a few seconds."""
         self._next_try = time.monotonic() + _TRY_SECONDS
 
-    def follow(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
+    def follow_events(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
         """Yields the job's events with a sequence number above `after`, then new ones as they come; ends after the final one, and
         when the engine closes."""
         has_looked = False

@@ -26,19 +26,19 @@ Inputs = Mapping[str, tuple[Path, ...]]
 """A request's inputs by role: pictures that can be opened, clips and sounds that have the wanted part."""
 
 
-def written(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
+def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
     """Writes the inputs and `request.json` into the folder, as steps: what opens the inputs is done in the sandbox. The returned
     request names those files. Raises: ImageError, ClipError, SoundError, OSError."""
     if request.inputs():
         is_long = any(one.media != "picture" for one in INPUTS if one.name in request.inputs())
         seconds = LONG_SECONDS if is_long else QUICK_SECONDS
-        paths = yield SandboxCall(work=keep_inputs, arguments=(request, folder), seconds=seconds)
+        paths = yield SandboxCall(work=write_inputs, arguments=(request, folder), seconds=seconds)
         request = request.with_inputs(paths)
     write_request_file(request, folder)
     return request
 
 
-def moved_into(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
+def move_request_files(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
     """Moves what `written` has left in `folder` to another folder, and names it there. Raises: OSError."""
     for path in sorted(folder.iterdir()):
         if path.name != REQUEST:
@@ -49,7 +49,7 @@ def moved_into(request: GenerationRequest, folder: Path, place: Path) -> Generat
     return request
 
 
-def keep_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
+def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
     """Opens the request's inputs and writes them into the folder; their paths by role. Opens strangers' files: for the sandbox.
     Raises: ImageError, ClipError, SoundError, OSError."""
     return {
@@ -113,7 +113,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
         if one != path:  # a waiting request that is changed may keep its clip
-            put_in(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
+            link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
     sync(path)
     return path
 
@@ -134,7 +134,7 @@ def _keep_picture(source: Path, stem: Path) -> Path:
     return path
 
 
-def put_in(source: Path, place: Path) -> None:
+def link_or_copy(source: Path, place: Path) -> None:
     """A finished video under another name, or a copy where there can be no link: neither is ever written again. Raises:
     OSError."""
     try:

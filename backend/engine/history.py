@@ -54,7 +54,7 @@ class _Samples(Database):
             database.execute(f"INSERT OR REPLACE INTO samples ({names}) VALUES ({', '.join('?' * len(values))})", values)
             database.execute("DELETE FROM samples WHERE time < ?", (sample.time - DAY_SECONDS,))
 
-    def since(self, moment: float) -> list[Sample]:
+    def samples_since(self, moment: float) -> list[Sample]:
         """The samples after this moment, oldest first."""
         return [Sample(**dict(row)) for row in self._rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))]
 
@@ -73,12 +73,12 @@ class History:
         """Begins to take samples."""
         self._thread.start()
 
-    def note(self, job_id: str, event: Event) -> None:
+    def record_step(self, job_id: str, event: Event) -> None:
         """Takes the seconds of a step into the next sample."""
         if isinstance(event, Step) and len(self._steps) < 10_000:
             self._steps.append(event.seconds)
 
-    def take(self, now: float | None = None) -> Sample:
+    def take_sample(self, now: float | None = None) -> Sample:
         """Takes a sample, and keeps it. Raises: sqlite3.Error."""
         steps, self._steps = self._steps, []
         waiting, running = self._counts()
@@ -95,9 +95,9 @@ class History:
         self._samples.add(sample)
         return sample
 
-    def since(self, seconds: float) -> list[Sample]:
+    def samples_since(self, seconds: float) -> list[Sample]:
         """The samples of the last so many seconds, oldest first."""
-        return self._samples.since(time.time() - seconds)
+        return self._samples.samples_since(time.time() - seconds)
 
     def close(self) -> None:
         """Ends the taking."""
@@ -109,7 +109,7 @@ class History:
     def _work(self) -> None:
         while not self._is_closed.is_set():
             try:
-                self.take()
+                self.take_sample()
             except (sqlite3.Error, DataFolderError):
                 logger.exception("The machine's state could not be kept")
             self._is_closed.wait(BETWEEN_SECONDS)

@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.engine.user_presets import checked_name
+from backend.engine.user_presets import validate_name
 from backend.errors import DataFolderError, RequestError
 
 FILE = "keys.sqlite3"
@@ -66,7 +66,7 @@ class Keys:
 
     def create(self, name: str, most_waiting: int = USUAL_LIMIT, notify: Sequence[str] = ()) -> tuple[Key, str]:
         """A new key and its secret, which is not kept. Raises: RequestError, DataFolderError."""
-        name = checked_name(name)
+        name = validate_name(name)
         if not 1 <= most_waiting <= MOST_LIMIT:
             rule = f"must be between 1 and {MOST_LIMIT}"
             raise RequestError(f"limit={most_waiting}", rule, f"leave it out to have {USUAL_LIMIT}")
@@ -82,7 +82,7 @@ class Keys:
             raise RequestError(f"name={name!r}", "is another key's", "choose another name, or revoke that key first") from None
         return _key(row), secret
 
-    def known(self) -> list[Key]:
+    def list_keys(self) -> list[Key]:
         """All keys that are not revoked, oldest first. Raises: DataFolderError."""
         return sorted((_key(row) for row in self._rows()), key=lambda key: key.created)
 
@@ -91,7 +91,7 @@ class Keys:
 
         Raises: RequestError if there is no such key, DataFolderError.
         """
-        name, names = checked_name(name), [key.name for key in self.known()]
+        name, names = validate_name(name), [key.name for key in self.list_keys()]
         if not names:
             raise RequestError(f"name={name!r}", "is no key's: there are none", "`python app.py keys create NAME` makes one")
         if name not in names:
@@ -100,7 +100,7 @@ class Keys:
         with self._opened() as database:
             database.execute("DELETE FROM keys WHERE name = ?", (name,))
 
-    def find(self, secret: str) -> Key | None:
+    def find_by_secret(self, secret: str) -> Key | None:
         """The key with this secret; None if there is none, or if it was revoked. Raises: DataFolderError."""
         if not is_program_key(secret):
             return None
@@ -113,7 +113,7 @@ class Keys:
             self._note_use(key)
         return key
 
-    def of_owner(self, owner: str) -> Key | None:
+    def find_by_owner(self, owner: str) -> Key | None:
         """The key that this owner of jobs has; None if it was revoked, or is no program. Raises: DataFolderError."""
         return next((key for key in map(_key, self._rows()) if key.owner == owner), None) if has_key(owner) else None
 

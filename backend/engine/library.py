@@ -37,9 +37,9 @@ class Library:
         job = self._store.job(job_id)
         if not job.has_ended:
             raise StudioError("this video is still being made and", "can be deleted once it has ended", "stop it first")
-        self._store.delete(job_id, True)
+        self._store.set_deleted(job_id, True)
         self._on_delete(job.owner)
 
     def restore(self, job_id: str) -> None:
         """Takes a job out of the bin."""
-        self._store.delete(job_id, False)
+        self._store.set_deleted(job_id, False)

@@ -31,7 +31,7 @@ class EngineLock:
             ) from error
 
     @contextmanager
-    def of_dead_engine(self, name: str) -> Generator[bool]:
+    def lock_dead_engine(self, name: str) -> Generator[bool]:
         """Whether the engine of this name is dead; while the block runs, no other engine can take over its jobs."""
         path = self._folder / name
         with path.open("w") as file:
@@ -51,7 +51,7 @@ class EngineLock:
         """Removes the life signs that dead engines left."""
         for path in self._folder.iterdir():
             if path.is_file() and path.name != self.name and time.time() - path.stat().st_mtime > _NEW_SECONDS:
-                with self.of_dead_engine(path.name):
+                with self.lock_dead_engine(path.name):
                     pass
 
     def release(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.engine.disk import shortage
-from backend.engine.folder import written
+from backend.engine.disk import find_shortage
+from backend.engine.folder import write_request_steps
 from backend.engine.job import Job, Selection, new_job_id
-from backend.engine.projects import Project, Projects, checked_tags
+from backend.engine.projects import Project, Projects, validate_tags
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
@@ -27,7 +27,7 @@ _LONGEST_TABLE = 50  # entries of `seconds` and of `versions` that are kept
 _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # of such an entry
 
 
-def exporting(store: Store, project: Project, path: Path) -> Steps[int]:
+def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     """Writes the project with all videos that are not in the bin, as steps; how many there are. Raises: RequestError, Busy,
     OSError, also where the disk has no room for all of it."""
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
@@ -38,7 +38,7 @@ def exporting(store: Store, project: Project, path: Path) -> Steps[int]:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "make two of it first")
     entries = [_entry(store.job(job.id), store.result(job.id)) for job in jobs]
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
-    if shortage(path.parent, sum(file.stat().st_size for file in files)):
+    if find_shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
     work = (project.name, entries, path)
     yield SandboxCall(work=write_archive, arguments=work, seconds=EXPORT_SECONDS, task="project")
@@ -58,7 +58,7 @@ def _entry(job: Job, result: VideoResult | None) -> Entry:
     return Entry(video=job.folder / VIDEO, inputs=inputs, said=said)
 
 
-def importing(
+def import_project(
     store: Store, projects: Projects, runs: Path, engine: str, owner: str, archive: Path, folder: Path
 ) -> Steps[tuple[Project, int]]:
     """Brings the project in `archive`, a stranger's file, into a new one of this owner, as steps; the project, and how many
@@ -72,11 +72,11 @@ def importing(
             place = runs / job_id
             place.mkdir(parents=True)
             made.append(job_id)
-            request = yield from written(_request(one), place)
+            request = yield from write_request_steps(_request(one), place)
             shutil.copyfile(one["video"], place / VIDEO)
             job = _job(one, request, place, project)
             store.add(job, engine)
-            store.append(job_id, Finished(_result(one, job)))
+            store.append_event(job_id, Finished(_result(one, job)))
             if one["said"].get("starred") is True:
                 store.star(job_id, True)
     except BaseException:
@@ -95,7 +95,7 @@ def _job(one: Mapping[str, Any], request: GenerationRequest, place: Path, projec
     return Job(
         id=place.name,
         owner=project.owner,
-        summary=RequestSummary.of(request),
+        summary=RequestSummary.from_request(request),
         request=request,
         state="queued",
         created=float(created) if isinstance(created, int | float) and 0 < created <= now else now,
@@ -145,14 +145,14 @@ def _request(one: Mapping[str, Any]) -> GenerationRequest:
 def _free_name(name: str, projects: Projects, owner: str) -> str:
     """The name, with a number behind it if the owner has such a project already."""
     name = _line(name)[:50].strip() or "project"
-    taken = {project.name.casefold() for project in projects.of(owner)}
+    taken = {project.name.casefold() for project in projects.list_for_owner(owner)}
     names = [name, *(f"{name} {number}" for number in range(2, 1000))]
     return next(one for one in names if one.casefold() not in taken)
 
 
 def _tags(given: object) -> tuple[str, ...]:
     try:
-        return checked_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
+        return validate_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
     except StudioError:
         return ()
 

@@ -60,14 +60,14 @@ class Notifications:
         while (one := self._waiting.get()) is not None:
             job_id, event = one
             try:
-                self._tell(self._store.job(job_id), event)
+                self._send(self._store.job(job_id), event)
             except StudioError:
                 logger.exception("The end of job %s could not be told", job_id)
             except Exception:  # of a hundred services; what they say may hold the address
                 logger.warning("The end of job %s could not be told", job_id)
 
-    def _tell(self, job: Job, event: Event) -> None:
-        key = self._keys.of_owner(job.owner)
+    def _send(self, job: Job, event: Event) -> None:
+        key = self._keys.find_by_owner(job.owner)
         addresses = (*(self._addresses if job.is_told else ()), *(key.notify if key else ()))
         if not addresses:
             return

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.engine.database import Database
-from backend.engine.user_presets import checked_name
+from backend.engine.user_presets import validate_name
 from backend.errors import RequestError
 
 MOST_PROJECTS = 200  # of an owner
@@ -40,19 +40,19 @@ class Projects(Database):
     def _prepare(self) -> None:
         self._database.execute(_SCHEMA)
 
-    def of(self, owner: str | None, first: str = "") -> list[Project]:
+    def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
         """The owner's projects by name, those that are archived last; for None everybody's, those of `first` before others', and
         as many in all as one owner may have."""
-        return self._listed(owner, first=first)
+        return self._query(owner, first=first)
 
     def find(self, project_id: str, owner: str | None) -> Project:
         """The owner's project with this id. Raises: RequestError."""
-        found = self._listed(owner, project_id)
+        found = self._query(owner, project_id)
         if not found:
             raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose one of the list")
         return found[0]
 
-    def _listed(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
+    def _query(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
         return [
             Project(
                 id=row["id"], owner=row["owner"], name=row["name"], is_archived=row["archived"] is not None, videos=row["videos"]
@@ -62,7 +62,7 @@ class Projects(Database):
 
     def create(self, owner: str, name: str) -> Project:
         """A new project. Raises: RequestError for a name that is taken, or one project too many."""
-        name = self._free(owner, name)
+        name = self._validate_free_name(owner, name)
         project_id = secrets.token_hex(8)
         with self._transaction() as database:
             count = database.execute("SELECT COUNT(*) FROM projects WHERE owner = ?", (owner,)).fetchone()[0]
@@ -75,13 +75,13 @@ class Projects(Database):
     def rename(self, project_id: str, owner: str | None, name: str) -> None:
         """Gives a project another name. Raises: RequestError."""
         project = self.find(project_id, owner)
-        if checked_name(name) != project.name:
-            self._set("name", self._free(project.owner, name, but=project.id), project.id)
+        if validate_name(name) != project.name:
+            self._update_column("name", self._validate_free_name(project.owner, name, but=project.id), project.id)
 
     def archive(self, project_id: str, owner: str | None, is_archived: bool) -> None:
         """Takes a project out of sight with its videos, or brings it back. Raises: RequestError."""
         project = self.find(project_id, owner)
-        self._set("archived", time.time() if is_archived else None, project.id)
+        self._update_column("archived", time.time() if is_archived else None, project.id)
         if is_archived:
             self._rows("DELETE FROM current_projects WHERE project = ?", (project.id,))
 
@@ -93,7 +93,7 @@ class Projects(Database):
             database.execute("DELETE FROM current_projects WHERE project = ?", (project.id,))
             database.execute("DELETE FROM projects WHERE id = ?", (project.id,))
 
-    def use(self, owner: str, project_id: str) -> None:
+    def set_current(self, owner: str, project_id: str) -> None:
         """Makes one of the owner's projects the current one, or none for "". Raises: RequestError."""
         if project_id and self.find(project_id, owner).is_archived:
             raise RequestError("an archived project", "takes no new videos", "bring it back first")
@@ -104,30 +104,30 @@ class Projects(Database):
         rows = self._rows("SELECT project FROM current_projects WHERE owner = ?", (owner,))
         return rows[0]["project"] if rows else ""
 
-    def move(self, job_id: str, owner: str, project_id: str) -> None:
+    def assign_video(self, job_id: str, owner: str, project_id: str) -> None:
         """Puts a video of this owner into one of their projects, or into none for "". Raises: RequestError."""
         if project_id:
             self.find(project_id, owner)
         self._rows("UPDATE jobs SET project = ? WHERE id = ? AND owner = ?", (project_id, job_id, owner))
 
-    def tag(self, job_id: str, text: str) -> tuple[str, ...]:
+    def set_tags(self, job_id: str, text: str) -> tuple[str, ...]:
         """Gives a video these tags, with commas or blanks between them, in place of those it has. Raises: RequestError."""
-        tags = checked_tags(text.replace(",", " ").replace("，", " ").split())
+        tags = validate_tags(text.replace(",", " ").replace("，", " ").split())
         self._rows("UPDATE jobs SET tags = ? WHERE id = ?", (json.dumps(tags, ensure_ascii=False), job_id))
         return tags
 
-    def _free(self, owner: str, name: str, but: str = "") -> str:
+    def _validate_free_name(self, owner: str, name: str, but: str = "") -> str:
         """The name as it is kept. Raises: RequestError if it is no name, or another project of the owner has it."""
-        name = checked_name(name)
-        if any(project.name.casefold() == name.casefold() and project.id != but for project in self.of(owner)):
+        name = validate_name(name)
+        if any(project.name.casefold() == name.casefold() and project.id != but for project in self.list_for_owner(owner)):
             raise RequestError(f"the name {name!r}", "is another project's", "choose another")
         return name
 
-    def _set(self, column: str, value: str | float | None, project_id: str) -> None:
+    def _update_column(self, column: str, value: str | float | None, project_id: str) -> None:
         self._rows(f"UPDATE projects SET {column} = ? WHERE id = ?", (value, project_id))
 
 
-def checked_tags(words: Sequence[str]) -> tuple[str, ...]:
+def validate_tags(words: Sequence[str]) -> tuple[str, ...]:
     """The tags without "#" before them, each once. Raises: RequestError."""
     tags = tuple(dict.fromkeys(tag for word in words if (tag := str(word).lstrip("#＃").strip())))
     if len(tags) > MOST_TAGS:

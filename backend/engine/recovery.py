@@ -17,13 +17,13 @@ _COUNTED = ("worker", "signal", "server")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoOn:
+class Requeue:
     """The job is queued again, before all others. If it `waits`, a person or quiet minutes let it go on."""
 
     waits: bool = False
 
 
-def place_of(event: Event | None) -> str:
+def describe_progress(event: Event | None) -> str:
     """How far a job had come, by its newest event: the step that was being made, or the stage."""
     match event:
         case events.Interrupted(place=place):
@@ -41,7 +41,7 @@ def place_of(event: Event | None) -> str:
     return START
 
 
-def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
+def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
     """What becomes of a job after these interruptions, oldest first; the last one has just happened."""
     last = interruptions[-1]
     losses = sum(one.by == "loss" for one in interruptions)
@@ -55,7 +55,7 @@ def judge(interruptions: Sequence[Interrupted]) -> GoOn | Failed:
         return Failed(f"It stopped {_times(len(same))} at {last.place}: {causes}", last.fix or "Make it again")
     deaths = sum(one.by == "server" for one in interruptions)
     is_suspect = last.by == "server" and deaths > MOST_SERVER_DEATHS
-    return GoOn(waits=is_suspect or (last.place == START and len(same) >= MOST_KILLS))
+    return Requeue(waits=is_suspect or (last.place == START and len(same) >= MOST_KILLS))
 
 
 def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:

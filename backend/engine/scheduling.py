@@ -63,7 +63,7 @@ class Room:
             raise QueueFull(f"{these}{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
 
 
-def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collection[str] = ()) -> list[Waiting]:
+def sort_queue(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collection[str] = ()) -> list[Waiting]:
     """The waiting jobs in the order in which they will run, as far as is known now. `kept` are the checkpoints whose models a
     worker keeps."""
     by_place = sorted(waiting, key=lambda entry: entry.place)
@@ -77,7 +77,7 @@ def in_turn(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collec
     planned: list[Waiting] = []
     shapes = {entry.shape for entry in [*running, *begun]}
     for number in sorted(turns):
-        planned += _grouped(turns[number], shapes, kept)
+        planned += _group_by_model(turns[number], shapes, kept)
         shapes = {planned[-1].shape}
     return [*begun, *planned, *held]
 
@@ -87,11 +87,11 @@ def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) 
     own = sorted((entry for entry in waiting if entry.owner == owner), key=lambda entry: entry.place)
     same = [index for index, entry in enumerate(own) if entry.shape == shape]
     if same and same[-1] + 1 < len(own):
-        return _between(own[same[-1]].place, own[same[-1] + 1].place)
+        return _midpoint(own[same[-1]].place, own[same[-1] + 1].place)
     return max(now, own[-1].place + 1.0) if own else now
 
 
-def moved_place(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
+def place_at_index(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
     """The place that makes this job number `index` (from 0) among its owner's waiting jobs."""
     entry = next(entry for entry in waiting if entry.job_id == job_id)
     others = sorted(other.place for other in waiting if other.owner == entry.owner and other.job_id != job_id)
@@ -100,10 +100,10 @@ def moved_place(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
     index = min(max(index, 0), len(others))
     if index == 0:
         return others[0] - 1.0
-    return others[-1] + 1.0 if index == len(others) else _between(others[index - 1], others[index])
+    return others[-1] + 1.0 if index == len(others) else _midpoint(others[index - 1], others[index])
 
 
-def _grouped(entries: list[Waiting], shapes: set[Shape], kept: Collection[str]) -> list[Waiting]:
+def _group_by_model(entries: list[Waiting], shapes: set[Shape], kept: Collection[str]) -> list[Waiting]:
     """Those of these shapes first, then those of the same models, then of kept ones; one model's together, and one shape's."""
     backwards = list(reversed(list(enumerate(entries))))
     first_of_shape = {entry.shape: number for number, entry in backwards}
@@ -118,5 +118,5 @@ def _grouped(entries: list[Waiting], shapes: set[Shape], kept: Collection[str]) 
     return sorted(entries, key=place)
 
 
-def _between(low: float, high: float) -> float:
+def _midpoint(low: float, high: float) -> float:
     return (low + high) / 2

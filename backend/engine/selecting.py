@@ -14,7 +14,7 @@ _SHOTS = "CASE WHEN json_extract(summary, '$.has_shots') THEN json_extract(reque
 _PROMPTS = f"lower(json_extract(summary, '$.prompt') || ' ' || {_SHOTS})"
 
 
-def condition(selection: Selection) -> tuple[str, tuple]:
+def where_clause(selection: Selection) -> tuple[str, tuple]:
     """The selection as a condition with its values."""
     parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
     values: list[str | float] = []
@@ -47,6 +47,6 @@ def condition(selection: Selection) -> tuple[str, tuple]:
     return " AND ".join(parts), tuple(values)
 
 
-def order(selection: Selection) -> str:
+def order_clause(selection: Selection) -> str:
     """The order of the selection's videos; that of `Selection.order` or, if there is none of that name, the newest first."""
     return ORDERS.get(selection.order, ORDERS["newest"])

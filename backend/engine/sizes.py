@@ -26,7 +26,7 @@ class Size:
         return self.intermediate + self.rest
 
 
-def size_of(folder: Path) -> Size:
+def folder_size(folder: Path) -> Size:
     """The bytes of a job's folder, or of any other; nothing if there is none."""
     found = [(is_intermediate(name), status.st_size) for name, status in files_below(folder)]
     intermediate = sum(size for is_of_work, size in found if is_of_work)

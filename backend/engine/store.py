@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 from backend.engine.database import Database
 from backend.engine.estimate import Run
 from backend.engine.job import EndedJob, Job, ListedJob, Selection
-from backend.engine.selecting import condition, order
-from backend.engine.sizes import size_of
-from backend.engine.stored_paths import absolute, relative
+from backend.engine.selecting import order_clause, where_clause
+from backend.engine.sizes import folder_size
+from backend.engine.stored_paths import make_absolute, make_relative
 from backend.engine.stored_requests import read_request
 from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
@@ -105,10 +105,10 @@ class Store(Database):
         self._database.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `_transaction` for power cuts
         self._database.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
         self._database.executescript(_SCHEMA)
-        self._check_whole()
+        self._check_integrity()
         self._add_later_columns()
 
-    def follow_runs(self, runs: Path) -> None:
+    def update_job_folders(self, runs: Path) -> None:
         """Names the folders of jobs anew whose data folder was moved or copied: they are in `runs` now."""
         parent = "substr(folder, 1, length(folder) - length(id) - 1)"
         newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
@@ -124,14 +124,14 @@ class Store(Database):
             job.id,
             job.owner,
             engine,
-            json.dumps(relative(job.request.to_json(), str(job.folder))),
+            json.dumps(make_relative(job.request.to_json(), str(job.folder))),
             job.state,
             job.created,
             str(job.folder),
             job.place or job.created,
             job.project,
             json.dumps(job.tags, ensure_ascii=False),
-            size_of(job.folder).total,
+            folder_size(job.folder).total,
             json.dumps(job.summary.to_json()),
         )
         with self._transaction(is_durable=True) as database:
@@ -190,13 +190,13 @@ class Store(Database):
 
     def figures(self, selection: Selection) -> list[tuple[str, str]]:
         """The name and the picture's path of each figure with a picture in the selected storyboards, in their order."""
-        where, values = condition(selection)
+        where, values = where_clause(selection)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
-        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
+        sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
         found: list[tuple[str, str]] = []
         for row in self._rows(sql, (*values, selection.most)):
             given = {"figure_images": json.loads(row["images"] or "[]")}
-            images = absolute(given, row["folder"], row["id"])["figure_images"]
+            images = make_absolute(given, row["folder"], row["id"])["figure_images"]
             figures = json.loads(row["figures"] or "[]")
             found += [(figure["name"], images[figure["image"]]) for figure in figures if figure.get("image") is not None]
         return found
@@ -209,13 +209,13 @@ class Store(Database):
 
     def videos(self, selection: Selection) -> list[ListedJob]:
         """The jobs with a video that fit the selection, in its order."""
-        where, values = condition(selection)
-        sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY {order(selection)} LIMIT ?"
+        where, values = where_clause(selection)
+        sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
         return _listed_jobs(self._rows(sql, (*values, selection.most)))
 
     def count_videos(self, selection: Selection) -> int:
         """How many fit the selection, without a limit."""
-        where, values = condition(selection)
+        where, values = where_clause(selection)
         return self._rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def counts(self) -> dict[str, int]:
@@ -224,12 +224,12 @@ class Store(Database):
 
     def star(self, job_id: str, is_starred: bool) -> None:
         """Marks a job as one of the best, or takes the mark away."""
-        self._change("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
+        self._execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
 
-    def delete(self, job_id: str, is_deleted: bool) -> None:
+    def set_deleted(self, job_id: str, is_deleted: bool) -> None:
         """Puts an ended job into the bin, or takes it out again. Its files stay until `forget`."""
         sql = "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')"
-        self._change(sql, (time.time() if is_deleted else None, job_id))
+        self._execute(sql, (time.time() if is_deleted else None, job_id))
 
     def ended_jobs(self) -> list[EndedJob]:
         """All ended jobs, oldest first."""
@@ -260,7 +260,7 @@ class Store(Database):
         )
         return next((row["preview"] for row in self._rows(sql, (job_id,))), None)
 
-    def clean(self, job_id: str) -> None:
+    def mark_cleaned(self, job_id: str) -> None:
         """Removes the events of an ended job but for the first, the interruptions and the last, and, if it left no video, that of
         its last preview. Marks the job as cleaned."""
         with self._transaction() as database:
@@ -273,16 +273,16 @@ class Store(Database):
             database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
             database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
-    def measure(self, job_id: str) -> None:
+    def measure_folder(self, job_id: str) -> None:
         """Notes how many bytes the job's folder takes now."""
         for row in self._rows("SELECT folder FROM jobs WHERE id = ?", (job_id,)):
-            self._change("UPDATE jobs SET bytes = ? WHERE id = ?", (size_of(Path(row["folder"])).total, job_id))
+            self._execute("UPDATE jobs SET bytes = ? WHERE id = ?", (folder_size(Path(row["folder"])).total, job_id))
 
-    def unmeasured(self) -> list[str]:
+    def unmeasured_jobs(self) -> list[str]:
         """The ids of the ended jobs whose folders were never measured, as by an older studio."""
         return [row["id"] for row in self._rows("SELECT id FROM jobs WHERE bytes IS NULL AND ended IS NOT NULL")]
 
-    def kept_bytes(self, owner: str | None, *, is_deleted: bool = False) -> int:
+    def stored_bytes(self, owner: str | None, *, is_deleted: bool = False) -> int:
         """The bytes of all jobs of one owner or of all, as they were measured last; or only of those in the bin."""
         where = " AND deleted IS NOT NULL" if is_deleted else ""
         sql = f"SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE (? IS NULL OR owner = ?){where}"
@@ -294,22 +294,22 @@ class Store(Database):
         rows = self._rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
         return rows[0]["id"] if rows else None
 
-    def put(self, job_id: str, place: float) -> None:
+    def set_place(self, job_id: str, place: float) -> None:
         """Gives a job another place in line."""
-        self._change("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
+        self._execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
 
-    def revise(self, job_id: str, request: GenerationRequest) -> bool:
+    def replace_waiting_request(self, job_id: str, request: GenerationRequest) -> bool:
         """Replaces the request of a waiting job; False if it is no longer waiting."""
         with self._transaction(is_durable=True) as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND state = 'queued'"
-            values = _as_stored(database, job_id, request), json.dumps(RequestSummary.of(request).to_json()), job_id
+            values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             return database.execute(sql, values).rowcount == 1
 
-    def close_open(self, job_id: str, request: GenerationRequest) -> None:
+    def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
         """Replaces the request of an open video by the one that makes it again; does nothing to others."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
-            values = _as_stored(database, job_id, request), json.dumps(RequestSummary.of(request).to_json()), job_id
+            values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             database.execute(sql, values)
 
     def last_event(self, job_id: str) -> Event | None:
@@ -340,14 +340,14 @@ class Store(Database):
         ends = [(job, self.last_event(job.id)) for job in _listed_jobs(self._rows(sql, (most,)))]
         return [(job, event) for job, event in ends if isinstance(event, Failed)]
 
-    def add_timing(self, run: Run) -> None:
+    def add_run(self, run: Run) -> None:
         """Keeps the seconds of a finished video, so that the next can be estimated."""
         row = (json.dumps(asdict(run.shape)), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
             database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
 
-    def timings(self) -> list[Run]:
+    def load_runs(self) -> list[Run]:
         """The runs of finished videos, newest first."""
         return [
             Run(
@@ -360,53 +360,53 @@ class Store(Database):
             for row in self._rows("SELECT * FROM timings ORDER BY number DESC")
         ]
 
-    def start(self, job_id: str) -> bool:
+    def mark_running(self, job_id: str) -> bool:
         """Marks a waiting job as running; False if it is no longer waiting."""
         sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
-        return self._change(sql, (time.time(), job_id)) == 1
+        return self._execute(sql, (time.time(), job_id)) == 1
 
-    def stop(self, job_id: str) -> None:
+    def request_stop(self, job_id: str) -> None:
         """Remembers that a running job is to end, also if its worker dies before it does."""
-        self._change("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
+        self._execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
 
-    def tell(self, job_id: str) -> None:
+    def request_notification(self, job_id: str) -> None:
         """Remembers that the operator is to be told of the job's end."""
-        self._change("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
+        self._execute("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
 
-    def put_back(self, job_id: str, is_held: bool) -> None:
+    def requeue(self, job_id: str, is_held: bool) -> None:
         """Makes a running job wait again; a held one until `release`."""
         sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
-        self._change(sql, (int(is_held), job_id))
+        self._execute(sql, (int(is_held), job_id))
 
-    def release(self, job_id: str) -> None:
+    def clear_hold(self, job_id: str) -> None:
         """Lets a held job go on."""
-        self._change("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
+        self._execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
         """How often and why its work was interrupted, oldest first."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
         return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query takes no others
 
-    def append(self, job_id: str, event: Event) -> int | None:
+    def append_event(self, job_id: str, event: Event) -> int | None:
         """Stores an event and returns its sequence number, from 1; a final one also ends the job.
 
         Returns None and stores nothing if the job has ended: nothing follows a final event.
         """
         with self._transaction(is_durable=event.is_final) as database:
-            return self._appended(database, job_id, event)
+            return self._insert_event(database, job_id, event)
 
-    def append_all(self, changes: Iterable[tuple[str, Event]]) -> dict[str, int]:
+    def append_events(self, changes: Iterable[tuple[str, Event]]) -> dict[str, int]:
         """Stores one event for each of several jobs, as when a job moves in line. Returns the sequence numbers by job id."""
         with self._transaction() as database:
-            numbers = {job_id: self._appended(database, job_id, event) for job_id, event in changes}
+            numbers = {job_id: self._insert_event(database, job_id, event) for job_id, event in changes}
         return {job_id: number for job_id, number in numbers.items() if number is not None}
 
-    def _appended(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
-        if not self._may_follow(database, job_id, event):
+    def _insert_event(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
+        if not self._accepts_event(database, job_id, event):
             return None
         last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
         sequence = last.fetchone()[0] + 1
-        row = (job_id, sequence, time.time(), _as_stored(database, job_id, event))
+        row = (job_id, sequence, time.time(), _stored_json(database, job_id, event))
         database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
         return sequence
 
@@ -415,26 +415,26 @@ class Store(Database):
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND sequence > ? ORDER BY sequence"
         return [(row["sequence"], _event(row)) for row in self._rows(sql, (job_id, after))]
 
-    def engines_at_work(self) -> list[str]:
+    def engines_with_open_jobs(self) -> list[str]:
         """The engines that have jobs which wait or run."""
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
         return [row["engine"] for row in self._rows(sql)]
 
-    def unfinished(self, engine: str) -> list[str]:
+    def unfinished_jobs(self, engine: str) -> list[str]:
         """The ids of one engine's jobs that have not ended, in their order."""
         sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
         return [row["id"] for row in self._rows(sql, (engine,))]
 
-    def engine_of(self, job_id: str) -> str | None:
+    def owning_engine(self, job_id: str) -> str | None:
         """The engine that has the job; None if there is no such job."""
         return next((row["engine"] for row in self._rows("SELECT engine FROM jobs WHERE id = ?", (job_id,))), None)
 
-    def hand_over(self, job_id: str, engine: str) -> None:
+    def assign_engine(self, job_id: str, engine: str) -> None:
         """Gives a job to another engine."""
-        self._change("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
+        self._execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
 
     @staticmethod
-    def _may_follow(database: sqlite3.Connection, job_id: str, event: Event) -> bool:
+    def _accepts_event(database: sqlite3.Connection, job_id: str, event: Event) -> bool:
         if not event.is_final:
             sql = "SELECT 1 FROM jobs WHERE id = ? AND state IN ('queued', 'running')"
             return database.execute(sql, (job_id,)).fetchone() is not None
@@ -446,7 +446,7 @@ class Store(Database):
         made = (result.num_frames / result.fps, int(result.has_sound), result.seconds.get("total")) if result else (None,) * 3
         return database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount == 1
 
-    def _check_whole(self) -> None:
+    def _check_integrity(self) -> None:
         """Raises: sqlite3.DatabaseError if a page of the file is damaged, which else shows only when the page is needed."""
         [(verdict,)] = self._database.execute("PRAGMA quick_check(1)").fetchall()
         if verdict != "ok":
@@ -463,7 +463,7 @@ class Store(Database):
             rows = database.execute("SELECT id, folder, request FROM jobs WHERE summary IS NULL").fetchall()
             for row in rows:
                 with suppress(RequestError):  # logged; the job is not listed
-                    summary = RequestSummary.of(read_request(row["request"], row["folder"], row["id"]))
+                    summary = RequestSummary.from_request(read_request(row["request"], row["folder"], row["id"]))
                     database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (json.dumps(summary.to_json()), row["id"]))
 
     @contextmanager
@@ -474,29 +474,29 @@ class Store(Database):
             if is_durable:
                 self._database.execute("PRAGMA synchronous=FULL")
             try:
-                with self._begun():
+                with self._begin_transaction():
                     yield self._database
             finally:
                 if is_durable:
                     self._database.execute("PRAGMA synchronous=NORMAL")
 
-    def _change(self, sql: str, values: tuple) -> int:
+    def _execute(self, sql: str, values: tuple) -> int:
         """One statement in a transaction of its own; how many rows it has changed."""
         with self._transaction() as database:
             return database.execute(sql, values).rowcount
 
 
-def _as_stored(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
+def _stored_json(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
     """The JSON of a job's request or event, for the table."""
     rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
-    return json.dumps(relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
+    return json.dumps(make_relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
 
 
 def _event(row: sqlite3.Row) -> Event:
-    return events.from_json(absolute(json.loads(row["event"]), row["folder"], row["job_id"]))
+    return events.from_json(make_absolute(json.loads(row["event"]), row["folder"], row["job_id"]))
 
 
-def _facts(row: sqlite3.Row) -> dict[str, Any]:
+def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
     """The fields of a `ListedJob`."""
     return {
         "id": row["id"],
@@ -524,12 +524,12 @@ def _summary(row: sqlite3.Row) -> RequestSummary:
     """Return the stored summary, or compute a missing one from the request. Raises: RequestError."""
     if row["summary"] is not None:
         return RequestSummary.from_json(json.loads(row["summary"]))
-    return RequestSummary.of(read_request(row["request"], row["folder"], row["id"]))
+    return RequestSummary.from_request(read_request(row["request"], row["folder"], row["id"]))
 
 
 def _job(row: sqlite3.Row) -> Job:
     request = read_request(row["request"], row["folder"], row["id"])
-    return Job(**_facts(row), request=request)
+    return Job(**_listed_fields(row), request=request)
 
 
 def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
@@ -537,7 +537,7 @@ def _jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
 
 
 def _listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
-    return _readable(lambda row: ListedJob(**_facts(row)), rows)
+    return _readable(lambda row: ListedJob(**_listed_fields(row)), rows)
 
 
 def _readable(read: Callable[[sqlite3.Row], ReadJob], rows: Iterable[sqlite3.Row]) -> list[ReadJob]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from backend.engine.job import Job, ListedJob
-from backend.engine.stored_paths import absolute
+from backend.engine.stored_paths import make_absolute
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
 
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 def parse_request(text: str, folder: str, job_id: str) -> GenerationRequest:
     """Raises: RequestError."""
-    return GenerationRequest.from_stored(absolute(json.loads(text), folder, job_id))
+    return GenerationRequest.from_stored(make_absolute(json.loads(text), folder, job_id))
 
 
 class _Requests:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from backend.engine.folder import open_inputs, put_in, write_request
+from backend.engine.folder import link_or_copy, open_inputs, write_request
 from backend.engine.job import Job
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
@@ -25,7 +25,7 @@ def shot_id(story_id: str, number: int) -> str:
     return f"{story_id}-shot-{number}"
 
 
-def story_of(job_id: str) -> tuple[str, int]:
+def split_shot_id(job_id: str) -> tuple[str, int]:
     """The storyboard's job and the number of a shot, of an id that `shot_id` made; the id itself and 0 of any other."""
     found = re.fullmatch(r"(.+)-shot-(\d{1,6})", job_id)
     return (found[1], int(found[2])) if found else (job_id, 0)
@@ -47,19 +47,19 @@ def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: 
     folder.mkdir(parents=True)
     request = event.result.request
     request = write_request(request, open_inputs(request), folder)
-    put_in(Path(event.result.path), folder / VIDEO)
+    link_or_copy(Path(event.result.path), folder / VIDEO)
     seconds = {"total": round(sum(event.result.seconds.values()), 3)} | event.result.seconds
     made = Finished(replace(event.result, path=str(folder / VIDEO), request=request, seconds=seconds))
-    add_finished(store, job_id, story.owner, made, engine, story.project)
+    add_finished_job(store, job_id, story.owner, made, engine, story.project)
 
 
-def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
+def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, engine: str, project: str = "") -> None:
     """Puts a video that is there already into the library, and into this project. Raises: sqlite3.Error."""
     request, folder = event.result.request, Path(event.result.path).parent
     job = Job(
         id=job_id,
         owner=owner,
-        summary=RequestSummary.of(request),
+        summary=RequestSummary.from_request(request),
         request=request,
         state="queued",
         created=time.time(),
@@ -69,10 +69,10 @@ def add_finished(store: Store, job_id: str, owner: str, event: Finished, engine:
         project=project,
     )
     store.add(job, engine)
-    store.append(job_id, event)
+    store.append_event(job_id, event)
 
 
-def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
+def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
     """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
     path = folder / VIDEO
     made = yield SandboxCall(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
@@ -91,7 +91,7 @@ def cut_film(request: GenerationRequest, folder: Path) -> Steps[Finished]:
     )
 
 
-def again_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
+def regenerate_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
     """The request that makes this storyboard again from shot `number` (from 1) on: the `request` with the earlier shots as they
     were; its figures are those of the later ones. Raises: RequestError if there is no such shot, or the earlier ones are not here
     any more."""
@@ -123,13 +123,13 @@ def _settled(request: GenerationRequest, index: int) -> Shot:
     return shot.model_copy(update={"seed": (request.seed + index) % (1 << 32) if shot.seed is None else shot.seed})
 
 
-def keep_shots(before: Path, folder: Path, count: int) -> None:
+def copy_shots(before: Path, folder: Path, count: int) -> None:
     """Copies the first `count` shots of the storyboard in the folder `before` to the one in `folder`. Raises: OSError."""
     for number in range(1, count + 1):
         source, place = before / FOLDER / str(number), folder / FOLDER / str(number)
         place.mkdir(parents=True)
         for name in (LAST, LAST_FRAMES, LOOK, VIDEO):
             if (source / name).exists():
-                put_in(source / name, place / name)
+                link_or_copy(source / name, place / name)
         kept = json.loads((source / RESULT).read_text("utf-8")) | {"is_kept": True}
         (place / RESULT).write_text(json.dumps(kept, ensure_ascii=False), "utf-8")

@@ -34,7 +34,7 @@ class RequestSummary:
     digest: str
 
     @classmethod
-    def of(cls, request: GenerationRequest) -> Self:
+    def from_request(cls, request: GenerationRequest) -> Self:
         """The summary of a whole request."""
         text = json.dumps(request.to_json(), sort_keys=True)
         final_width, final_height = request.final_size

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 
-from backend.engine.estimate import Estimate, Run, estimate, load_seconds, predicted_seconds, runs_on, upscaling
+from backend.engine.estimate import Estimate, Run, estimate, estimate_upscaling, load_seconds, predicted_seconds, runs_on
 from backend.engine.scheduling import Waiting
 from backend.engine.store import Store
 from backend.errors import RequestError
@@ -36,25 +36,25 @@ class Timings:
         """How long a video will take on this worker; if it is the first of its model, a prediction for TPUs, None for others.
         `is_kept`: its model need not be loaded."""
         if request.upscale:
-            return self._of_larger(request, shape, worker, is_warm, is_kept)
+            return self._estimate_upscaled(request, shape, worker, is_warm, is_kept)
         if request.shots:
-            return self._of_shots(request, shape, worker, is_warm, is_kept)
+            return self._estimate_shots(request, shape, worker, is_warm, is_kept)
         key = (shape, request.num_steps, is_warm, is_kept, worker.device_kind)
         if key not in self._estimates:
-            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.timings()), is_warm, is_kept)
-            self._estimates[key] = learned or _predicted(request, worker.facts.devices, is_warm, is_kept)
+            learned = estimate(request, shape, runs_on(worker.device_kind, self._store.load_runs()), is_warm, is_kept)
+            self._estimates[key] = learned or _predict(request, worker.facts.devices, is_warm, is_kept)
         return self._estimates[key]
 
     def load_seconds(self, model: str) -> float | None:
         """How long this checkpoint's model takes to load, by earlier videos; None if that is not known."""
         if model not in self._loading:
             try:
-                self._loading[model] = load_seconds(model, self._store.timings())
+                self._loading[model] = load_seconds(model, self._store.load_runs())
             except sqlite3.Error:
                 return None
         return self._loading[model]
 
-    def _of_shots(
+    def _estimate_shots(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """All shots of a storyboard together; what is loaded and compiled is so for the first."""
@@ -72,33 +72,33 @@ class Timings:
             return None
         return replace(estimates[0], seconds=sum(one.seconds for one in estimates))
 
-    def _of_larger(
+    def _estimate_upscaled(
         self, request: GenerationRequest, shape: Shape, worker: WorkerView, is_warm: bool, is_kept: bool
     ) -> Estimate | None:
         """The video and the step that makes it larger; of a finished video that step alone."""
         key = (Shape.for_upscaling(request), worker.device_kind)
         if key not in self._estimates:
-            runs = runs_on(worker.device_kind, self._store.timings())
-            self._estimates[key] = upscaling(key[0], runs, self._num_weights)
+            runs = runs_on(worker.device_kind, self._store.load_runs())
+            self._estimates[key] = estimate_upscaling(key[0], runs, self._num_weights)
         step = self._estimates[key]
         if request.finished_video or step is None:
             return step
         made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_kept)
         return made and replace(made, seconds=made.seconds + step.seconds)
 
-    def learn(self, entry: Waiting, event: Finished, device_kind: str) -> None:
+    def record_run(self, entry: Waiting, event: Finished, device_kind: str) -> None:
         """Keeps the seconds of a finished video."""
         request, seconds = event.result.request, event.result.seconds
         try:
             if request.upscale:
                 own = {"upscale": seconds.get("upscale", 0.0)}
                 shape = Shape.for_upscaling(request)
-                self._store.add_timing(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
+                self._store.add_run(Run(shape=shape, steps=0, num_tokens=0, seconds=own, device=device_kind))
             if not request.finished_video:
                 tokens = equivalent_tokens(request)
                 made = {name: value for name, value in seconds.items() if name != "upscale"}
                 run = Run(shape=entry.shape, steps=request.num_steps, num_tokens=tokens, seconds=made, device=device_kind)
-                self._store.add_timing(run)
+                self._store.add_run(run)
             self._estimates.clear()
             self.count += 1
             self._loading.clear()
@@ -106,7 +106,7 @@ class Timings:
             logger.exception("What a video took could not be kept")
 
 
-def _predicted(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_kept: bool) -> Estimate | None:
+def _predict(request: GenerationRequest, devices: tuple[Device, ...], is_warm: bool, is_kept: bool) -> Estimate | None:
     seconds = predicted_seconds(request, devices)
     if seconds is None:
         return None

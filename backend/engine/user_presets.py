@@ -52,7 +52,7 @@ class UserPresets(Database):
 
     def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
         """Keeps all of these under their names, or none. Raises: RequestError."""
-        named = {checked_name(name): json.dumps(settings) for name, settings in presets.items()}
+        named = {validate_name(name): json.dumps(settings) for name, settings in presets.items()}
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
             raise RequestError(f"the preset {longest!r}", rule, "shorten its negative prompt")
@@ -65,7 +65,7 @@ class UserPresets(Database):
 
     def rename_preset(self, owner: str, old: str, new: str) -> None:
         """Gives a preset another name. Raises: RequestError if it is taken or not a valid name."""
-        new = checked_name(new)
+        new = validate_name(new)
         if new != old and new in self.presets(owner):
             raise RequestError(f"the name {new!r}", "is taken already", "choose another")
         self._rows("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
@@ -99,7 +99,7 @@ def _comparison(row: sqlite3.Row) -> Comparison:
     return Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
 
 
-def checked_name(name: str) -> str:
+def validate_name(name: str) -> str:
     """The name with single spaces and none around it. Raises: RequestError."""
     name = " ".join(str(name or "").split())
     if not name or len(name) > LONGEST_NAME or not name.isprintable():

@@ -85,10 +85,10 @@ class WorkerPool:
         if worker := self._homes.get(job_id):
             worker.cancel(job_id)
 
-    def say(self, job_id: str, cue: Cue) -> None:
+    def send_cue(self, job_id: str, cue: Cue) -> None:
         """Tells the worker that has this job what is said to it."""
         if worker := self._homes.get(job_id):
-            worker.say(job_id, cue)
+            worker.send_cue(job_id, cue)
 
     def expect(self, models: Sequence[str], preset: str | None = None) -> None:
         """Jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is given, is fetched by
@@ -99,7 +99,7 @@ class WorkerPool:
         for worker in self._workers:
             worker.tell(Expect(models=list(models), preset=preset if worker is fetcher else None))
 
-    def foresee(self, request: GenerationRequest, shape: Shape) -> None:
+    def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
         """Lets the idle worker that has most of it make ready what this request would need."""
         if ready := self._ready():
             min(ready, key=lambda worker: _delay(worker.view(), shape)).tell(Foresee(request=request))

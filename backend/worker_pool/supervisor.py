@@ -93,7 +93,7 @@ class Supervisor:
                 self._watchdog.take_stop(time.monotonic())
                 self._transport.send(Cancel(job_id=job_id))
 
-    def say(self, job_id: str, cue: Cue) -> None:
+    def send_cue(self, job_id: str, cue: Cue) -> None:
         """Tells the worker what is said to this job, from its next block on."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:

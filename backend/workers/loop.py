@@ -126,7 +126,7 @@ class Worker:
                 case Expect(models=models, preset=preset):
                     self._model.expect(models, preset)
                 case Foresee(request=request):
-                    self._model.foresee(request)
+                    self._model.prepare_for(request)
 
     def _leave(self, code: int) -> None:
         """Ends the process because it is asked to."""

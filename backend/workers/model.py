@@ -134,7 +134,7 @@ class WorkerModel:
         if key[0] not in {self._source[0], *(model.model for model in self.started.model_cache.models())}:
             self._begin_fetch(key, None, functools.partial(self._fetch_model, preset))
 
-    def foresee(self, request: GenerationRequest) -> None:
+    def prepare_for(self, request: GenerationRequest) -> None:
         """Makes ready, while no job is there, what this request would need: its model, if it has room beside the one in use, and
         its programs."""
         shape = self.shape(request)

@@ -17,7 +17,7 @@ def a_job(folder: Path = Path("/data/runs/job-1"), owner: str = "visitor-1", **o
     return Job(
         id=folder.name,
         owner=owner,
-        summary=RequestSummary.of(a_request(**overrides)),
+        summary=RequestSummary.from_request(a_request(**overrides)),
         request=a_request(**overrides),
         state="running",
         created=1.0,
@@ -62,7 +62,7 @@ class FakeEngine:
         self.job(job_id)
         return iter(enumerate(self._events, 1))
 
-    def position(self, job_id: str) -> int | None:
+    def queue_position(self, job_id: str) -> int | None:
         return self._position
 
     def is_held(self, job_id: str) -> bool:

@@ -40,9 +40,9 @@ def fill(data_dir: Path) -> None:
     for _ in range(VIDEOS):
         folder = data_dir / "runs" / new_job_id()
         folder.mkdir(parents=True)
-        values = {"request": request, "summary": RequestSummary.of(request), "state": "queued", "created": time.time()}
+        values = {"request": request, "summary": RequestSummary.from_request(request), "state": "queued", "created": time.time()}
         store.add(Job(id=folder.name, owner=owner, started=None, ended=None, folder=folder, **values), "e")
-        store.append(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
+        store.append_event(folder.name, Finished(a_result(store.job(folder.name), total=4.2, has_sound=True)))
     store.close()
     database = sqlite3.connect(data_dir / "jobs.sqlite3")
     for column in COLUMNS:
@@ -108,7 +108,7 @@ def read_list(name: str, context: StudioContext, caller: Caller) -> str:
         case "characters":
             return str(library.figures(caller.owner, "", 10))
         case _:
-            return str(context.engine.projects.of(caller.owner))
+            return str(context.engine.projects.list_for_owner(caller.owner))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_list_of_heavy_videos_parses_no_request(context, caller, parses, name)
 def test_a_store_of_an_earlier_version_is_filled(context, caller):
     listed = context.engine.library.videos(Selection(owner=caller.owner))
     assert len(listed) == VIDEOS
-    assert listed[0].summary == RequestSummary.of(context.engine.job(listed[0].id).request)
+    assert listed[0].summary == RequestSummary.from_request(context.engine.job(listed[0].id).request)
     assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
     assert context.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
     assert "0:04" in queue_now(context, caller) or "4.2" in queue_now(context, caller)
@@ -143,6 +143,6 @@ def test_a_store_of_an_earlier_version_is_filled(context, caller):
 def test_a_summary_is_short_and_differs_whenever_the_request_does():
     request = a_request()
     heavy = GenerationRequest.from_stored(request.to_json() | {"cues": [{"block": 1}] * CUES})
-    assert len(str(RequestSummary.of(heavy))) < 1000
-    assert RequestSummary.of(heavy).digest != RequestSummary.of(request).digest
+    assert len(str(RequestSummary.from_request(heavy))) < 1000
+    assert RequestSummary.from_request(heavy).digest != RequestSummary.from_request(request).digest
     assert a_job(guidance=[2.0]).summary != a_job(guidance=[3.0]).summary

@@ -62,7 +62,7 @@ class Engine:
     def workers(self):
         return self._workers
 
-    def shortage(self, owner=None):
+    def disk_shortage(self, owner=None):
         return None
 
     def changes(self):
@@ -74,7 +74,7 @@ class Engine:
     def worker_status(self):
         return summarize_status(self._workers)
 
-    def line(self):
+    def waiting_job_ids(self):
         return [job.id for job in self._jobs if job.state == "queued"]
 
     def unended(self, owner):
@@ -137,8 +137,8 @@ class Beginning(Engine):
         super().__init__(worker(), **counts)
         self._asked_first = asked_first
 
-    def line(self):
-        return self._then_begin("line", super().line())
+    def waiting_job_ids(self):
+        return self._then_begin("waiting_job_ids", super().waiting_job_ids())
 
     def unended(self, owner):
         return self._then_begin("unended", super().unended(owner))
@@ -149,7 +149,7 @@ class Beginning(Engine):
         return answer
 
 
-@pytest.mark.parametrize("asked_first", ["line", "unended"])
+@pytest.mark.parametrize("asked_first", ["waiting_job_ids", "unended"])
 def test_a_job_that_begins_while_the_page_asks_is_listed_once(asked_first):
     queue = queue_of(context_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
     assert [entry.job.id for entry in (*queue.running, *queue.waiting)] == ["0", "1"]

@@ -176,7 +176,7 @@ class FormHandlers:
             return ""
         if needs_only_cutting(wanted):
             return ""  # the timeline says that it is only cut
-        engine.foresee(wanted)
+        engine.prepare_for(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:

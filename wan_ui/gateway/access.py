@@ -105,7 +105,7 @@ class Access:
         found, key = _CHECKED_KEY.get(), bearer_key(headers)
         if found is not None and found[:2] == (self.key, key):
             return found[2]
-        return self._keys.find(key) if self._keys else None
+        return self._keys.find_by_secret(key) if self._keys else None
 
     async def has_program_key(self, headers: Mapping[str, str]) -> bool:
         """Return whether the request contains a known program key, and remember the key's record for the rest of the request.
@@ -118,7 +118,7 @@ class Access:
         key = bearer_key(headers)
         if self._keys is None or not is_program_key(key):
             return False
-        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._keys.find, key)
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, self._keys.find_by_secret, key)
         _CHECKED_KEY.set((self.key, key, found))
         return found is not None
 

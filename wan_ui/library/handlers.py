@@ -107,5 +107,5 @@ class LibraryHandlers(Panel):
     def _detail(self, job: Job | None, caller: Caller) -> str:
         result = self.context.engine.library.result(job.id) if job else None
         owner = job.owner if job and caller.is_operator else ""
-        projects = self.context.engine.projects.of(job.owner) if job else ()
+        projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()
         return detail_html(job, result, caller.texts, owner, projects, offers=offers(self.context.engine, job, result))

@@ -130,7 +130,7 @@ class ProjectHandlers:
 
     def shown(self, caller: Caller) -> Updates:
         """The menu, the filter and the line as they are now."""
-        projects = self.context.engine.projects.of(caller.scope, caller.owner)
+        projects = self.context.engine.projects.list_for_owner(caller.scope, caller.owner)
         current, texts = self.context.engine.projects.current(caller.owner), caller.texts
         return {
             self.menu: projects_html(projects, current, texts),
@@ -159,7 +159,7 @@ class ProjectHandlers:
         match act.what:
             case "create":
                 project = projects.create(caller.owner, act.job)
-                projects.use(caller.owner, project.id)
+                projects.set_current(caller.owner, project.id)
                 return caller.texts.project_made.format(name=project.name)
             case "rename":
                 projects.rename(act.value, caller.scope, act.job)
@@ -168,11 +168,11 @@ class ProjectHandlers:
             case "delete":
                 projects.delete(act.value, caller.scope)
             case "use" | "leave":
-                projects.use(caller.owner, act.value if act.what == "use" else "")
+                projects.set_current(caller.owner, act.value if act.what == "use" else "")
             case "move" if job is not None:
-                projects.move(job.id, job.owner, act.value)
+                projects.assign_video(job.id, job.owner, act.value)
             case "tag" if job is not None:
-                projects.tag(job.id, act.value)
+                projects.set_tags(job.id, act.value)
         return ""
 
     def _imported(self, path: str, caller: Caller) -> Steps[str]:

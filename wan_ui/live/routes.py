@@ -53,7 +53,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         if job is None:
             return _missing()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
-        await asyncio.to_thread(context.engine.say, job.id, prompt=prompt, action=action)
+        await asyncio.to_thread(context.engine.steer_live, job.id, prompt=prompt, action=action)
         return {}
 
     @json_endpoint

@@ -103,9 +103,9 @@ class QueueHandlers:
             case "cancel":
                 engine.cancel(job.id)
             case "go_on":
-                engine.go_on(job.id)
+                engine.resume(job.id)
             case "up" | "down" | "move":
-                engine.move(job.id, _index(engine.line(), self._own(job), job.id, what, value))
+                engine.move(job.id, _index(engine.waiting_job_ids(), self._own(job), job.id, what, value))
             case "star":
                 engine.library.star(job.id, not job.is_starred)
             case "delete":

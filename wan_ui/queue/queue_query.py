@@ -67,7 +67,7 @@ def queue_of(context: StudioContext, caller: Caller) -> Queue:
         waiting=waiting,
         recent=tuple(_entry(context, job) for job in ended),
         others=len(line.waiting) - len(waiting),
-        shortage=engine.shortage(caller.scope) if waiting else None,
+        shortage=engine.disk_shortage(caller.scope) if waiting else None,
     )
 
 
@@ -78,7 +78,8 @@ def queue_now(context: StudioContext, caller: Caller) -> str:
 
 
 def _line_of(context: StudioContext) -> Line:
-    order = context.engine.line()  # before the jobs: one that begins in between is then among those that run, and not nowhere
+    # Read the order before the jobs: a job that starts in between is then listed among the running jobs.
+    order = context.engine.waiting_job_ids()
     everybody = {job.id: job for job in context.engine.library.unended(None)}
     running = tuple(_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}

@@ -177,7 +177,7 @@ async def _make_video(
     except StudioError as error:
         result = {"content": [{"type": "text", "text": without_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
-        if job is not None and context.engine.position(job.id) is not None:
+        if job is not None and context.engine.queue_position(job.id) is not None:
             context.engine.cancel(job.id)
         raise
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}

@@ -29,10 +29,10 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
         state, workers = engine.worker_status().state, engine.workers()
         answer: dict[str, Any] = {"worker": state}
         if is_open or access.has_key(request.headers):
-            answer["waiting"] = len(engine.line())
+            answer["waiting"] = len(engine.waiting_job_ids())
         if faults := dict.fromkeys(str(one.facts.notice) for one in workers if one.facts.notice and one.facts.notice.is_fault):
             answer["detail"] = "; ".join(faults)
-        if (short := engine.shortage()) is not None:
+        if (short := engine.disk_shortage()) is not None:
             answer["disk"] = str(short)
         if len(workers) > 1:
             answer["workers"] = {worker.name: worker.status.state for worker in workers}
@@ -60,7 +60,9 @@ def metrics_text(engine: Engine) -> str:
     lines += _gauge("studio_worker_ready", "Whether the worker can make a video now.", ready)
     warm = [(_names(worker, workers), len(worker.facts.warm)) for worker in workers]
     lines += _gauge("studio_warm_shapes", "Sizes whose programs are compiled.", warm)
-    lines += _gauge("studio_queue_paused", "Whether the queue waits for room on the disk.", [({}, int(bool(engine.shortage())))])
+    lines += _gauge(
+        "studio_queue_paused", "Whether the queue waits for room on the disk.", [({}, int(bool(engine.disk_shortage())))]
+    )
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
         lines += _gauge(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))
     lines += _gauge("studio_flops_per_second", "Arithmetic of the last video, by stage.", _rate_rows("flops_per_second", workers))

@@ -69,7 +69,7 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
     """A waiting job's place right now; a job that no longer waits but has no event yet is starting."""
     if view.phase not in ("queued", "starting"):
         return view
-    position = engine.position(job_id)
+    position = engine.queue_position(job_id)
     if position is None:
         return replace(view, phase="starting", what=engine.worker_status(job_id).detail)
     return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.engine.engine import Engine
 from backend.engine.job import Job
-from backend.engine.storyboards import story_of
+from backend.engine.storyboards import split_shot_id
 from backend.errors import ClipError, ImageError, JobNotFound, RequestError, SoundError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
@@ -151,7 +151,7 @@ def _given_frames(job: Job, number: int) -> int:
 
 def first_frame(job: Job, engine: Engine) -> int:
     """How many of the first frames of this shot are those with which the shot before it ends; 0 for any other video."""
-    story_id, number = story_of(job.id)
+    story_id, number = split_shot_id(job.id)
     try:
         story = engine.job(story_id).request
     except JobNotFound:

@@ -98,16 +98,16 @@ class StudioContext:
         wanted = own_files(wanted, self.engine, caller)
         if again is not None and self.job(again[0], caller) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
-        job = yield from self.engine.submitting(wanted, caller.owner, caller.room, may_download=caller.is_operator, again=again)
+        job = yield from self.engine.submit_steps(wanted, caller.owner, caller.room, may_download=caller.is_operator, again=again)
         if caller.is_operator:
-            self.engine.tell_operator(job.id)
+            self.engine.notify_operator(job.id)
         return job
 
     def submitting_all(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
         """Queues all of these, as steps, and gives the jobs' ids; if one is refused, cancels those that were queued. Raises:
         StudioError."""
         job_ids: list[str] = []
-        self.engine.check_room(caller.owner, caller.room, len(wanted))  # before one begins
+        self.engine.check_queue_limits(caller.owner, caller.room, len(wanted))  # before one begins
         try:
             for one in wanted:
                 job = yield from self.submitting(one, caller)
@@ -129,7 +129,7 @@ class StudioContext:
             raise _no_room()
         try:
             limited = caller.room is not None
-            return (yield from self.engine.importing_project(archive, Path(folder), caller.owner, is_limited=limited))
+            return (yield from self.engine.import_project_steps(archive, Path(folder), caller.owner, is_limited=limited))
         except OSError as error:
             raise DataFolderError(
                 f"the project could not be written ({error.strerror}):", "the disk must have room", "make room"
@@ -139,7 +139,7 @@ class StudioContext:
         """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
         self._check(wanted, caller)
         wanted = own_files(wanted, self.engine, caller)
-        return (yield from self.engine.revising(job.id, wanted, may_download=caller.is_operator))
+        return (yield from self.engine.revise_steps(job.id, wanted, may_download=caller.is_operator))
 
     def _check(self, wanted: GenerationRequest, caller: Caller) -> None:
         """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""

@@ -65,7 +65,7 @@ def system_html(engine: Engine, caller: Caller) -> str:
         f'<button type="button" data-copy-text="{escape(report.text())}" data-said="{escape(texts.system_copied)}"'
         f' data-by-hand="{escape(texts.copy_by_hand)}">'
         f"{escape(texts.system_copy)}</button></p><div class=sections>{sections}"
-        f"{charts_html(engine.history.since(DAY), time(), texts)}"
+        f"{charts_html(engine.history.samples_since(DAY), time(), texts)}"
         f"<section class=wide><h2>{escape(texts.system_errors)}</h2><ul>{errors}</ul></section>{log}</div></section>"
     )
 

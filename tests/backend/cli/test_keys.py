@@ -25,7 +25,7 @@ def keys(tmp_path, capsys):
 def test_a_key_is_shown_once_and_alone_on_standard_output(keys, tmp_path):
     code, out, err = keys("create", "shop")
     assert code == 0 and out.startswith("studio-") and out.count("\n") == 1 and "not shown again" in err
-    assert Keys(tmp_path).find(out.strip()).name == "shop"
+    assert Keys(tmp_path).find_by_secret(out.strip()).name == "shop"
     for words in (("list",), ("list", "--json")):
         code, listed, _ = keys(*words)
         assert code == 0 and "shop" in listed and out.strip() not in listed
@@ -42,14 +42,14 @@ def test_the_list_says_when_a_key_was_used(keys, tmp_path):
     assert keys("list")[1] == ""
     secret = keys("create", "shop")[1].strip()
     assert "never used, 20 videos in line" in keys("list")[1]
-    Keys(tmp_path).find(secret)
+    Keys(tmp_path).find_by_secret(secret)
     assert "last used 2" in keys("list")[1]
 
 
 def test_a_revoked_key_is_gone(keys, tmp_path):
     secret = keys("create", "shop")[1].strip()
     assert keys("revoke", "shop")[:2] == (0, "")
-    assert Keys(tmp_path).find(secret) is None and keys("list")[1] == ""
+    assert Keys(tmp_path).find_by_secret(secret) is None and keys("list")[1] == ""
 
 
 @pytest.mark.parametrize("words", [("revoke", "shop"), ("create", "x" * 61), ("create", "shop", "--limit", "0")])

@@ -125,7 +125,7 @@ def of_hunyuan(**changes) -> GenerationRequest:
 
 def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine):
     for width in (96, 112, 128):  # a number is being typed
-        engine.foresee(of_hunyuan(width=width))
+        engine.prepare_for(of_hunyuan(width=width))
     wait_for(lambda: engine.is_warm(engine.shape(of_hunyuan(width=128))))
     assert kept(engine) == [HOME, load_preset("hunyuan-tiny").model_source] and engine.workers()[0].facts.model == HOME
     assert not engine.is_warm(engine.shape(of_hunyuan(width=112)))
@@ -135,13 +135,13 @@ def test_what_somebody_may_want_is_made_ready_while_nobody_wants_anything(engine
 
 def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine, close_gate, monkeypatch):
     told = []
-    monkeypatch.setattr(engine._dispatcher.pool, "foresee", lambda request, shape: told.append(request.preset))
-    monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
-    engine.foresee(of(NAMES[1]))
+    monkeypatch.setattr(engine._dispatcher.pool, "prepare_for", lambda request, shape: told.append(request.preset))
+    monkeypatch.setattr("backend.engine.dispatcher._PREPARE_DELAY_SECONDS", 0.0)
+    engine.prepare_for(of(NAMES[1]))
     monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.1)
     gate = close_gate("a held square")
     running = engine.submit(request("a held square"))
-    engine.foresee(of_hunyuan())
+    engine.prepare_for(of_hunyuan())
     wait_for_calls(engine._dispatcher, "_follow_wish")
     assert told == []
     gate.open()
@@ -153,17 +153,17 @@ def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine,
 def test_wishes_without_a_job_come_to_an_end(engine, monkeypatch):
     """Programs that were made ready stay in the worker's memory."""
     told = []
-    monkeypatch.setattr(engine._dispatcher.pool, "foresee", lambda request, shape: told.append(request.width))
-    monkeypatch.setattr("backend.engine.dispatcher._WISH_SECONDS", 0.0)
+    monkeypatch.setattr(engine._dispatcher.pool, "prepare_for", lambda request, shape: told.append(request.width))
+    monkeypatch.setattr("backend.engine.dispatcher._PREPARE_DELAY_SECONDS", 0.0)
     monkeypatch.setattr("backend.engine.dispatcher._LOOK_SECONDS", 0.01)
     for _ in range(3):
         for width in (96, 112, 128):
-            engine.foresee(of_hunyuan(width=width, num_frames=17))
+            engine.prepare_for(of_hunyuan(width=width, num_frames=17))
             before = len(told)
             wait_for(lambda before=before: len(told) > before or len(told) == 8)
     assert told == [96, 112, 128, 96, 112, 128, 96, 112]
     made(engine, request())
-    engine.foresee(of_hunyuan())
+    engine.prepare_for(of_hunyuan())
     wait_for(lambda: len(told) == 9)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from backend.engine import cleaning
-from backend.engine.cleaning import Clock, Limits, plan, trim
+from backend.engine.cleaning import Clock, Limits, plan_removals, trim
 from backend.engine.job import EndedJob, Selection
 from backend.engine.scheduling import Room
-from backend.engine.sizes import Size, size_of
+from backend.engine.sizes import Size, folder_size
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError
 from backend.schemas.events import Failed, Finished, Interrupted, Queued, Step
@@ -34,9 +34,9 @@ def ended(name: str, days: float = 2.0, **changes) -> EndedJob:
     return EndedJob(id=name, folder=Path("/runs") / name, ended=NOW - days * DAY, **values)
 
 
-def planned(*jobs: EndedJob, sizes: dict[str, Size] | None = None, unended: int = 0, is_clock_right: bool = True, **limits):
+def planned(*jobs: EndedJob, sizes: dict[str, Size] | None = None, unended: int = 0, is_clock_trusted: bool = True, **limits):
     sizes = {job.id: Size(intermediate=0 if job.is_cleaned else GB, rest=GB) for job in jobs} | (sizes or {})
-    removals = plan(jobs, sizes, Limits(**limits), NOW, unended=unended, is_clock_right=is_clock_right)
+    removals = plan_removals(jobs, sizes, Limits(**limits), NOW, unended=unended, is_clock_trusted=is_clock_trusted)
     return [(removal.part, removal.job.id) for removal in removals]
 
 
@@ -61,7 +61,7 @@ def test_the_shots_of_a_storyboard_have_intermediate_files_too(tmp_path):
     (shot / "previews").mkdir(parents=True)
     for name in ("stage2_state.safetensors", "frames.npy", "previews/step-001.png", "video.mp4", "last.png", "shot.json"):
         (shot / name).write_bytes(b"x" * 10)
-    assert size_of(tmp_path) == Size(intermediate=30, rest=30)
+    assert folder_size(tmp_path) == Size(intermediate=30, rest=30)
 
 
 def test_for_space_intermediates_go_first_then_the_bin_then_the_oldest():
@@ -92,7 +92,7 @@ def test_a_starred_video_in_the_bin_has_its_week():
 
 def test_while_the_clock_may_be_wrong_no_video_goes_by_age():
     jobs = ended("old", 3000), ended("in the bin", 3000, deleted=NOW - 3000 * DAY), ended("fresh", 3000, is_cleaned=False)
-    assert planned(*jobs, days=1, is_clock_right=False) == [("intermediate", "fresh")]
+    assert planned(*jobs, days=1, is_clock_trusted=False) == [("intermediate", "fresh")]
     assert len(planned(*jobs, days=1)) == 3
 
 
@@ -109,24 +109,24 @@ def clock(monkeypatch) -> list[float]:
     """The wall clock and the steady one, in this order: what is put here is what they show."""
     hands = [NOW, 1000.0]
     monkeypatch.setattr(time, "time", lambda: hands[0])
-    monkeypatch.setattr(cleaning, "_steady", lambda: hands[1])
+    monkeypatch.setattr(cleaning, "_steady_seconds", lambda: hands[1])
     return hands
 
 
 def test_a_clock_that_jumps_is_not_trusted_for_a_day(clock):
     ours = Clock()
-    assert ours.is_right(newest=NOW)
+    assert ours.is_trusted(newest=NOW)
     clock[:] = [NOW + 40 * DAY, 1000.0 + HOUR]
-    assert not ours.is_right(newest=NOW) and not ours.is_right(newest=NOW + 40 * DAY)
+    assert not ours.is_trusted(newest=NOW) and not ours.is_trusted(newest=NOW + 40 * DAY)
     clock[:] = [NOW + 42 * DAY, 1000.0 + 2 * DAY]
-    assert ours.is_right(newest=NOW)
+    assert ours.is_trusted(newest=NOW)
 
 
 def test_a_clock_far_ahead_of_the_store_is_not_trusted_at_the_start(clock):
     ours = Clock()
-    assert not ours.is_right(newest=NOW - 40 * DAY) and ours.is_right(newest=NOW - HOUR)
+    assert not ours.is_trusted(newest=NOW - 40 * DAY) and ours.is_trusted(newest=NOW - HOUR)
     clock[:] = [NOW + 2 * DAY, 1000.0 + 2 * DAY]
-    assert ours.is_right(newest=NOW - 40 * DAY)
+    assert ours.is_trusted(newest=NOW - 40 * DAY)
 
 
 def a_video(engine, prompt: str = "a red square") -> str:
@@ -209,7 +209,7 @@ def test_videos_go_by_age_and_the_starred_stay(make_engine, caplog):
     engine.library.star(starred, True)
     for job_id in (old, starred):
         engine._store._database.execute("UPDATE jobs SET ended = ended - ? WHERE id = ?", (31 * DAY, job_id))
-    folder, size = engine.job(old).folder, size_of(engine.job(old).folder).total
+    folder, size = engine.job(old).folder, folder_size(engine.job(old).folder).total
     engine.cleaner.limits = Limits(days=30)
     changes = engine.changes()
     freed = engine.cleaner.clean()
@@ -227,7 +227,7 @@ def test_videos_go_by_size_oldest_first(make_engine):
     engine.library.star(starred, True)
     engine._store._database.execute("UPDATE jobs SET ended = ended - ?", (DAY / 2,))
     engine.cleaner.clean()
-    each = size_of(engine.job(first).folder).total
+    each = folder_size(engine.job(first).folder).total
     engine.cleaner.limits = Limits(gigabytes=2.5 * each / 1e9)
     engine.cleaner.clean()
     assert {job.id for job in engine.jobs()} == {third, starred}
@@ -245,7 +245,7 @@ def test_a_video_that_is_starred_or_taken_back_in_the_last_moment_stays(engine, 
     engine.cleaner.limits = Limits(days=30)
 
     def plan_late(*given, **more):
-        found = plan(*given, **more)
+        found = plan_removals(*given, **more)
         engine.library.star(starred, True)
         engine.library.restore(restored)
         return found
@@ -385,7 +385,7 @@ def test_the_usage_adds_up(engine, age):
     usage = engine.cleaner.usage()
     everything = sum(path.stat().st_size for path in engine.settings.runs_dir.rglob("*") if path.is_file())
     assert usage["videos"] + usage["intermediate"] + usage["bin"] == everything
-    assert usage["bin"] == size_of(engine.job(binned).folder).total and usage["intermediate"] > 4000
+    assert usage["bin"] == folder_size(engine.job(binned).folder).total and usage["intermediate"] > 4000
     assert usage["comparisons"] == 70 and usage["logs"] == 3 and usage["store"] > 0 and usage["uploads"] == 0
     (engine.settings.comparisons_dir / "a.mp4").unlink()
     assert engine.cleaner.usage() == usage
@@ -425,7 +425,7 @@ def room() -> Room:
 
 
 def kept_bytes(engine) -> int:
-    return sum(size_of(folder).total for folder in engine.settings.runs_dir.iterdir())
+    return sum(folder_size(folder).total for folder in engine.settings.runs_dir.iterdir())
 
 
 def finished_job(engine, owner: str) -> str:
@@ -436,8 +436,8 @@ def finished_job(engine, owner: str) -> str:
 
 def test_deleted_videos_beyond_the_budget_go_at_once_the_oldest_first(engine, monkeypatch):
     jobs, others = [finished_job(engine, "ann") for _ in range(4)], finished_job(engine, "bob")
-    one = engine._store.kept_bytes("bob")
-    assert engine._store.kept_bytes("ann") == 4 * one > 0 and engine._store.kept_bytes(None) == kept_bytes(engine)
+    one = engine._store.stored_bytes("bob")
+    assert engine._store.stored_bytes("ann") == 4 * one > 0 and engine._store.stored_bytes(None) == kept_bytes(engine)
     monkeypatch.setattr(cleaning, "BIN_BYTES_OF_OWNER", 2 * one + one // 2)
     for job_id in (*jobs[:3], others):
         engine.library.delete(job_id)
@@ -452,16 +452,16 @@ def test_deleted_videos_beyond_the_budget_go_at_once_the_oldest_first(engine, mo
 
 def test_a_visitor_who_keeps_too_much_loses_deleted_videos_and_is_then_refused(engine, monkeypatch):
     jobs = [finished_job(engine, "ann") for _ in range(3)]
-    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.kept_bytes("ann") - 1)
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.stored_bytes("ann") - 1)
     engine.library.delete(jobs[0])
     assert not (engine.settings.runs_dir / jobs[0]).exists(), "deletion frees room at once where the budget needs it"
-    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.kept_bytes("ann") - 1)
+    monkeypatch.setattr(cleaning, "KEPT_BYTES", engine._store.stored_bytes("ann") - 1)
     with pytest.raises(RequestError, match="delete some of them"):
         engine.submit(request(), "ann", room())
     with pytest.raises(RequestError, match="delete some of them"):
         archive = engine.settings.data_dir / "project.zip"
         archive.write_bytes(b"x")
-        engine.sandbox.follow(engine.importing_project(archive, engine.settings.data_dir, "ann", is_limited=True))
+        engine.sandbox.follow(engine.import_project_steps(archive, engine.settings.data_dir, "ann", is_limited=True))
     finished_job(engine, "bob")
     all_events(engine, engine.submit(request(), "ann").id)  # without a visitor's limits
     engine.library.delete(jobs[1])

@@ -130,13 +130,13 @@ def other_server(tmp_path, gate) -> Iterator[subprocess.Popen]:
 
 
 def test_a_dead_servers_jobs_come_over_to_one_that_runs(make_engine, other_server, gate, monkeypatch):
-    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_ADOPT_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     running, waiting = (other_server.stdout.readline().strip() for _ in range(2))
     wait_for(lambda: isinstance(engine.last_event(running), Step))
-    wait_for_calls(engine._dispatcher, "_take_over")
-    assert engine.line() == [] and engine.job(waiting).state == "queued"
+    wait_for_calls(engine._dispatcher, "_adopt_abandoned_jobs")
+    assert engine.waiting_job_ids() == [] and engine.job(waiting).state == "queued"
     os.kill(other_server.pid, signal.SIGKILL)
     gate.open()
     for job_id in (running, waiting):
@@ -154,14 +154,14 @@ def test_stop_on_another_servers_job_says_who_can(make_engine, other_server):
 
 
 def test_an_engine_that_looks_for_dead_ones_keeps_its_own_jobs(make_engine, gate, tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatcher, "_ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_ADOPT_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     running, waiting = (engine.submit(request("a held square")) for _ in range(2))
     shutil.rmtree(tmp_path / "data" / "engines")
     (tmp_path / "data" / "engines").mkdir()
-    wait_for_calls(engine._dispatcher, "_take_over", 3)
-    assert engine.line() == [waiting.id] and engine.interruptions(running.id) == []
+    wait_for_calls(engine._dispatcher, "_adopt_abandoned_jobs", 3)
+    assert engine.waiting_job_ids() == [waiting.id] and engine.interruptions(running.id) == []
     engine.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
 
@@ -194,10 +194,10 @@ def test_a_clock_that_jumps_changes_no_order_and_ends_no_job(engine, gate, monke
     first = engine.submit(request("first"))
     offset[0] = jump
     second = engine.submit(request("second"))
-    assert engine.line() == [first.id, second.id]
+    assert engine.waiting_job_ids() == [first.id, second.id]
     offset[0] = 0.0
     third = engine.submit(request("third"))
-    assert engine.line() == [first.id, second.id, third.id]
+    assert engine.waiting_job_ids() == [first.id, second.id, third.id]
     gate.open()
     for job in (first, second, third):
         assert isinstance(all_events(engine, job.id)[-1], Finished)

@@ -81,12 +81,12 @@ def test_a_reader_stops_after_the_last_event_that_it_has_seen(engine):
 
 def test_jobs_run_in_order_and_the_waiting_hear_of_it(engine):
     jobs = [engine.submit(request(f"square {number}")) for number in range(4)]
-    assert [engine.position(job.id) for job in jobs] == [None, 0, 1, 2]
+    assert [engine.queue_position(job.id) for job in jobs] == [None, 0, 1, 2]
     histories = [all_events(engine, job.id) for job in jobs]
     positions = [[event.position for event in events if isinstance(event, Queued)] for events in histories]
     assert positions == [[0], [0], [1, 0], [2, 1, 0]]
     ended = [engine.job(job.id).ended for job in jobs]
-    assert ended == sorted(ended) and engine.position(jobs[3].id) is None
+    assert ended == sorted(ended) and engine.queue_position(jobs[3].id) is None
 
 
 def test_many_threads_may_submit(engine):
@@ -138,7 +138,7 @@ def test_a_waiting_job_stops_at_once_and_the_others_move_up(engine, close_gate):
     _, waiting, last = (engine.submit(request("a held square")) for _ in range(3))
     engine.cancel(waiting.id)
     assert all_events(engine, waiting.id)[-1] == Cancelled(None)
-    assert engine.position(last.id) == 0
+    assert engine.queue_position(last.id) == 0
     gate.open()
     assert isinstance(all_events(engine, last.id)[-1], Finished)
 
@@ -278,7 +278,7 @@ def test_engines_side_by_side_keep_to_their_own_jobs(make_engine, close_gate):
     first, gate = make_engine(), close_gate("a held square")
     running, waiting = first.submit(request("a held square")), first.submit(request())
     second = make_engine()
-    assert second.job(running.id).state == "running" and second.position(waiting.id) is None
+    assert second.job(running.id).state == "running" and second.queue_position(waiting.id) is None
     assert isinstance(all_events(second, second.submit(request()).id)[-1], Finished)
     gate.open()
     assert isinstance(all_events(first, waiting.id)[-1], Finished)

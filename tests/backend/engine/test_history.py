@@ -42,5 +42,5 @@ def test_a_day_is_kept_over_a_restart_and_no_more(tmp_path):
 
 def test_an_engine_takes_samples_of_its_own_steps(engine):
     all_events(engine, engine.submit(request()).id)
-    sample = engine.history.take()
+    sample = engine.history.take_sample()
     assert sample.step_seconds is not None and sample.waiting == 0

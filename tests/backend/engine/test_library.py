@@ -83,7 +83,7 @@ def test_waiting_jobs_can_be_put_into_another_order(engine, close_gate):
     engine.submit(request("a held square"))
     first, second, third = (engine.submit(request(f"square {number}", steps=1)).id for number in range(3))
     engine.move(third, 0)
-    assert engine.line() == [third, first, second]
+    assert engine.waiting_job_ids() == [third, first, second]
     assert [event.position for event in map(engine.last_event, (first, second)) if isinstance(event, Queued)] == [1, 2]
     engine.move("nobody", 0)
 
@@ -93,7 +93,7 @@ def test_jobs_of_one_shape_are_put_together(engine, close_gate):
     engine.submit(request("a held square"))
     small, wide = engine.submit(request("small")).id, engine.submit(request("wide", width=128)).id
     again = engine.submit(request("small again")).id
-    assert engine.line() == [small, again, wide]
+    assert engine.waiting_job_ids() == [small, again, wide]
 
 
 def test_a_waiting_job_can_be_changed_and_a_running_one_cannot(engine, close_gate):

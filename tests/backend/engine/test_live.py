@@ -23,8 +23,8 @@ def seen(engine, job) -> tuple[int, str]:
 def test_what_is_said_is_heard_and_kept(engine):
     job = engine.submit(open_request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
-    engine.say(job.id, action="right")
-    engine.say(job.id, prompt="a blue square")
+    engine.steer_live(job.id, action="right")
+    engine.steer_live(job.id, prompt="a blue square")
     wait_for(lambda: seen(engine, job)[0] > 48 and seen(engine, job)[1] == "blue")
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
@@ -40,19 +40,19 @@ def test_what_cannot_be_followed_is_refused(engine):
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     for words in ({"action": "jump"}, {"prompt": " "}, {"prompt": "x" * 10_000}, {"prompt": "a\x00b"}):
         with pytest.raises(RequestError):
-            engine.say(job.id, **words)
+            engine.steer_live(job.id, **words)
     engine.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Finished)
     with pytest.raises(RequestError, match="nothing is being made live"):
-        engine.say(job.id, action="left")
+        engine.steer_live(job.id, action="left")
 
 
 def test_ten_thousand_actions_at_once_change_the_next_block_once(engine):
     job = engine.submit(open_request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Block))
     for number in range(10_000):
-        engine.say(job.id, action=("left", "right")[number % 2])
-    engine.say(job.id, action="right", prompt="a blue square")
+        engine.steer_live(job.id, action=("left", "right")[number % 2])
+    engine.steer_live(job.id, action="right", prompt="a blue square")
     wait_for(lambda: seen(engine, job)[1] == "blue")  # what came before is heard, too
     engine.cancel(job.id)
     finished = all_events(engine, job.id)[-1]
@@ -68,7 +68,7 @@ def test_nothing_is_said_to_a_video_of_one_piece(engine, close_gate):
         GenerationRequest.from_preset(preset, prompt="x", is_open=True)
     job = engine.submit(GenerationRequest.from_preset(preset, prompt="a held square", steps=3))
     with pytest.raises(RequestError, match="nothing is being made live"):
-        engine.say(job.id, prompt="a blue square")
+        engine.steer_live(job.id, prompt="a blue square")
     engine.cancel(job.id)
 
 

@@ -68,7 +68,7 @@ def test_a_job_waits_while_no_worker_is_there(make_engine, monkeypatch):
     engine = make_engine(transport="lossy")
     job = engine.submit(request())
     wait_for(lambda: engine.interruptions(job.id) and engine.job(job.id).state == "queued")
-    assert engine.workers() == () and engine.worker_status().state == "starting" and engine.position(job.id) == 0
+    assert engine.workers() == () and engine.worker_status().state == "starting" and engine.queue_position(job.id) == 0
 
 
 def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeypatch):
@@ -91,6 +91,6 @@ def test_places_far_behind_are_reported_now_and_then(make_engine, close_gate, mo
     wait_for(lambda: engine._dispatcher._next_report)
     engine.cancel(waiting[0].id)
     near, far = engine.last_event(waiting[2].id), engine.last_event(waiting[5].id)
-    assert (near, far, engine.position(waiting[5].id)) == (Queued(1), Queued(5), 4)
+    assert (near, far, engine.queue_position(waiting[5].id)) == (Queued(1), Queued(5), 4)
     engine._dispatcher._next_report = 0.0
     wait_for(lambda: engine.last_event(waiting[5].id) == Queued(4))

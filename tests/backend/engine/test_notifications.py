@@ -52,7 +52,7 @@ def engine(tmp_path, server) -> Iterator[Engine]:
 def ended(engine: Engine, prompt: str, owner: str, *, is_operators: bool = False) -> None:
     job = engine.submit(request(prompt=prompt), owner)
     if is_operators:
-        engine.tell_operator(job.id)
+        engine.notify_operator(job.id)
     all_events(engine, job.id)
 
 
@@ -85,7 +85,7 @@ def test_each_is_told_of_their_own_and_nobody_of_a_visitors(engine, server, tmp_
 def test_one_that_is_stopped_is_not_told(engine, server, close_gate):
     close_gate("a held square")
     job = engine.submit(request(prompt="a held square"), "visitor-2")
-    engine.tell_operator(job.id)
+    engine.notify_operator(job.id)
     engine.cancel(job.id)
     all_events(engine, job.id)
     with pytest.raises(Empty):
@@ -97,9 +97,9 @@ def test_a_key_of_an_earlier_version_tells_nobody(tmp_path):
     keys.create("new")
     with closing(sqlite3.connect(tmp_path / "keys.sqlite3")) as database:
         database.execute("ALTER TABLE keys DROP COLUMN notify")
-    assert [key.notify for key in keys.known()] == [()]
+    assert [key.notify for key in keys.list_keys()] == [()]
     keys.create("newer", notify=["json://localhost"])
-    assert [key.notify for key in keys.known()] == [(), ("json://localhost",)]
+    assert [key.notify for key in keys.list_keys()] == [(), ("json://localhost",)]
 
 
 @pytest.mark.parametrize(("text", "is_one"), [("json://localhost", True), ("mailto://me:pw@example.org", True), ("hello", False)])

@@ -35,18 +35,18 @@ def prompts(engine: Engine, **selection) -> list[str]:
 def imported(engine: Engine, archive: Path, tmp_path: Path, owner: str = "ann") -> tuple[Project, int]:
     folder = tmp_path / f"unpacked-{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
-    return engine.sandbox.follow(engine.importing_project(archive, folder, owner))
+    return engine.sandbox.follow(engine.import_project_steps(archive, folder, owner))
 
 
 def test_videos_are_found_by_project_tag_length_size_and_words_in_any_order(engine):
     film = engine.projects.create("ann", " Night  film ")
     first = made(engine, "a red square at night")
-    engine.projects.use("ann", film.id)
+    engine.projects.set_current("ann", film.id)
     second = made(engine, "a blue square at noon", num_frames=33, width=128)
-    engine.projects.use("ann", "")
+    engine.projects.set_current("ann", "")
     third = made(engine, "a green circle")
-    engine.projects.tag(third, "#best, later")
-    assert film.name == "Night film" and [project.videos for project in engine.projects.of("ann")] == [1]
+    engine.projects.set_tags(third, "#best, later")
+    assert film.name == "Night film" and [project.videos for project in engine.projects.list_for_owner("ann")] == [1]
     assert prompts(engine, project=film.id) == ["a blue square at noon"]
     assert prompts(engine, project="") == ["a green circle", "a red square at night"]
     assert prompts(engine, words=("NIGHT", "red")) == prompts(engine, words=("red", "night")) == ["a red square at night"]
@@ -55,19 +55,19 @@ def test_videos_are_found_by_project_tag_length_size_and_words_in_any_order(engi
     assert prompts(engine, order="longest")[0] == prompts(engine, order="largest")[0] == "a blue square at noon"
     assert len(prompts(engine, length="short")) == 3 and prompts(engine, length="long") == []
     assert len(prompts(engine, size="small")) == 3 and prompts(engine, size="720p") == []
-    engine.projects.move(first, "ann", film.id)
-    engine.projects.move(second, "bob", "")
+    engine.projects.assign_video(first, "ann", film.id)
+    engine.projects.assign_video(second, "bob", "")
     assert len(prompts(engine, project=film.id)) == 2, "another owner moves nothing"
 
 
 def test_an_archived_project_is_out_of_sight_until_it_comes_back(engine):
     film = engine.projects.create("ann", "film")
-    engine.projects.use("ann", film.id)
+    engine.projects.set_current("ann", film.id)
     made(engine)
     engine.projects.archive(film.id, "ann", True)
     assert prompts(engine) == [] and engine.projects.current("ann") == "" and len(prompts(engine, project=film.id)) == 1
     with pytest.raises(RequestError, match="takes no new videos"):
-        engine.projects.use("ann", film.id)
+        engine.projects.set_current("ann", film.id)
     engine.projects.archive(film.id, "ann", False)
     assert len(prompts(engine)) == 1
     engine.projects.delete(film.id, "ann")
@@ -85,36 +85,36 @@ def test_names_are_checked_and_others_projects_are_none(engine):
         lambda: engine.projects.rename(film.id, "bob", "mine"),
         lambda: engine.projects.archive(film.id, "bob", True),
         lambda: engine.projects.delete(film.id, "bob"),
-        lambda: engine.projects.use("bob", film.id),
-        lambda: engine.projects.move("any", "bob", film.id),
+        lambda: engine.projects.set_current("bob", film.id),
+        lambda: engine.projects.assign_video("any", "bob", film.id),
     ):
         with pytest.raises(RequestError, match="must be one of your projects"):
             do()
     with pytest.raises(RequestError, match="tags were given"):
-        engine.projects.tag("any", " ".join(map(str, range(MOST_TAGS + 1))))
+        engine.projects.set_tags("any", " ".join(map(str, range(MOST_TAGS + 1))))
 
 
 def test_the_operator_sees_their_own_projects_first_however_many_strangers_make(engine, monkeypatch):
     monkeypatch.setattr("backend.engine.projects.MOST_PROJECTS", 3)
     mine = engine.projects.create("operator", "z last by name")
     theirs = [engine.projects.create(f"stranger {number}", "a film") for number in range(5)]
-    assert [project.id for project in engine.projects.of(None, "operator")][0] == mine.id
-    assert len(engine.projects.of(None, "operator")) == 3, "what a page shows stays small"
+    assert [project.id for project in engine.projects.list_for_owner(None, "operator")][0] == mine.id
+    assert len(engine.projects.list_for_owner(None, "operator")) == 3, "what a page shows stays small"
     assert engine.projects.find(theirs[4].id, None) == theirs[4]
 
 
 def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     here, there = make_engine(), make_engine(tmp_path / "elsewhere")
     film = here.projects.create("ann", "film")
-    here.projects.use("ann", film.id)
+    here.projects.set_current("ann", film.id)
     picture = tmp_path / "first.png"
     Image.new("RGB", (96, 96), (200, 30, 30)).save(picture)
     first = made(here, "from words")
     second = made(here, "from a picture", task="i2v", image=str(picture))
-    here.projects.tag(second, "best")
+    here.projects.set_tags(second, "best")
     here.library.star(second, True)
     archive = tmp_path / "film.zip"
-    assert here.sandbox.follow(here.exporting_project(here.projects.find(film.id, "ann"), archive)) == 2
+    assert here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), archive)) == 2
     project, count = imported(there, archive, tmp_path, "bob")
     assert (project.name, count, project.videos) == ("film", 2, 2)
     listed = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
@@ -138,9 +138,9 @@ def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tm
     run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=3", music)
     rows = [{"video": clip, "num_frames": 20, "trim": (0.5, 1)}, {"video": clip, "num_frames": 20, "trim": (0, 0.25)}]
     film = here.projects.create("ann", "film")
-    here.projects.use("ann", film.id)
+    here.projects.set_current("ann", film.id)
     job = here.submit(GenerationRequest.from_preset(load_preset("wan-tiny"), shots=rows, track=music, seed=1), "ann")
-    here.sandbox.follow(here.exporting_project(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
+    here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, _ = imported(there, tmp_path / "film.zip", tmp_path, "bob")
     (listed,) = there.library.videos(Selection(owner="bob", project=project.id))
     found = there.job(listed.id)
@@ -163,7 +163,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
         return job.id
 
     film = here.projects.create("ann", "film")
-    here.projects.use("ann", film.id)
+    here.projects.set_current("ann", film.id)
     story(("Anna", "red"), ("../dog", "blue"))
     newest = here.job(story(("anna", "blue")))
     assert here.job(f"{newest.id}-shot-1").request.references and not here.job(f"{newest.id}-shot-2").request.references
@@ -171,7 +171,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     assert list(known) == ["anna", "../dog"] and known["anna"] == newest.request.figure_images[0]
     assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.figures("ann", film.id, 1)) == ["anna"]
     assert here.library.figures("bob", film.id, 8) == here.library.figures("ann", "", 8) == {}
-    here.sandbox.follow(here.exporting_project(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
+    here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, count = imported(there, tmp_path / "film.zip", tmp_path, "bob")
     taken = there.library.figures("bob", project.id, 8)
     assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
@@ -250,10 +250,10 @@ NAMES = (
 
 def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
     film = engine.projects.create("ann", "film")
-    engine.projects.use("ann", film.id)
+    engine.projects.set_current("ann", film.id)
     made(engine)
     good = tmp_path / "good.zip"
-    engine.sandbox.follow(engine.exporting_project(engine.projects.find(film.id, "ann"), good))
+    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), good))
     before = sorted(path.name for path in engine.settings.runs_dir.iterdir())
     for name in NAMES:
         archive = tmp_path / "bad.zip"
@@ -264,7 +264,7 @@ def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
         assert "\n" not in str(caught.value) and str(tmp_path) not in str(caught.value) and "passwd" not in str(caught.value), (
             name
         )
-    assert [project.name for project in engine.projects.of("ann")] == ["film"]
+    assert [project.name for project in engine.projects.list_for_owner("ann")] == ["film"]
     assert sorted(path.name for path in engine.settings.runs_dir.iterdir()) == before
 
 
@@ -296,10 +296,10 @@ def test_lists_read_a_request_once(engine, monkeypatch):
 def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
     """Only files of the archive are; a path that stands in its settings is left out."""
     film = engine.projects.create("ann", "film")
-    engine.projects.use("ann", film.id)
+    engine.projects.set_current("ann", film.id)
     made(engine)
     archive = tmp_path / "film.zip"
-    engine.sandbox.follow(engine.exporting_project(engine.projects.find(film.id, "ann"), archive))
+    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
     with zipfile.ZipFile(archive) as good:
         manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
     manifest["videos"][0]["request"] |= {"image": "/etc/hostname", "sound": "/etc/passwd"}
@@ -316,10 +316,10 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
 def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
     """Numbers that are none and characters that cannot be seen or sent would break the library, the operator's too."""
     film = engine.projects.create("ann", "film")
-    engine.projects.use("ann", film.id)
+    engine.projects.set_current("ann", film.id)
     made(engine)
     archive = tmp_path / "film.zip"
-    engine.sandbox.follow(engine.exporting_project(engine.projects.find(film.id, "ann"), archive))
+    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
     with zipfile.ZipFile(archive) as good:
         manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
     manifest["name"] = "\ud800 night\u202e film\x00"

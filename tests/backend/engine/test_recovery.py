@@ -8,7 +8,7 @@ import pytest
 
 from backend.engine import dispatcher, event_log, recovery
 from backend.engine.disk import Shortage, needed_bytes
-from backend.engine.recovery import GoOn, judge, place_of
+from backend.engine.recovery import Requeue, decide_recovery, describe_progress
 from backend.engine.store import Store
 from backend.schemas.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
 from backend.schemas.request import GenerationRequest
@@ -22,45 +22,49 @@ def stop(by="worker", place="step 3 of 5", cause="it fell") -> Interrupted:
 
 
 def test_a_place_is_the_step_that_was_being_made():
-    assert place_of(Step(2, 5, 1.0, 3.0)) == "step 3 of 5"
-    assert place_of(Upscaling(7, 17)) == "upscaling frame 7"
-    assert place_of(Step(5, 5, 1.0, 0.0)) == place_of(Decoding(9, 17)) == "decoding"
-    assert place_of(None) == place_of(Queued(0)) == place_of(Loading(1, 2, "the model")) == "the start"
+    assert describe_progress(Step(2, 5, 1.0, 3.0)) == "step 3 of 5"
+    assert describe_progress(Upscaling(7, 17)) == "upscaling frame 7"
+    assert describe_progress(Step(5, 5, 1.0, 0.0)) == describe_progress(Decoding(9, 17)) == "decoding"
+    assert describe_progress(None) == describe_progress(Queued(0)) == describe_progress(Loading(1, 2, "the model")) == "the start"
 
 
 def test_a_job_goes_on_twice_at_the_same_step_and_then_fails_with_its_history():
-    assert judge([stop()]) == judge([stop(), stop()]) == GoOn()
-    verdict = judge([stop(cause="it fell"), stop(cause="it ran out of memory"), stop(cause="it fell")])
+    assert decide_recovery([stop()]) == decide_recovery([stop(), stop()]) == Requeue()
+    verdict = decide_recovery([stop(cause="it fell"), stop(cause="it ran out of memory"), stop(cause="it fell")])
     assert verdict == Failed("It stopped three times at step 3 of 5: it fell; it ran out of memory", "Stand up")
 
 
 def test_steps_that_were_made_between_two_stops_begin_the_count_anew():
     stops = [stop(place=f"step {number} of 50") for number in range(1, 40)]
-    assert judge(stops) == GoOn()
+    assert decide_recovery(stops) == Requeue()
 
 
 def test_kills_from_outside_before_the_work_has_begun_say_little_about_the_job():
     kills = [stop(by="signal", place="the start")] * 9
-    assert judge(kills) == GoOn() and judge([*kills, kills[0]]) == judge(kills * 3) == GoOn(waits=True)
+    assert decide_recovery(kills) == Requeue() and decide_recovery([*kills, kills[0]]) == decide_recovery(kills * 3) == Requeue(
+        waits=True
+    )
     hangs = [stop(by="worker", place="the start")] * 3
-    assert isinstance(judge(hangs), Failed) and judge([*kills[:4], *hangs[:2]]) == GoOn()
-    assert judge([*kills, stop(by="shutdown", place="step 4 of 5"), *kills]) == GoOn()  # between them it came as far as a step
+    assert isinstance(decide_recovery(hangs), Failed) and decide_recovery([*kills[:4], *hangs[:2]]) == Requeue()
+    assert (
+        decide_recovery([*kills, stop(by="shutdown", place="step 4 of 5"), *kills]) == Requeue()
+    )  # between them it came as far as a step
 
 
 def test_a_shutdown_and_a_full_disk_are_no_fault_of_the_job():
-    assert judge([stop(by="shutdown")] * 20) == judge([stop(by="disk")] * 20) == GoOn()
+    assert decide_recovery([stop(by="shutdown")] * 20) == decide_recovery([stop(by="disk")] * 20) == Requeue()
 
 
 def test_a_job_whose_machine_was_lost_goes_on_elsewhere_twice():
     lost = [stop(by="loss", place=place) for place in ("step 3 of 5", "the start", "step 4 of 5")]
-    assert judge(lost[:1]) == judge(lost[:2]) == judge([*lost[:2], stop(by="worker")]) == GoOn()
-    assert judge(lost) == Failed("The machine that made it was lost three times", "Make it again")
+    assert decide_recovery(lost[:1]) == decide_recovery(lost[:2]) == decide_recovery([*lost[:2], stop(by="worker")]) == Requeue()
+    assert decide_recovery(lost) == Failed("The machine that made it was lost three times", "Make it again")
 
 
 def test_the_second_death_of_the_server_makes_the_job_wait():
-    assert judge([stop(by="server", place="step 1 of 5")]) == GoOn()
-    assert judge([stop(by="server", place="step 1 of 5"), stop(by="server")]) == GoOn(waits=True)
-    assert judge([stop(by="server")] * 2 + [stop(by="worker", place="decoding")]) == GoOn()
+    assert decide_recovery([stop(by="server", place="step 1 of 5")]) == Requeue()
+    assert decide_recovery([stop(by="server", place="step 1 of 5"), stop(by="server")]) == Requeue(waits=True)
+    assert decide_recovery([stop(by="server")] * 2 + [stop(by="worker", place="decoding")]) == Requeue()
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ def held(make_engine, close_gate, tmp_path):
     first, gate = make_engine(start_worker=False), close_gate("a red square", "step 1")
     job = first.submit(request())
     wait_for(lambda: first.job(job.id).state == "running")
-    first._store.append(job.id, stop(by="server", place="step 1 of 3"))
+    first._store.append_event(job.id, stop(by="server", place="step 1 of 3"))
     first._event_log.close()  # it dies: nothing is put back
     first._dispatcher.pool.close()
     first._lock.release()
@@ -85,7 +89,7 @@ def test_a_held_job_waits_and_others_go_before_it(held, monkeypatch):
     wait_for_calls(engine._dispatcher, "_report_places")
     job = engine.job(job_id)
     assert (job.state, job.is_held) == ("queued", True)
-    engine.go_on(job_id)
+    engine.resume(job_id)
     assert isinstance(all_events(engine, job_id)[-1], Finished) and not engine.job(job_id).is_held
 
 
@@ -114,26 +118,28 @@ def test_a_stop_holds_though_the_worker_dies_before_it_has_seen_it(engine, close
 
 
 def test_a_shortage_ends_with_the_queue(make_engine, monkeypatch):
-    monkeypatch.setattr(dispatcher, "shortage", lambda folder, needed: Shortage(free=0, needed=needed))
+    monkeypatch.setattr(dispatcher, "find_shortage", lambda folder, needed: Shortage(free=0, needed=needed))
     engine = make_engine()
     job = engine.submit(request())
-    assert engine.shortage() is not None
+    assert engine.disk_shortage() is not None
     engine.cancel(job.id)
-    wait_for(lambda: engine.shortage() is None)
+    wait_for(lambda: engine.disk_shortage() is None)
 
 
 def test_the_queue_waits_for_room_on_the_disk_and_goes_on_by_itself(make_engine, monkeypatch):
     free = [10**6]
     monkeypatch.setattr(
-        dispatcher, "shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
+        dispatcher, "find_shortage", lambda folder, needed: Shortage(free=free[0], needed=needed) if free[0] < needed else None
     )
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     job = engine.submit(request())
     wait_for_calls(engine._dispatcher, "_report_places")
-    assert engine.job(job.id).state == "queued" and engine.shortage() == Shortage(free=10**6, needed=needed_bytes(job.request))
+    assert engine.job(job.id).state == "queued" and engine.disk_shortage() == Shortage(
+        free=10**6, needed=needed_bytes(job.request)
+    )
     free[0] = 10**12
-    assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.shortage() is None
+    assert isinstance(all_events(engine, job.id)[-1], Finished) and engine.disk_shortage() is None
 
 
 def test_a_disk_that_fills_in_the_middle_keeps_what_was_done(make_engine, monkeypatch):
@@ -159,10 +165,10 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
             raise sqlite3.OperationalError("database or disk is full")
         return append(store, job_id, event)
 
-    monkeypatch.setattr(Store, "append", full)
+    monkeypatch.setattr(Store, "append_event", full)
     gate.open()
     wait_for(lambda: sum(isinstance(event, Finished) for event in refused) == 2)  # and it was tried again
-    assert engine.job(job.id).state == "running" and engine.shortage() is not None
+    assert engine.job(job.id).state == "running" and engine.disk_shortage() is not None
     is_full[0] = False
     assert isinstance(all_events(engine, job.id)[-1], Finished)
     assert isinstance(all_events(engine, following.id)[-1], Finished)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.engine.scheduling import Room, Waiting, in_turn, moved_place, new_place
+from backend.engine.scheduling import Room, Waiting, new_place, place_at_index, sort_queue
 from backend.errors import QueueFull
 from backend.schemas.shape import Shape
 
@@ -22,22 +22,22 @@ def ids(waiting) -> list[str]:
 
 
 def test_one_owners_jobs_run_in_their_places():
-    assert ids(in_turn([entry("b", 2), entry("a", 1), entry("c", 3)], [])) == ["a", "b", "c"]
+    assert ids(sort_queue([entry("b", 2), entry("a", 1), entry("c", 3)], [])) == ["a", "b", "c"]
 
 
 def test_nobody_waits_behind_all_of_anothers_jobs():
     anns = [entry(f"a{number}", number) for number in range(3)]
-    assert ids(in_turn([*anns, entry("b0", 10, "bob")], [])) == ["a0", "b0", "a1", "a2"]
+    assert ids(sort_queue([*anns, entry("b0", 10, "bob")], [])) == ["a0", "b0", "a1", "a2"]
 
 
 def test_whoever_runs_has_had_a_turn():
-    planned = in_turn([entry("a1", 1), entry("b0", 2, "bob")], [entry("a0", 0)])
+    planned = sort_queue([entry("a1", 1), entry("b0", 2, "bob")], [entry("a0", 0)])
     assert ids(planned) == ["b0", "a1"]
 
 
 def test_within_a_turn_one_shape_stands_together_and_the_running_one_comes_first():
     waiting = [entry("b", 1, "bob", 128), entry("c", 2, "cat", 96), entry("d", 3, "dan", 128)]
-    assert ids(in_turn(waiting, [entry("a", 0, width=96)])) == ["c", "b", "d"]
+    assert ids(sort_queue(waiting, [entry("a", 0, width=96)])) == ["c", "b", "d"]
 
 
 def test_a_new_job_joins_the_last_of_its_shape():
@@ -50,10 +50,10 @@ def test_a_new_job_joins_the_last_of_its_shape():
 
 def test_a_job_moves_among_its_owners_jobs():
     waiting = [entry("a", 1), entry("b", 2), entry("c", 3), entry("x", 1.5, "bob")]
-    assert moved_place(waiting, "c", 0) < 1
-    assert 1 < moved_place(waiting, "c", 1) < 2
-    assert moved_place(waiting, "a", 99) > 3
-    assert moved_place(waiting, "x", 5) == 1.5
+    assert place_at_index(waiting, "c", 0) < 1
+    assert 1 < place_at_index(waiting, "c", 1) < 2
+    assert place_at_index(waiting, "a", 99) > 3
+    assert place_at_index(waiting, "x", 5) == 1.5
 
 
 def test_within_a_turn_one_model_stands_together_and_kept_ones_come_first():
@@ -65,18 +65,18 @@ def test_within_a_turn_one_model_stands_together_and_kept_ones_come_first():
 
     waiting = [of("b", "bob", "cold"), of("c", "cat", "kept"), of("d", "dan", "m", 128), of("e", "eve", "cold", 128)]
     running = [entry("a", 0)]
-    assert ids(in_turn(waiting, running, {"kept", "m"})) == ["d", "c", "b", "e"]
-    assert ids(in_turn(waiting, running)) == ["d", "b", "e", "c"]
+    assert ids(sort_queue(waiting, running, {"kept", "m"})) == ["d", "c", "b", "e"]
+    assert ids(sort_queue(waiting, running)) == ["d", "b", "e", "c"]
 
 
 def test_everybody_whose_job_runs_has_had_a_turn():
     waiting = [entry("a1", 1), entry("b1", 2, "bob"), entry("c0", 3, "cat")]
-    assert ids(in_turn(waiting, [entry("a0", 0), entry("b0", 0, "bob")])) == ["c0", "a1", "b1"]
+    assert ids(sort_queue(waiting, [entry("a0", 0), entry("b0", 0, "bob")])) == ["c0", "a1", "b1"]
 
 
 def test_the_shapes_of_all_that_run_come_first():
     waiting = [entry("b", 1, "bob", 160), entry("c", 2, "cat", 128), entry("d", 3, "dan", 96)]
-    assert ids(in_turn(waiting, [entry("a", 0, width=96), entry("e", 0, "eve", 128)])) == ["c", "d", "b"]
+    assert ids(sort_queue(waiting, [entry("a", 0, width=96), entry("e", 0, "eve", 128)])) == ["c", "d", "b"]
 
 
 def test_there_is_room_by_owner_by_address_and_in_all():

@@ -34,7 +34,7 @@ def add(store: Store, owner: str = "ann", engine: str = "e") -> str:
         Job(
             id=job_id,
             owner=owner,
-            summary=RequestSummary.of(REQUEST),
+            summary=RequestSummary.from_request(REQUEST),
             request=REQUEST,
             state="queued",
             created=time.time(),
@@ -75,8 +75,8 @@ def test_a_page_of_jobs_follows_another_also_after_one_that_was_deleted(store):
     assert page() == mine[::-1] and page(oldest_first=True) == mine and page(None) == jobs[::-1]
     assert page(most=2) == [mine[2], mine[1]] and page(after=mine[1]) == [mine[0]]
     assert page(after=mine[1], oldest_first=True) == [mine[2]] and page(after="none") == []
-    store.append(mine[1], Cancelled())
-    store.delete(mine[1], True)
+    store.append_event(mine[1], Cancelled())
+    store.set_deleted(mine[1], True)
     assert page() == [mine[2], mine[0]] and page(after=mine[1]) == [mine[0]]
 
 
@@ -94,8 +94,8 @@ def test_owners_see_their_own_newest_first(store):
 def test_a_job_whose_request_is_refused_hides_no_other(store, tmp_path, caplog):
     readable, refused = add(store), add(store)
     for job_id in (readable, refused):
-        store.start(job_id)
-        store.append(job_id, Cancelled())
+        store.mark_running(job_id)
+        store.append_event(job_id, Cancelled())
     with sqlite3.connect(tmp_path / "jobs.sqlite3") as database:
         change = "UPDATE jobs SET summary = NULL, request = json_set(request, '$.solver', 'of another version') WHERE id = ?"
         database.execute(change, (refused,))
@@ -113,33 +113,33 @@ def test_a_job_that_an_older_server_added_without_a_summary_is_listed_and_opened
         database.execute("UPDATE jobs SET summary = NULL WHERE id = ?", (without,))
     assert [job.id for job in store.unended()] == [with_summary, without]
     assert [job.id for job in store.jobs()] == [without, with_summary]
-    assert store.job(without).summary == store.unended()[1].summary == RequestSummary.of(REQUEST)
+    assert store.job(without).summary == store.unended()[1].summary == RequestSummary.from_request(REQUEST)
 
 
 def test_events_are_numbered_from_one(store):
     job = add(store)
-    assert [store.append(job, event) for event in (Queued(0), Encoding())] == [1, 2]
+    assert [store.append_event(job, event) for event in (Queued(0), Encoding())] == [1, 2]
     assert store.events(job) == [(1, Queued(0)), (2, Encoding())]
     assert store.events(job, after=1) == [(2, Encoding())] and store.events(job, after=2) == []
 
 
 def test_nothing_follows_a_final_event(store):
     job = add(store)
-    assert store.append(job, Failed("a", "b")) == 1
-    assert store.append(job, Cancelled(None)) is None and store.append(job, Encoding()) is None
+    assert store.append_event(job, Failed("a", "b")) == 1
+    assert store.append_event(job, Cancelled(None)) is None and store.append_event(job, Encoding()) is None
     assert store.job(job).state == "failed" and store.job(job).has_ended and store.job(job).ended
-    assert store.start(job) is False
+    assert store.mark_running(job) is False
 
 
 def test_starting_happens_once(store):
     job = add(store)
-    assert store.start(job) and not store.start(job)
+    assert store.mark_running(job) and not store.mark_running(job)
     assert store.job(job).state == "running" and store.job(job).started
 
 
 def test_many_threads_lose_nothing(store):
     job = add(store)
-    threads = [threading.Thread(target=lambda: [store.append(job, Encoding()) for _ in range(25)]) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: [store.append_event(job, Encoding()) for _ in range(25)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,7 +149,7 @@ def test_many_threads_lose_nothing(store):
 
 def test_it_outlives_the_process_that_wrote_it(store, tmp_path):
     job = add(store)
-    store.append(job, Queued(3))
+    store.append_event(job, Queued(3))
     other = Store(tmp_path / "jobs.sqlite3")
     assert other.events(job) == [(1, Queued(3))]
     other.close()
@@ -157,10 +157,10 @@ def test_it_outlives_the_process_that_wrote_it(store, tmp_path):
 
 def test_work_can_be_handed_over(store):
     first, second = add(store, engine="old"), add(store, engine="old")
-    store.append(second, Failed("a", "b"))
-    assert store.engines_at_work() == ["old"] and store.unfinished("old") == [first]
-    store.hand_over(first, "new")
-    assert store.engines_at_work() == ["new"]
+    store.append_event(second, Failed("a", "b"))
+    assert store.engines_with_open_jobs() == ["old"] and store.unfinished_jobs("old") == [first]
+    store.assign_engine(first, "new")
+    assert store.engines_with_open_jobs() == ["new"]
 
 
 def test_a_spoilt_file_is_explained(tmp_path):
@@ -181,8 +181,8 @@ def test_a_store_that_kept_no_devices_is_taken_over(tmp_path):
     old.commit()
     old.close()
     store = Store(tmp_path / "jobs.sqlite3")
-    store.add_timing(run)
-    assert store.timings() == [run, replace(run, device="")]
+    store.add_run(run)
+    assert store.load_runs() == [run, replace(run, device="")]
     store.close()
 
 

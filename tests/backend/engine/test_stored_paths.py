@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.engine.stored_paths import absolute, relative
+from backend.engine.stored_paths import make_absolute, make_relative
 
 REQUEST = {
     "prompt": "/runs/a/ on a wall",
@@ -18,18 +18,18 @@ def finished(path: str, request: dict) -> dict:
 
 
 def test_own_files_are_stored_relative_and_found_in_the_present_folder():
-    assert relative(REQUEST, "/runs/a") == STORED and absolute(STORED, "/new/a", "a") == MOVED
+    assert make_relative(REQUEST, "/runs/a") == STORED and make_absolute(STORED, "/new/a", "a") == MOVED
     event = finished("/runs/a/shots/1/video.mp4", REQUEST)
-    assert relative(event, "/runs/a") == finished("shots/1/video.mp4", STORED)
-    assert absolute(relative(event, "/runs/a"), "/new/a", "a") == finished("/new/a/shots/1/video.mp4", MOVED)
+    assert make_relative(event, "/runs/a") == finished("shots/1/video.mp4", STORED)
+    assert make_absolute(make_relative(event, "/runs/a"), "/new/a", "a") == finished("/new/a/shots/1/video.mp4", MOVED)
 
 
 @pytest.mark.parametrize("before", ["/runs", "/somewhere/else"])
 def test_whole_paths_of_an_older_version_follow_too(before):
     old = {"image": f"{before}/a/image.png"}
-    assert absolute(old, "/new/a", "a") == {"image": "/new/a/image.png"}
+    assert make_absolute(old, "/new/a", "a") == {"image": "/new/a/image.png"}
 
 
 def test_what_has_no_paths_stays():
     event = {"kind": "failed", "cause": "/runs/a/", "fix": "", "result": None}
-    assert relative(event, "/runs/a") == event == absolute(event, "/new/a", "a")
+    assert make_relative(event, "/runs/a") == event == make_absolute(event, "/new/a", "a")

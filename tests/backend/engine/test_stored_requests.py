@@ -19,13 +19,13 @@ def test_a_value_is_computed_again_only_for_another_request():
     assert [memo.value(listed, "seed", lambda request: request.seed) for _ in range(3)] == [7] * 3 and len(read) == 1
     assert memo.value(listed, "steps", lambda request: request.steps) == listed.request.steps and len(read) == 2
     request = a_request(seed=8)
-    stored["job-1"] = revised = replace(listed, request=request, summary=RequestSummary.of(request))
+    stored["job-1"] = revised = replace(listed, request=request, summary=RequestSummary.from_request(request))
     assert [memo.value(revised, "seed", lambda request: request.seed) for _ in range(2)] == [8, 8] and len(read) == 3
 
 
 def test_a_request_that_was_revised_after_the_list_was_read_is_not_taken_for_the_old_one():
     old, request = a_job(), a_request(seed=8)
-    new = replace(old, request=request, summary=RequestSummary.of(request))
+    new = replace(old, request=request, summary=RequestSummary.from_request(request))
     stored = [old, new]
     memo = RequestMemo(lambda job_id: stored.pop())
     assert [memo.value(old, "seed", lambda request: request.seed) for _ in range(2)] == [8, 7]

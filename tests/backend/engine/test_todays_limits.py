@@ -34,12 +34,12 @@ REFUSED = {
 
 def forged_project(engine: Engine, folder: Path, **changes: object) -> Path:
     """A project of one video whose request has these values."""
-    project = engine.projects.create("ann", f"film {len(engine.projects.of('ann'))}")
-    engine.projects.use("ann", project.id)
+    project = engine.projects.create("ann", f"film {len(engine.projects.list_for_owner('ann'))}")
+    engine.projects.set_current("ann", project.id)
     all_events(engine, engine.submit(request(), "ann").id)
-    engine.projects.use("ann", "")
+    engine.projects.set_current("ann", "")
     path = folder / "project.zip"
-    engine.sandbox.follow(engine.exporting_project(engine.projects.find(project.id, "ann"), path))
+    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(project.id, "ann"), path))
     with zipfile.ZipFile(path) as archive:
         manifest, video = json.loads(archive.read(MANIFEST)), archive.read("videos/0001.mp4")
     manifest["videos"][0]["request"] |= changes
@@ -53,7 +53,7 @@ def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
     """The job that the import of such a project makes."""
     archive, unpacked = forged_project(engine, folder, **changes), folder / "unpacked"
     unpacked.mkdir()
-    project, _ = engine.sandbox.follow(engine.importing_project(archive, unpacked, "ann"))
+    project, _ = engine.sandbox.follow(engine.import_project_steps(archive, unpacked, "ann"))
     shutil.rmtree(unpacked)
     (job,) = engine.library.videos(Selection(owner="ann", project=project.id))
     return engine.job(job.id)
@@ -107,8 +107,8 @@ def test_a_job_for_which_the_disk_has_no_room_waits_alone(engine, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage[0])
     large = engine.submit(request(**LARGE), "ann")
     assert isinstance(all_events(engine, engine.submit(request(), "bob").id)[-1], Finished)
-    assert engine.job(large.id).state == "queued" and engine.shortage("bob") is None
-    assert engine.shortage("ann") == engine.shortage() and engine.shortage().needed > TOO_SMALL
+    assert engine.job(large.id).state == "queued" and engine.disk_shortage("bob") is None
+    assert engine.disk_shortage("ann") == engine.disk_shortage() and engine.disk_shortage().needed > TOO_SMALL
     usage[0] = Usage(total=TOO_SMALL, used=0, free=TOO_SMALL)  # as when the data folder moves to a smaller disk
     final = all_events(engine, large.id)[-1]
     assert isinstance(final, Failed) and "The disk cannot hold this video" in final.cause
@@ -124,11 +124,11 @@ def test_only_what_was_generated_here_and_passes_is_prepared_after_a_restart(mak
     first.close()
     stored_as(tmp_path / "data", too_large.id, json.dumps(too_large.request.to_json() | {"height": 32768, "width": 32768}))
     second = make_engine(warm_up=True)
-    sizes = {(one.width, one.height) for one, _ in second._made_lately()}
+    sizes = {(one.width, one.height) for one, _ in second._recent_requests()}
     assert sizes == {(128, 96), (96, 96)}, "the imported one and the one that is refused today are not"
     prepared = []
-    monkeypatch.setattr(second._dispatcher, "foresee", lambda one, shape: prepared.append(one))
-    second.foresee(second.job(too_large.id).request)
-    second.foresee(generated.request)
+    monkeypatch.setattr(second._dispatcher, "prepare_for", lambda one, shape: prepared.append(one))
+    second.prepare_for(second.job(too_large.id).request)
+    second.prepare_for(generated.request)
     assert prepared == [generated.request]
     wait_for(lambda: second.worker_status().state == "ready")

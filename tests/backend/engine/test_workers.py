@@ -85,7 +85,7 @@ def test_a_cancel_reaches_the_worker_that_has_the_job(engine, held):
 def test_the_next_in_line_waits_for_one_of_those_that_run(engine, held):
     _, gates = held
     third, fourth = engine.submit(request("three")), engine.submit(request("four"))
-    assert (engine.position(third.id), engine.position(fourth.id)) == (0, 1)
+    assert (engine.queue_position(third.id), engine.queue_position(fourth.id)) == (0, 1)
     gates[0].open()
     events = all_events(engine, fourth.id)
     assert [event.position for event in events if isinstance(event, Queued)][:2] == [1, 0]
@@ -124,5 +124,5 @@ def test_a_job_that_runs_is_asked_after_by_its_own_worker(engine, close_gate):
 def test_runs_are_filed_under_the_kind_of_their_device(engine):
     job = begun(engine, "a square", steps=2)
     all_events(engine, job.id)
-    assert [run.device for run in engine._store.timings()] == ["square"]
+    assert [run.device for run in engine._store.load_runs()] == ["square"]
     assert engine.estimate(request(steps=2)).basis == "measured"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, PngImagePlugin
 
-from backend.engine.folder import keep_inputs
+from backend.engine.folder import write_inputs
 from backend.media.pictures import load_checked_image
 from backend.media.plain_pictures import plain_picture
 from tests.backend.conftest import request
@@ -31,7 +31,7 @@ def with_facts(path: Path, orientation: int = 6, **options: object) -> Path:
 def kept(path: Path, folder: Path) -> Path:
     folder.mkdir()
     wanted = request(task="i2v", image=str(path))
-    return Path(keep_inputs(wanted, folder)["image"][0])
+    return Path(write_inputs(wanted, folder)["image"][0])
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_callers_have_places_of_their_own(engine, close_gate):
         asyncio.run(narrow.submitted(a_request(), caller))
         with pytest.raises(QueueFull):
             asyncio.run(narrow.submitted(a_request(), caller))
-    for job_id in (*engine.line(), held.id):
+    for job_id in (*engine.waiting_job_ids(), held.id):
         engine.cancel(job_id)
 
 
@@ -199,15 +199,15 @@ def test_an_assistant_that_hangs_up_takes_its_video_out_of_the_queue(engine, clo
         async def send(message: dict) -> None:
             """Nobody reads it."""
 
-        while engine.line():  # the held one has not begun
+        while engine.waiting_job_ids():  # the held one has not begun
             await asyncio.sleep(0.02)
         answering = asyncio.create_task(app(dict(scope, scheme="http", server=("testserver", 80)), receive, send))
-        while not engine.line():
+        while not engine.waiting_job_ids():
             await asyncio.sleep(0.02)
-        waiting = engine.line()
+        waiting = engine.waiting_job_ids()
         gone.set()
         await asyncio.wait_for(answering, 60)
-        while engine.line():  # it may have been queued in a thread that is about to end
+        while engine.waiting_job_ids():  # it may have been queued in a thread that is about to end
             await asyncio.sleep(0.02)
         return waiting
 

@@ -238,7 +238,7 @@ def test_an_id_is_never_a_path(client, url, video_id):
 def test_a_key_works_at_once_and_no_longer_once_it_is_revoked(program, data_dir, url):
     brief = program("brief")
     assert list(brief.videos.list()) == []
-    assert next(key for key in Keys(data_dir).known() if key.name == "brief").used is not None
+    assert next(key for key in Keys(data_dir).list_keys() if key.name == "brief").used is not None
     Keys(data_dir).revoke("brief")
     for wrong in (brief, program(key="studio-" + "x" * 43), program(key="sk-of-elsewhere")):
         for ask in (wrong.videos.list, wrong.models.list, lambda one=wrong: one.videos.create(prompt=PROMPT)):

@@ -7,7 +7,7 @@ import pytest
 from gradio.utils import get_upload_folder
 
 from backend.engine.engine import Engine
-from backend.engine.storyboards import add_finished, add_shot, shot_id, story_of
+from backend.engine.storyboards import add_finished_job, add_shot, shot_id, split_shot_id
 from backend.errors import ClipError, ImageError, RequestError, SoundError, StudioError
 from backend.schemas.events import Finished, ShotFinished, VideoResult
 from backend.schemas.request import GenerationRequest
@@ -46,7 +46,7 @@ def engine(tmp_path_factory):
     folder = engine.settings.runs_dir / "story"
     folder.mkdir()
     clip = counting_clip(folder / "video.mp4", 17, 16, size=(96, 96))
-    add_finished(engine._store, "story", "ann", Finished(result(story, clip)), "test")
+    add_finished_job(engine._store, "story", "ann", Finished(result(story, clip)), "test")
     for number in (1, 2):
         made = result(asked({}).changed(shots=(), prompt="x"), clip)
         add_shot(engine._store, engine.settings.runs_dir, engine.job("story"), ShotFinished(number, 2, made), "test")
@@ -62,7 +62,7 @@ def test_a_made_shot_is_named_by_its_job_and_has_its_length_and_no_frame_twice(e
     assert [(one.num_frames, one.trim) for one in own.shots] == [(17, None), (17, (5 / 16, 17 / 16)), (17, (0, 0.5))]
     assert own_files(own, engine, caller("ann")) == own, "a job that is made again names its own files"
     assert own_files(wanted, engine, caller("operator", is_operator=True)) == own
-    assert story_of(shot_id("story", 12)) == ("story", 12) and story_of("story") == ("story", 0)
+    assert split_shot_id(shot_id("story", 12)) == ("story", 12) and split_shot_id("story") == ("story", 0)
 
 
 @pytest.mark.parametrize("job", [shot_id("story", 1), "none", "../story", "", "x" * 5000, "story\0"])

@@ -157,7 +157,10 @@ def test_places_are_counted_and_taken_in_one_step(context, running):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len([one for one in answers if one]) == context.most_waiting and len(context.engine.line()) == context.most_waiting
+    assert (
+        len([one for one in answers if one]) == context.most_waiting
+        and len(context.engine.waiting_job_ids()) == context.most_waiting
+    )
 
 
 def test_nothing_is_taken_when_the_disk_is_almost_full(context, operator, monkeypatch):
