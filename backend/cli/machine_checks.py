@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 
 from backend.catalog.weights_here import has_weights
-from backend.engine.disk import RESERVE_BYTES, gigabytes, needed_bytes
+from backend.engine.disk import RESERVE_BYTES, format_gigabytes, needed_bytes
 from backend.host_memory import memory_of_machine
 from backend.imports import installed_version
 from backend.schemas.check import Check
@@ -72,7 +72,7 @@ def memory_check(root: Path = Path("/")) -> Check:
     if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
     total, free = memory
-    found = f"{gigabytes(free)} of {gigabytes(total)} are free"
+    found = f"{format_gigabytes(free)} of {format_gigabytes(total)} are free"
     if free >= LEAST_MEMORY:
         return Check(name="host memory", state="ok", found=found)
     return Check(name="host memory", state="warning", found=found, mend="end other programs, or take a larger machine")
@@ -81,7 +81,7 @@ def memory_check(root: Path = Path("/")) -> Check:
 def disk_check(folder: Path, preset: Preset) -> Check:
     """Whether the disk has room for one video of the preset."""
     needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_existing(folder)).free
-    found = f"{gigabytes(free)} are free, a video of {preset.name} needs {gigabytes(needed)} while it is made"
+    found = f"{format_gigabytes(free)} are free, a video of {preset.name} needs {format_gigabytes(needed)} while it is made"
     if free >= needed:
         return Check(name="disk", state="ok", found=found)
     return Check(name="disk", state="fault", found=found, mend="make room, or name a folder on another disk with --data-dir")

@@ -60,7 +60,7 @@ def create_upload_folder(data_dir: Path) -> EngineLock:
     root.mkdir(parents=True, exist_ok=True)
     lock = EngineLock(root)
     for left in root.glob(f"*{_FOLDER}"):
-        with lock.of_dead_engine(left.name.removesuffix(_FOLDER)) as is_dead:
+        with lock.lock_dead_engine(left.name.removesuffix(_FOLDER)) as is_dead:
             if is_dead:
                 shutil.rmtree(left, ignore_errors=True)
     folder = root / f"{lock.name}{_FOLDER}"

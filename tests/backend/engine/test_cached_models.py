@@ -142,7 +142,7 @@ def test_a_wish_that_needs_a_download_or_comes_beside_a_job_does_nothing(engine,
     gate = close_gate("a held square")
     running = engine.submit(request("a held square"))
     engine.prepare_for(of_hunyuan())
-    wait_for_calls(engine._dispatcher, "_follow_wish")
+    wait_for_calls(engine._dispatcher, "_prepare_ahead")
     assert told == []
     gate.open()
     all_events(engine, running.id)
@@ -174,6 +174,6 @@ def test_what_was_made_before_the_start_is_made_ready(make_engine, close_gate):
     first.close()
     gate = close_gate("a held model", "load 1")  # its worker takes a while to be ready
     again = make_engine(pipeline="tests.keeping_pipeline", model="a held model")
-    wait_for_calls(again._dispatcher, "_follow_wish")
+    wait_for_calls(again._dispatcher, "_prepare_ahead")
     gate.open()
     wait_for(lambda: all(again.is_warm(again.shape(of_hunyuan(width=width))) for width in (96, 112)))

@@ -35,8 +35,8 @@ def test_a_day_is_kept_over_a_restart_and_no_more(tmp_path):
     made.take(now)
     made.close()
     again = history(tmp_path)
-    assert [round(now - sample.time) for sample in again.since(2 * DAY_SECONDS)] == [DAY_SECONDS - 60, 30, 0]
-    assert len(again.since(3600)) == 2 and again.since(3600)[0].device_bytes is None
+    assert [round(now - sample.time) for sample in again.samples_since(2 * DAY_SECONDS)] == [DAY_SECONDS - 60, 30, 0]
+    assert len(again.samples_since(3600)) == 2 and again.samples_since(3600)[0].device_bytes is None
     again.close()
 
 
