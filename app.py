@@ -63,13 +63,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     from backend.cli.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
-    from backend.prompt_rewriting.choice import helper_of
+    from backend.prompt_rewriting.choice import helper_from_arguments
     from backend.settings import drop_gradio_ports, from_environment
     from wan_ui.malloc_arenas import share_one_heap
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine
-    arguments.auth, rewriter = password_of(arguments), helper_of(arguments)
+    arguments.auth, rewriter = password_of(arguments), helper_from_arguments(arguments)
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)

@@ -399,7 +399,7 @@ class Preset(BaseModel):
 def list_presets(folder: Path = PRESET_FOLDER) -> list[Preset]:
     """All presets: first the one that the studio opens with, then the others that run anywhere, then the families from the newest
     Wan on, in each text to video first and every draft or fast one under its own; live ones last. Read once a process."""
-    return sorted(_presets(folder).values(), key=_rank)
+    return sorted(_read_presets(folder).values(), key=_sort_key)
 
 
 def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
@@ -407,13 +407,13 @@ def load_preset(name: str, folder: Path = PRESET_FOLDER) -> Preset:
 
     Raises: UnknownPreset, which lists the names and suggests the nearest.
     """
-    presets = _presets(folder)
+    presets = _read_presets(folder)
     if name not in presets:  # a name is never used as a path
         raise UnknownPreset(name, sorted(presets))
     return presets[name]
 
 
-def _rank(preset: Preset) -> tuple[bool | int | str, ...]:
+def _sort_key(preset: Preset) -> tuple[bool | int | str, ...]:
     is_embedded = preset.model.startswith(EMBEDDED_PREFIX)
     beginning = preset.name != OPENING, not is_embedded, preset.live
     family = SERIES.index(preset.series) if preset.series in SERIES and not is_embedded else len(SERIES)
@@ -425,9 +425,9 @@ def _rank(preset: Preset) -> tuple[bool | int | str, ...]:
 
 
 @functools.cache
-def _presets(folder: Path) -> dict[str, Preset]:
-    return {path.stem: _read(path) for path in folder.glob("*.toml")}
+def _read_presets(folder: Path) -> dict[str, Preset]:
+    return {path.stem: _read_preset(path) for path in folder.glob("*.toml")}
 
 
-def _read(path: Path) -> Preset:
+def _read_preset(path: Path) -> Preset:
     return Preset(name=path.stem, **tomllib.loads(path.read_text(encoding="utf-8")))

@@ -29,7 +29,7 @@ class BranchRatios(BaseModel):
     other: Ratios
 
     @property
-    def in_turn(self) -> tuple[float, ...]:
+    def interleaved(self) -> tuple[float, ...]:
         """Those of both branches, step by step."""
         return tuple(ratio for pair in zip(self.prompt, self.other, strict=False) for ratio in pair)
 
@@ -50,12 +50,12 @@ class Magnitudes(BaseModel):
     late_only: bool = False
     ratios: dict[str, BranchRatios]
 
-    def longest_row(self, threshold: float) -> int:
+    def max_reuses_in_a_row(self, threshold: float) -> int:
         """How many steps in a row may reuse one."""
         return next((count for most, count in self.longest if threshold <= most), self.longest[-1][1])
 
 
-def file_name(model: str) -> str:
+def magnitudes_file_name(model: str) -> str:
     """The name of a checkpoint's file, from its `Preset.model`."""
     return re.sub(r"[^\w.-]+", "--", model.removeprefix(EMBEDDED_PREFIX)).strip("-") + ".json"
 
@@ -63,7 +63,7 @@ def file_name(model: str) -> str:
 @functools.cache
 def published_magnitudes(model: str) -> Magnitudes | None:
     """What the project knows of this checkpoint; None if that is nothing."""
-    return read_magnitudes(MAGNITUDES_FOLDER / file_name(model))
+    return read_magnitudes(MAGNITUDES_FOLDER / magnitudes_file_name(model))
 
 
 def read_magnitudes(path: Path) -> Magnitudes | None:

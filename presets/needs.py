@@ -44,11 +44,11 @@ class Needs(BaseModel):
         return sum(self.weights.values())
 
 
-def needs_of(model: str) -> Needs | None:
+def find_needs(model: str) -> Needs | None:
     """The needs of a model by the id that presets give it; None if nothing is known."""
-    return _needs().get(model)
+    return _read_needs().get(model)
 
 
 @functools.cache
-def _needs() -> dict[str, Needs]:
+def _read_needs() -> dict[str, Needs]:
     return {model: Needs(**given) for model, given in json.loads(NEEDS_FILE.read_text("utf-8")).items()}

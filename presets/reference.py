@@ -33,15 +33,15 @@ _TYPES = {"PositiveInt": "int", "PositiveFloat": "float", "Share": "float from 0
 }
 
 
-def page() -> str:
+def render_page() -> str:
     """Return the page as Markdown."""
     texts = [_INTRODUCTION]
-    for name, row in _rows(loader.Preset):
+    for name, row in _field_rows(loader.Preset):
         if name in _SECTIONS:
             texts.append(_heading(_SECTIONS[name]))
         texts.append(row)
     for part, title in _PARTS.items():
-        texts += [_heading(title), *(row for _, row in _rows(getattr(loader, part)))]
+        texts += [_heading(title), *(row for _, row in _field_rows(getattr(loader, part)))]
     return "".join(texts)
 
 
@@ -49,7 +49,7 @@ def _heading(title: str) -> str:
     return f"\n## {title}\n\n| field | type | default | meaning |\n|---|---|---|---|\n"
 
 
-def _rows(model: type) -> Iterator[tuple[str, str]]:
+def _field_rows(model: type) -> Iterator[tuple[str, str]]:
     """Yield each field's name and row. Raises: ValueError for a field without a text below it."""
     definition = ast.parse(inspect.getsource(model)).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
@@ -77,4 +77,4 @@ def _default_and_bounds(value: ast.expr | None) -> tuple[str, list[str]]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write_text(render_page(), "utf-8")

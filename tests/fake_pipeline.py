@@ -26,8 +26,8 @@ from backend.errors import KernelRefused, ModelError
 from backend.media.audio_inputs import read_original
 from backend.media.clips import read_clip_facts
 from backend.media.pictures import crop_to, load_checked_image
-from backend.media.sound import Sound, add_sound, put_sound
-from backend.media.source import original
+from backend.media.sound import Sound, copy_clip_audio, replace_audio
+from backend.media.source import original_frames
 from backend.media.video import read_frames, write_video
 from backend.schemas.events import (
     Block,
@@ -206,7 +206,7 @@ def _larger(request: GenerationRequest, loaded: FakeModel, folder: Path, is_canc
     has_sound = read_clip_facts(source).has_sound
     write_video(frames, folder / "larger.mp4", fps=request.fps, request=request)
     if has_sound:
-        add_sound(folder / "larger.mp4", source, 0.0, len(frames) / request.fps, request.final_size)
+        copy_clip_audio(folder / "larger.mp4", source, 0.0, len(frames) / request.fps, request.final_size)
     (folder / "larger.mp4").replace(folder / "video.mp4")
     width, height = request.final_size
     facts = {"fps": request.fps, "num_frames": len(frames), "width": width, "height": height, "has_sound": has_sound}
@@ -320,7 +320,7 @@ def _stumble(prompt: str, index: int, folder: Path) -> None:
 
 def _background(request: GenerationRequest) -> numpy.ndarray:
     if request.video or request.control:
-        return next(original(request))
+        return next(original_frames(request))
     if request.image:
         return numpy.asarray(crop_to(load_checked_image(request.image), request.width, request.height))
     return numpy.full((request.height, request.width, 3), 40, numpy.uint8)
@@ -336,18 +336,18 @@ def _frame(background: numpy.ndarray, share: float) -> numpy.ndarray:
 
 def _result(request: GenerationRequest, folder: Path, background: numpy.ndarray, write: bool = True) -> VideoResult:
     path = folder / "video.mp4"
-    grounds = original(request) if request.video or request.control else [background] * request.num_frames
+    grounds = original_frames(request) if request.video or request.control else [background] * request.num_frames
     frames = (_frame(ground, index / request.num_frames) for index, ground in enumerate(grounds))
     size = request.width, request.height
     has_sound = bool(request.video) and not request.extend and read_clip_facts(request.video).has_sound
     if write:
         write_video(frames, path, fps=request.fps, request=request)
         if request.sound:
-            put_sound(path, read_original(request.sound, SoundPart.from_request(request)), size)
+            replace_audio(path, read_original(request.sound, SoundPart.from_request(request)), size)
         elif "hums" in request.prompt:
-            put_sound(path, hum(request), size)
+            replace_audio(path, hum(request), size)
         elif has_sound:
-            add_sound(path, request.video, request.trim[0], request.num_frames / request.fps, size)
+            copy_clip_audio(path, request.video, request.trim[0], request.num_frames / request.fps, size)
     return VideoResult(
         path=str(path),
         fps=request.fps,

@@ -71,7 +71,7 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def registered(checkpoint, monkeypatch, tmp_path):
     monkeypatch.setattr(models, "FAMILIES", models.FAMILIES)
-    monkeypatch.setattr(loader, "_presets", loader._presets)
+    monkeypatch.setattr(loader, "_read_presets", loader._read_presets)
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     register(checkpoint)
 

@@ -202,7 +202,7 @@ def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today
 
 def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):
     (tmp_path / "unpacked").mkdir()
-    project, count = opened.sandbox.follow(opened.import_project_steps(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
+    project, count = opened.sandbox.run_steps(opened.import_project_steps(WRITTEN / "project.zip", tmp_path / "unpacked", "bob"))
     listed = opened.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
     jobs = [opened.job(job.id) for job in listed]
     assert (project.name, count) == ("Night film", 3)

@@ -12,7 +12,7 @@ from backend.models import of_preset
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import Device
 from presets import Preset
-from presets.needs import Needs, SliceNeed, needs_of
+from presets.needs import Needs, SliceNeed, find_needs
 
 Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 """`runs`: it does, or is predicted to. `short`: its weights alone take more than the devices have. `slow`: the machine has only
@@ -33,7 +33,7 @@ class Compatibility:
 
 def compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
     """The compatibility of a model that these presets use, on the devices of one worker."""
-    needs = needs_of(presets[0].model)
+    needs = find_needs(presets[0].model)
     smallest = _smallest(needs, devices)
     if not devices:
         return Compatibility(verdict="unknown", smallest=smallest)

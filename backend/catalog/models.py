@@ -12,7 +12,7 @@ from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.worker import Device
 from backend.settings import Settings
-from presets.needs import needs_of
+from presets.needs import find_needs
 
 LOOK_SECONDS = 2.0  # that the look at the files holds for; every page that shows them asks again and again
 
@@ -99,7 +99,7 @@ class Models:
 
     def _row(self, entry: Entry, download: Download | None, devices: Sequence[Device]) -> ModelRow:
         is_model = entry.kind == "model"
-        needs = needs_of(entry.source) if is_model else None
+        needs = find_needs(entry.source) if is_model else None
         return ModelRow(
             entry=entry,
             download=download,

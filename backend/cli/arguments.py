@@ -11,7 +11,7 @@ from backend.checkpoints.loras import source_of
 from backend.checkpoints.single_file import SUFFIXES, file_source, is_on_hub, source_with
 from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
-from backend.media.driving_video import from_files
+from backend.media.driving_video import settings_from_files
 from backend.schemas.prompt_cues import merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import INPUTS, SETTINGS
@@ -53,7 +53,7 @@ def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any
     values |= {one.name: _absolute(values[one.name]) for one in INPUTS if one.help}
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
     values |= {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
-    return values | from_files(preset, values)
+    return values | settings_from_files(preset, values)
 
 
 def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:

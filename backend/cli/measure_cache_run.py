@@ -22,7 +22,14 @@ from backend.schemas.events import Event
 from backend.schemas.mag_cache import reused_steps
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.settings import from_environment
-from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes, write_magnitudes
+from presets.magnitude_files import (
+    BranchRatios,
+    Magnitudes,
+    magnitudes_file_name,
+    published_magnitudes,
+    read_magnitudes,
+    write_magnitudes,
+)
 
 THRESHOLDS = (0.06, 0.12, 0.24)  # whose steps are shown
 
@@ -58,7 +65,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 
 
 def _path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
-    own = from_environment(arguments.data_dir).magnitudes_dir / file_name(find_preset(request.preset).model)
+    own = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(find_preset(request.preset).model)
     return Path(absolute(str(arguments.output))) if arguments.output else own
 
 
@@ -88,7 +95,7 @@ def _with(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitude
 
 def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
     """How many steps would reuse others."""
-    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.in_turn)))) for one in THRESHOLDS)
+    counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
     told = ", ".join(f"{count} at {one:g}" for one, count in counts)
     return f"of {request.num_steps} steps with --mag-cache reuse others: {told}"
 

@@ -11,7 +11,7 @@ from backend.cli.command_line import OK
 from backend.cli.generate import generate
 from backend.engine.engine import Engine
 from backend.errors import RequestError
-from backend.media.finished import larger_file
+from backend.media.finished import upscale_file_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import EMBEDDED
 from backend.settings import from_environment
@@ -33,7 +33,7 @@ def _request(arguments: argparse.Namespace) -> GenerationRequest:
         raise RequestError("FILE is missing:", "it is the video to make larger", "give its path, or --list")
     folder = from_environment(arguments.data_dir).upscalers_dir
     name = adopt_upscaler(arguments.upscaler, folder) if arguments.upscaler else ""
-    return larger_file(absolute(arguments.file), arguments.upscale, name)
+    return upscale_file_request(absolute(arguments.file), arguments.upscale, name)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -128,7 +128,7 @@ class Engine:
         nothing is left on the disk.
         """
         steps = self.submit_steps(request, owner, room, may_download=may_download, again=again)
-        return self.sandbox.follow(steps, Requester(owner=owner, address=room.address if room else ""))
+        return self.sandbox.run_steps(steps, Requester(owner=owner, address=room.address if room else ""))
 
     def job(self, job_id: str) -> Job:
         """Raises: JobNotFound."""
@@ -202,7 +202,7 @@ class Engine:
         Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
         an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
         """
-        return self.sandbox.follow(self.revise_steps(job_id, request, may_download=may_download))
+        return self.sandbox.run_steps(self.revise_steps(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
         """Whether a video can be made with this preset and without a download, judged by the files here."""

@@ -12,9 +12,9 @@ from backend.files import replacing, sync
 from backend.media.audio_inputs import check_sound_part, read_sound_facts
 from backend.media.clips import check_part, read_clip_facts
 from backend.media.film import check_shot_clips
-from backend.media.masks import check_shape, is_picture
+from backend.media.masks import check_mask_shape, is_single_image
 from backend.media.pictures import load_checked_image
-from backend.media.plain_pictures import plain_picture
+from backend.media.plain_pictures import strip_metadata
 from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
@@ -63,13 +63,13 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     given = request.inputs()
     opened = {one.name: tuple(_open(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
     if request.mask and request.video:
-        check_shape(request.mask, request.video)
+        check_mask_shape(request.mask, request.video)
     check_shot_clips(request)
     return opened
 
 
 def _open(one: Setting, path: str, request: GenerationRequest) -> Path:
-    if one.media == "picture" or one.media == "either" and is_picture(path):
+    if one.media == "picture" or one.media == "either" and is_single_image(path):
         load_checked_image(path)
         return Path(path)
     if one.media == "sound":
@@ -108,7 +108,7 @@ def _stem(role: str, place: int) -> str:
 
 def _keep(one: Path, stem: Path, role: str) -> Path:
     media = SETTINGS[role].media
-    if media == "picture" or media == "either" and is_picture(one):
+    if media == "picture" or media == "either" and is_single_image(one):
         path = _keep_picture(one, stem)
     else:
         path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
@@ -121,7 +121,7 @@ def _keep(one: Path, stem: Path, role: str) -> Path:
 def _keep_picture(source: Path, stem: Path) -> Path:
     """Write a picture without its metadata: a JPEG, PNG or WebP as it is, so that it does not grow; others as PNG."""
     picture = load_checked_image(source)
-    plain = plain_picture(source)
+    plain = strip_metadata(source)
     if plain is not None:
         path = stem.with_suffix(plain[1])
         path.write_bytes(plain[0])

@@ -15,7 +15,7 @@ from backend.engine.projects import Project, Projects, validate_tags
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import RequestError, StudioError
-from backend.media.project_archive import MOST_VIDEOS, Entry, unpack_archive, write_archive
+from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, VideoResult
 from backend.schemas.request import MOST_STORED_CHARACTERS, GenerationRequest, check_imported_size, find_preset
@@ -45,7 +45,7 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     return len(jobs)
 
 
-def _entry(job: Job, result: VideoResult | None) -> Entry:
+def _entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
     inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
     told = {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)} if result else {}
     said = {
@@ -55,7 +55,7 @@ def _entry(job: Job, result: VideoResult | None) -> Entry:
         "tags": list(job.tags),
         **told,
     }
-    return Entry(video=job.folder / VIDEO, inputs=inputs, said=said)
+    return ArchiveEntry(video=job.folder / VIDEO, inputs=inputs, said=said)
 
 
 def import_project(

@@ -12,7 +12,7 @@ from backend.engine.job import Job
 from backend.engine.store import Store
 from backend.engine.summary import RequestSummary
 from backend.errors import JobNotFound, RequestError
-from backend.media.film import cut_request
+from backend.media.film import write_storyboard_film
 from backend.media.sandbox import EXPORT_SECONDS, SandboxCall, Steps
 from backend.schemas.events import Finished, ShotFinished, VideoResult
 from backend.schemas.request import GenerationRequest
@@ -75,7 +75,7 @@ def add_finished_job(store: Store, job_id: str, owner: str, event: Finished, eng
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
     """Cuts a storyboard whose shots are all made, in its job's folder, as steps: no model is needed. Raises: StudioError."""
     path = folder / VIDEO
-    made = yield SandboxCall(work=cut_request, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
+    made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
         VideoResult(
             path=str(path),

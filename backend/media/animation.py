@@ -23,17 +23,17 @@ def write_animation(latents: np.ndarray, first: np.ndarray, path: Path, fps: flo
     `latents` float [C, F, h, w], the clean estimate; `first` its first frame decoded, uint8 [H, W, 3]; `fps` latent frames
     a second. The file appears whole.
     """
-    frames = [Image.fromarray(frame) for frame in animation(latents, first)]
+    frames = [Image.fromarray(frame) for frame in preview_frames(latents, first)]
     with replacing(path) as part:
         frames[0].save(
             part, "WEBP", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, quality=70, method=0
         )
 
 
-def animation(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
+def preview_frames(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     """uint8 [F, height, width, 3], at most `LONGEST_SIDE` pixels wide or high."""
-    colours = colours_of(latents, first)
-    height, width = _size(first.shape[:2])
+    colours = estimate_colours(latents, first)
+    height, width = _preview_size(first.shape[:2])
     rough = np.stack([_resize(frame, (height, width)) for frame in colours])
     sharp = _resize(first.astype(np.float32), (height, width))
     moved = np.abs(rough - rough[:1]).mean(axis=-1, keepdims=True)
@@ -41,7 +41,7 @@ def animation(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     return np.round(frames.clip(0, 255)).astype(np.uint8)
 
 
-def colours_of(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
+def estimate_colours(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     """A colour for each latent, float [F, h, w, 3] in 0..255, by the regression from the first frame's latents to its pixels."""
     channels, _, height, width = latents.shape
     pixels = np.asarray(Image.fromarray(first).resize((width, height), Image.Resampling.BOX), np.float64).reshape(-1, 3)
@@ -54,7 +54,7 @@ def colours_of(latents: np.ndarray, first: np.ndarray) -> np.ndarray:
     return every @ weights + middle
 
 
-def _size(size: tuple[int, int]) -> tuple[int, int]:
+def _preview_size(size: tuple[int, int]) -> tuple[int, int]:
     scale = min(1.0, LONGEST_SIDE / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 

@@ -36,7 +36,7 @@ _SHAPE = re.compile(r"SAR (\d+):(\d+)")
 _RATE = re.compile(r"([\d.]+)(k?) fps")
 _TURN = re.compile(r"rotation of (-?[\d.]+) degrees")
 _INPUT = re.compile(r"Input #0, ([\w,]+), from")
-CUT = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
+TRUNCATED = re.compile(r"partial file|ended prematurely|moov atom not found|Truncat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +61,23 @@ def read_clip_facts(path: str | Path) -> ClipFacts:
     path = Path(path)
     _check_file(path)
     status = path.stat()
-    return _facts_of(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return _read_facts(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
 
 
 @functools.lru_cache(maxsize=KEPT_FACTS)
-def _facts_of(path: Path, marks: tuple[int, ...]) -> ClipFacts:
+def _read_facts(path: Path, marks: tuple[int, ...]) -> ClipFacts:
     """The facts of the clip at this path that has these marks: its place on the disk, its size, and when it changed."""
-    report = _run(["-i", str(path)], READ_SECONDS, path).errors
+    report = _run_ffmpeg(["-i", str(path)], READ_SECONDS, path).errors
     header = report.partition("Output #0")[0]
-    stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.stated_seconds(header)
+    stream, kind, stated = _STREAM.search(header), _INPUT.search(header), ffmpeg.parse_duration(header)
     _check_size(ffmpeg.TOO_LARGE.search(header) or stream, path)
     if kind is None:
-        raise _unreadable(report, path)
+        raise _unreadable_error(report, path)
     if stream is None:
-        raise _no_frames(path)
+        raise _no_frames_error(path)
     _check_seconds(stated or 0.0, path)
-    seconds = _counted_seconds(path, stated)
-    width, height = _seen_size(stream, header)
+    seconds = _measure_seconds(path, stated)
+    width, height = _display_size(stream, header)
     rate = _RATE.search(stream["rest"])
     fps = float(rate[1]) * (1000 if rate[2] else 1) if rate else 0.0
     suffix = ".gif" if kind[1] == "gif" else ".webm" if "webm" in kind[1] else ".mp4"
@@ -104,13 +104,13 @@ def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
     """
     facts, path = check_part(path, part), Path(path)
     part, (width, height) = part.resolve_start(facts.seconds), part.size
-    reader, filters = _reader(path, part.trim[0]), _brought_to(facts, part)
+    reader, filters = _reader_command(path, part.trim[0]), _part_filters(facts, part)
     command = [*reader, "-map", "0:v:0", "-vf", filters, "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
-    with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
+    with ffmpeg.running_process([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         while count < part.num_frames:
             with ffmpeg.time_limit(FRAME_SECONDS, process):
-                pixels = ffmpeg.output_of(process).read(bytes_of_frame)
+                pixels = ffmpeg.output_pipe(process).read(bytes_of_frame)
             if len(pixels) != bytes_of_frame:
                 break
             count += 1
@@ -129,7 +129,7 @@ def read_part(path: str | Path, part: Part) -> np.ndarray:
     return frames
 
 
-def thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
+def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> list[Image.Image]:
     """Small pictures of equal parts of the clip, the middle of each part, `height` pixels high. Of long clips the key frames
     before those moments, so that it takes seconds at most. Fewer if the clip breaks off. Raises: ClipError if there is none."""
     width = max(1, round(height * facts.width / facts.height))
@@ -139,24 +139,26 @@ def thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int) -> l
     if facts.width * facts.height * max(facts.fps, 1.0) * facts.seconds <= _WHOLE_PIXELS:
         longer = f"tpad=stop_mode=clone:stop_duration={2 * step:.6f}"  # the rate's filter leaves out what stands at the very end
         times = f"{longer},fps=fps={count / facts.seconds:.6f}:start_time={step / 2:.6f},{scale}"
-        pictures = _pictures(Path(path), 0.0, times, count, (width, height))
+        pictures = _read_thumbnails(Path(path), 0.0, times, count, (width, height))
     else:
-        pictures = [one for moment in moments for one in _pictures(Path(path), moment, scale, 1, (width, height), only_keys=True)]
+        pictures = [
+            one for moment in moments for one in _read_thumbnails(Path(path), moment, scale, 1, (width, height), only_keys=True)
+        ]
     if not pictures:
-        raise _unreadable("", Path(path))
+        raise _unreadable_error("", Path(path))
     return pictures
 
 
-def _brought_to(facts: ClipFacts, part: Part) -> str:
+def _part_filters(facts: ClipFacts, part: Part) -> str:
     """ffmpeg's filters: the rate, then the smallest size that covers the wanted one and a crop, or the largest that it holds and
     bars. Turning comes before them."""
     rate = f"fps=fps={part.fps}:start_time=0:round=near"
-    wide, high, cut = _framed(facts, part) if part.is_whole else _cropped(facts, part)
+    wide, high, cut = _pad_filter(facts, part) if part.is_whole else _crop_filter(facts, part)
     size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
     return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"  # one frame more: see `contract.clip.ROUNDING`
 
 
-def _cropped(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
+def _crop_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
     """Width and height that cover the part's size, and the filter that cuts it out."""
     width, height = part.size
     scale = max(width / facts.width, height / facts.height)
@@ -165,7 +167,7 @@ def _cropped(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
     return wide, high, f"crop={width}:{height}:{left}:{top}"
 
 
-def _framed(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
+def _pad_filter(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
     """Width and height that fit into the part's size, and the filter that puts black around them, as the video
     processor of diffusers' Animate 2 does."""
     width, height = part.size
@@ -175,14 +177,16 @@ def _framed(facts: ClipFacts, part: Part) -> tuple[int, int, str]:
     return wide, high, f"pad={width}:{height}:{(width - wide) // 2}:{(height - high) // 2}"
 
 
-def _pictures(path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False) -> list[Image.Image]:
+def _read_thumbnails(
+    path: Path, start: float, filters: str, count: int, size: Size, only_keys: bool = False
+) -> list[Image.Image]:
     """Up to so many small pictures from `start` on."""
     width, height = size
     keys = ["-skip_frame", "nokey"] if only_keys else []
-    command = [*_reader(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
-    with ffmpeg.running([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
+    command = [*_reader_command(path, start, keys), "-map", "0:v:0", "-an", "-vf", filters, "-frames:v", str(count)]
+    with ffmpeg.running_process([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         with ffmpeg.time_limit(FRAME_SECONDS, process):
-            pixels = ffmpeg.output_of(process).read(width * height * 3 * count)
+            pixels = ffmpeg.output_pipe(process).read(width * height * 3 * count)
     whole = len(pixels) // (width * height * 3)
     frames = np.frombuffer(pixels, np.uint8)[: whole * width * height * 3].reshape(whole, height, width, 3)
     return [Image.fromarray(frame) for frame in frames]
@@ -213,18 +217,18 @@ def _check_seconds(seconds: float, path: Path) -> None:
         raise ClipError(what, f"must last at most {MAX_SECONDS / 60:.0f}", "cut out the part that you want first")
 
 
-def _counted_seconds(path: Path, stated: float | None) -> float:
+def _measure_seconds(path: Path, stated: float | None) -> float:
     """The seconds of pictures, by going through the file: a header may say anything, or nothing."""
     counting = ["-i", str(path), "-map", "0:v:0", "-c", "copy", "-f", "null", "-progress", "pipe:1", "-"]
-    done = _run(counting, COUNT_SECONDS, path)
-    if CUT.search(done.errors):
-        raise _cut_off(path)
+    done = _run_ffmpeg(counting, COUNT_SECONDS, path)
+    if TRUNCATED.search(done.errors):
+        raise _truncated_error(path)
     progress = dict(line.partition("=")[::2] for line in done.output.splitlines())
     frames, last = progress.get("frame", ""), progress.get("out_time_us", "")
     if done.returncode != 0 or not frames.strip().isdecimal():
-        raise _unreadable(done.errors, path)
+        raise _unreadable_error(done.errors, path)
     if int(frames) == 0:
-        raise _no_frames(path)
+        raise _no_frames_error(path)
     counted = int(last) / 1e6 if last.strip().isdecimal() else 0.0
     # the count ends where the last frame is decoded, a few frames before it is shown: the header is more exact, where it agrees
     seconds = stated if stated and stated - counted < 0.5 else counted
@@ -234,7 +238,7 @@ def _counted_seconds(path: Path, stated: float | None) -> float:
     return seconds
 
 
-def _seen_size(stream: re.Match, header: str) -> Size:
+def _display_size(stream: re.Match, header: str) -> Size:
     """Width and height with square pixels, upright."""
     width, height = int(stream["width"]), int(stream["height"])
     shape, turn = _SHAPE.search(stream["rest"]), _TURN.search(header)
@@ -244,32 +248,32 @@ def _seen_size(stream: re.Match, header: str) -> Size:
     return (height, width) if is_turned else (width, height)
 
 
-def _reader(path: Path, start: float, more: list[str] | None = None) -> list[str]:
+def _reader_command(path: Path, start: float, more: list[str] | None = None) -> list[str]:
     """The beginning of a command that reads from `start` on. The frame that is shown at that moment may begin before it, so
     frames before are left to the filters."""
     seeking = ["-noaccurate_seek", "-ss", f"{start:.6f}"]
-    return ffmpeg.command(*ffmpeg.within_limits(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
+    return ffmpeg.command(*ffmpeg.limit_options(MAX_PIXELS), *(more or []), *seeking, "-i", str(path))
 
 
-def _run(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Done:
+def _run_ffmpeg(arguments: list[str], seconds: float, path: Path) -> ffmpeg.Completed:
     """Runs ffmpeg on a stranger's file, to its end. Raises: ClipError if that takes too long."""
     try:
-        return ffmpeg.run(ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), *arguments), seconds)
+        return ffmpeg.run_to_end(ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), *arguments), seconds)
     except subprocess.TimeoutExpired:
         what = f"clip {path.name!r} could not be read within {seconds:.0f} s and"
         raise ClipError(what, "must be shorter or simpler", "cut out the part that you want first") from None
 
 
-def _unreadable(report: str, path: Path) -> ClipError:
-    if CUT.search(report) and mp4_boxes.is_mp4(path):
-        return _cut_off(path)
+def _unreadable_error(report: str, path: Path) -> ClipError:
+    if TRUNCATED.search(report) and mp4_boxes.is_mp4(path):
+        return _truncated_error(path)
     return ClipError(f"clip {path.name!r}", f"must be a video ({', '.join(FORMATS)})", "choose another file")
 
 
-def _cut_off(path: Path) -> ClipError:
+def _truncated_error(path: Path) -> ClipError:
     what = f"clip {path.name!r} is cut off or damaged and"
     return ClipError(what, "must be a whole file", "copy or download it again")
 
 
-def _no_frames(path: Path) -> ClipError:
+def _no_frames_error(path: Path) -> ClipError:
     return ClipError(f"clip {path.name!r} has no picture in it and", "must have frames", "choose another file")

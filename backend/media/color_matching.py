@@ -28,9 +28,9 @@ class Look:
     median: tuple[float, float, float]
 
     @classmethod
-    def of(cls, frames: np.ndarray) -> Self:
+    def from_frames(cls, frames: np.ndarray) -> Self:
         """That of frames uint8 [F, H, W, 3]."""
-        red, green, blue = (float(value) for value in np.median(_medians(frames), axis=0))
+        red, green, blue = (float(value) for value in np.median(_frame_medians(frames), axis=0))
         return cls(median=(red, green, blue))
 
     @classmethod
@@ -46,8 +46,8 @@ class Look:
 def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int = 0) -> np.ndarray:
     """Frames uint8 [F, H, W, 3] of a shot that goes on from the frame `before` [H, W, 3], which is frame `same` of the shot, in
     the colours of that frame and of the first shot's `look`."""
-    gain, offset = _line(frames[same], before)
-    medians = gain * _medians(frames) + offset
+    gain, offset = _gain_and_offset(frames[same], before)
+    medians = gain * _frame_medians(frames) + offset
     away = np.asarray(look.median) - medians
     shift = np.where(np.abs(away) <= MOST_DRIFT, away, 0.0)
     ramp = ((np.arange(len(frames)) - same) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
@@ -56,22 +56,22 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, same: int =
     return np.round(graded).clip(0, 255).astype(np.uint8)
 
 
-def _line(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _gain_and_offset(frame: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gain and offset of each channel that give the frame the median of the one that is wanted, and, within `MOST_GAIN`, its
     spread: the mean distance from the median."""
     own, other = (one.reshape(-1, 3).astype(np.float64) for one in (frame, wanted))
-    middle, aim = _median(own), _median(other)
+    middle, aim = _fine_median(own), _fine_median(other)
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(other - aim).mean(axis=0)
     gain = np.where(spread > 1.0, goal / np.maximum(spread, 1.0), 1.0).clip(1 / MOST_GAIN, MOST_GAIN)
     return gain, aim - gain * middle
 
 
-def _medians(frames: np.ndarray) -> np.ndarray:
+def _frame_medians(frames: np.ndarray) -> np.ndarray:
     """Of each frame and channel, [F, 3]."""
-    return np.stack([_median(frame.reshape(-1, 3)) for frame in frames])
+    return np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
 
 
-def _median(pixels: np.ndarray) -> np.ndarray:
+def _fine_median(pixels: np.ndarray) -> np.ndarray:
     """Of each channel of [N, 3]: the mean of the pixels near the median, so that less than a level can be told."""
     median = np.median(pixels, axis=0)
     near = np.abs(pixels - median) <= NEAR

@@ -12,7 +12,7 @@ from backend.media import ffmpeg
 SECONDS = 60.0  # far above what one frame takes on a loaded machine
 
 
-def compressed(picture: Image.Image, crf: int) -> Image.Image:
+def compress_image(picture: Image.Image, crf: int) -> Image.Image:
     """The RGB picture, whose sides are even, after H.264 at this constant rate factor, 1 to 51; 0 leaves it as it is.
 
     Raises: ImageError if ffmpeg fails.
@@ -22,15 +22,17 @@ def compressed(picture: Image.Image, crf: int) -> Image.Image:
     size = f"{picture.width}x{picture.height}"
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24"]
     encoding = ["-c:v", "libx264", "-preset", "veryfast", "-crf", str(crf), "-pix_fmt", "yuv420p", "-threads", "1"]
-    stream = _through([*raw, "-s", size, "-r", "1", "-i", "-", *encoding, "-f", "h264", "-"], np.asarray(picture).tobytes())
-    pixels = _through(["-f", "h264", "-i", "-", "-frames:v", "1", *raw, "-"], stream)
+    stream = _pipe_through_ffmpeg(
+        [*raw, "-s", size, "-r", "1", "-i", "-", *encoding, "-f", "h264", "-"], np.asarray(picture).tobytes()
+    )
+    pixels = _pipe_through_ffmpeg(["-f", "h264", "-i", "-", "-frames:v", "1", *raw, "-"], stream)
     if len(pixels) != picture.width * picture.height * 3:
         raise ImageError("the first picture could not be compressed", "as the model expects it", "set image_crf to 0")
     return Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, 3))
 
 
-def _through(arguments: list[str], given: bytes) -> bytes:
+def _pipe_through_ffmpeg(arguments: list[str], given: bytes) -> bytes:
     """What ffmpeg makes of these bytes."""
-    with ffmpeg.running(ffmpeg.command(*arguments), stdin=ffmpeg.PIPE) as process, ffmpeg.time_limit(SECONDS, process):
+    with ffmpeg.running_process(ffmpeg.command(*arguments), stdin=ffmpeg.PIPE) as process, ffmpeg.time_limit(SECONDS, process):
         made, _ = process.communicate(given)
     return made

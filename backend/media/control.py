@@ -15,11 +15,11 @@ def control_frame(frame: Frame, kind: ControlKind) -> Frame:
     if kind == "as-is":
         return frame
     picture = Image.fromarray(frame)
-    one = np.asarray(picture.convert("L")) if kind == "grey" else edges(picture)
+    one = np.asarray(picture.convert("L")) if kind == "grey" else detect_edges(picture)
     return np.repeat(one[:, :, None], 3, axis=2)
 
 
-def edges(picture: Image.Image) -> np.ndarray:
+def detect_edges(picture: Image.Image) -> np.ndarray:
     """White lines on black, uint8 [height, width], one pixel wide where the picture changes most across a line.
 
     A smoothed picture's gradients, in each pixel of the colour that changes most, kept where they are no less than those on both

@@ -19,7 +19,7 @@ from backend.schemas.driving_video import OVERLAP, size_for_image
 from presets import Preset
 
 
-class Segmented(Protocol):
+class SegmentedClip(Protocol):
     """A clip that is gone through in segments."""
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
@@ -35,7 +35,7 @@ class DrivingClip:
 
     def segments(self, count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
         """See `Segmented`. Two segments are in memory at most."""
-        return in_segments(read_clip(self.path, self.part), count, length, repeats_end)
+        return split_into_segments(read_clip(self.path, self.part), count, length, repeats_end)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class BlankClip:
             yield np.broadcast_to(np.uint8(0), (length, height, width, 3))
 
 
-def in_segments(frames: Iterator[np.ndarray], count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
+def split_into_segments(frames: Iterator[np.ndarray], count: int, length: int, repeats_end: bool = True) -> Iterator[np.ndarray]:
     """So many segments of `length` frames, stacked; each begins with the last frame of the one before. After the end the frames
     go back, and forth again; the one where they turn is there twice if it `repeats_end`."""
     endless, kept = _back_and_forth(frames, length, repeats_end), []
@@ -74,7 +74,7 @@ def _back_and_forth(frames: Iterator[np.ndarray], length: int, repeats_end: bool
         yield from there if repeats_end or len(there) == 1 else there[1:]
 
 
-def from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
+def settings_from_files(preset: Preset, given: Mapping[str, Any]) -> dict[str, int]:
     """What a request for a driven video leaves open that its files say: `num_frames` from the whole clip, `width` and `height`
     from the picture. `given` are the request's settings by name, None where there is none. Raises: ClipError, ImageError."""
     found: dict[str, int] = {}

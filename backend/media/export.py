@@ -14,7 +14,7 @@ from PIL import Image
 from backend.errors import RequestError, VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
-from backend.media.progress import part_of_work, reporting
+from backend.media.progress import progress_range, report_progress
 from backend.media.video import MAX_PIXELS, VideoFacts, read_facts, read_frames
 from backend.schemas.formats import Format
 
@@ -74,7 +74,7 @@ def _write_within(
     attempt = 0
     while True:
         sides = max(1, round(size[0] * share)), max(1, round(size[1] * share))
-        with part_of_work(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of what is left
+        with progress_range(1 - 0.5**attempt, 1 - 0.5 ** (attempt + 1)):  # each attempt counts as half of what is left
             _write_animation(video, form, part, None if sides == size else sides, fps, facts.seconds)
         attempt += 1
         made = part.stat().st_size
@@ -105,7 +105,7 @@ def _write_animation(
 def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | None) -> None:
     """`frame-0001.png` and so on; the pictures are compressed already. Raises: RequestError above `max_bytes`."""
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        frames, written = reporting(read_frames(video), round(facts.seconds * facts.fps)), 0
+        frames, written = report_progress(read_frames(video), round(facts.seconds * facts.fps)), 0
         for number, frame in enumerate(frames, 1):
             picture = io.BytesIO()
             Image.fromarray(frame).save(picture, format="PNG", compress_level=3)
@@ -118,9 +118,9 @@ def _write_frames(video: Path, part: Path, facts: VideoFacts, max_bytes: int | N
 
 def _run(arguments: Sequence[str], video_seconds: float = 0.0) -> None:
     """One run of ffmpeg, whose inputs are within limits. How long it may take is up to the caller. Raises: VideoFileError."""
-    limits, line = ffmpeg.within_limits(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
+    limits, line = ffmpeg.limit_options(MAX_PIXELS, f"{ffmpeg.DEMUXERS},image2,png_pipe"), []
     for word in arguments:
         line += [*limits, word] if word == "-i" else [word]
-    ffmpeg.write(
+    ffmpeg.write_file(
         ffmpeg.command("-y", *line), "the file could not be written:", "choose another format", video_seconds=video_seconds
     )

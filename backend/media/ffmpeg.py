@@ -41,18 +41,18 @@ def command(*arguments: str) -> list[str]:
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "error", "-nostdin", *arguments]
 
 
-def telling(*arguments: str) -> list[str]:
+def verbose_command(*arguments: str) -> list[str]:
     """As `command`, but ffmpeg says what it finds in the files."""
     return [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostats", "-nostdin", *arguments]
 
 
-def within_limits(max_pixels: int, demuxers: str = DEMUXERS) -> list[str]:
+def limit_options(max_pixels: int, demuxers: str = DEMUXERS) -> list[str]:
     """The options that stand before the `-i` of each file that may be a stranger's; `max_pixels` is a frame's."""
     safe = ["-protocol_whitelist", "file", "-format_whitelist", demuxers, "-codec_whitelist", _DECODERS]
     return [*safe, "-max_pixels", str(max_pixels), *THREADS]
 
 
-def start(
+def start_process(
     line: Sequence[str],
     *,
     stdin: int = subprocess.DEVNULL,
@@ -71,9 +71,9 @@ def start(
 
 
 @contextmanager
-def running(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
+def running_process(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
     """A process, as from `start`, that is ended with the block."""
-    process = start(line, **options)
+    process = start_process(line, **options)
     try:
         yield process
     finally:
@@ -87,20 +87,20 @@ def running(line: Sequence[str], **options) -> Generator[subprocess.Popen]:
                 pass  # the process that would read the rest has ended
 
 
-def input_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+def input_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
     """The pipe into a process that was started with one."""
     assert process.stdin is not None, "it was started without a pipe"
     return process.stdin
 
 
-def output_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+def output_pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
     """The pipe out of a process that was started with one."""
     assert process.stdout is not None, "it was started without a pipe"
     return process.stdout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class Completed:
     """How a process has ended, and what it wrote."""
 
     returncode: int
@@ -108,15 +108,15 @@ class Done:
     errors: str
 
 
-def run(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Done:
+def run_to_end(line: Sequence[str], seconds: float, *, is_limited: bool = True) -> Completed:
     """Runs ffmpeg to its end. Raises: subprocess.TimeoutExpired if that takes longer; the process is ended then."""
-    with running(line, is_limited=is_limited) as process:
+    with running_process(line, is_limited=is_limited) as process:
         output, errors = process.communicate(timeout=seconds)
     decoded = {"output": output.decode(errors="replace"), "errors": errors.decode(errors="replace")}
-    return Done(returncode=process.returncode, **decoded)
+    return Completed(returncode=process.returncode, **decoded)
 
 
-def write(
+def write_file(
     line: Sequence[str], failure: str, fix: str, seconds: float = threading.TIMEOUT_MAX, *, video_seconds: float = 0.0
 ) -> None:
     """Runs ffmpeg, which writes a file, to its end. `video_seconds` is how long the written video will be: with it, progress is
@@ -124,7 +124,7 @@ def write(
     `seconds`."""
     line = [line[0], "-progress", "pipe:1", *line[1:]]
     try:
-        with tempfile.TemporaryFile() as log, running(line, errors=log) as process, time_limit(seconds, process):
+        with tempfile.TemporaryFile() as log, running_process(line, errors=log) as process, time_limit(seconds, process):
             for word in process.stdout or ():
                 name, _, value = word.partition(b"=")
                 if name == b"out_time_us" and video_seconds and value.strip().isdigit():
@@ -135,15 +135,15 @@ def write(
     except OSError as error:
         raise VideoFileError(failure, str(error), "check the disk") from error
     if process.returncode != 0:
-        raise VideoFileError(failure, last_words(errors), fix)
+        raise VideoFileError(failure, last_line(errors), fix)
 
 
-def last_words(log: str) -> str:
+def last_line(log: str) -> str:
     """The last line that ffmpeg wrote."""
     return (log.strip().splitlines() or ["ffmpeg gave no reason"])[-1]
 
 
-def stated_seconds(report: str) -> float | None:
+def parse_duration(report: str) -> float | None:
     """How long a file lasts by its header; None if the header does not say."""
     found = _DURATION.search(report)
     return sum(float(part) * 60**place for place, part in enumerate(reversed(found.groups()))) if found else None

@@ -10,12 +10,12 @@ from backend.schemas.finished import upscale_clip_request, upscale_request
 from backend.schemas.request import GenerationRequest
 
 
-def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
+def upscale_file_request(path: str | Path, scale: int, upscaler: str = "", name: str = "") -> GenerationRequest:
     """The request for the video at this absolute path: one of ours keeps its settings, as long as it is as they say; `name` is
     what another clip is called. Raises: ClipError, RequestError."""
     path = Path(path)
     facts = read_clip_facts(path)
-    made = _made_by(path, facts)
+    made = _read_matching_request(path, facts)
     if made is not None:
         return upscale_request(made, str(path), scale, upscaler)
     return upscale_clip_request(
@@ -23,12 +23,12 @@ def larger_file(path: str | Path, scale: int, upscaler: str = "", name: str = ""
     )
 
 
-def larger_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
+def upscale_file_values(path: Path, scale: int, upscaler: str) -> dict[str, Any]:
     """The same as plain values, for `GenerationRequest.from_stored`: for the sandbox."""
-    return larger_file(path, scale, upscaler).to_json()
+    return upscale_file_request(path, scale, upscaler).to_json()
 
 
-def _made_by(path: Path, facts: ClipFacts) -> GenerationRequest | None:
+def _read_matching_request(path: Path, facts: ClipFacts) -> GenerationRequest | None:
     """The request that has made this file; None if the file is another's, or has been changed since."""
     try:
         made = read_request(path)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from backend.files import replacing
-from backend.media.source import original
+from backend.media.source import original_frames
 from backend.media.video import Size, extract_frame, read_facts, write_frames
 from backend.schemas.request import GenerationRequest
 
@@ -27,4 +27,4 @@ def write_original(request: GenerationRequest, path: Path) -> None:
 
     Raises: ClipError, VideoFileError.
     """
-    write_frames(original(request), path, fps=request.fps, comment="")
+    write_frames(original_frames(request), path, fps=request.fps, comment="")

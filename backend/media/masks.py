@@ -7,29 +7,29 @@ from PIL import Image
 
 from backend.errors import ClipError
 from backend.media.clips import read_clip, read_clip_facts
-from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, has_second, load_checked_image
+from backend.media.pictures import BROKEN, FORMATS, MAX_PIXELS, crop_to, is_animation, load_checked_image
 from backend.schemas.clip import Part
 
 LIGHT = 127  # a pixel of a mask that is lighter counts as white
 SHAPES = 0.02  # by how much, relatively, a mask's width over height may differ from its clip's
 
 
-def is_picture(path: str | Path) -> bool:
+def is_single_image(path: str | Path) -> bool:
     """Whether the file is a single picture, whatever its name says. What is none may be a clip, or nothing that can be read.
 
     Looks for a second picture only: Pillow counts those of a TIFF in time that grows with their square.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
-            return image.width * image.height > MAX_PIXELS or not has_second(image)
+            return image.width * image.height > MAX_PIXELS or not is_animation(image)
     except (*BROKEN, Image.DecompressionBombError):
         return False
 
 
-def check_shape(mask: str | Path, clip: str | Path) -> None:
+def check_mask_shape(mask: str | Path, clip: str | Path) -> None:
     """Raises: ClipError if the mask has another shape than the clip to which it belongs; its size may differ."""
     facts = read_clip_facts(clip)
-    if is_picture(mask):
+    if is_single_image(mask):
         width, height = load_checked_image(mask).size
     else:
         own = read_clip_facts(mask)
@@ -45,7 +45,7 @@ def read_mask(path: str | Path, part: Part) -> np.ndarray:
     """Which pixels are made anew, bool [F, height, width], of the frames of this part, brought to its size. Raises: ImageError,
     ClipError."""
     width, height = part.size
-    if is_picture(path):
+    if is_single_image(path):
         one = _is_white(crop_to(load_checked_image(path), width, height, part.focus))
         return np.broadcast_to(one, (part.num_frames, height, width))
     mask = np.empty((part.num_frames, height, width), bool)

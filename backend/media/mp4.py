@@ -26,7 +26,7 @@ class Box:
 def read_comment(path: Path) -> str | None:
     """The file's comment tag, or None if there is none, or if it is not text of a sensible length."""
     with path.open("rb") as file:
-        box = next(find(file, _COMMENT), None)
+        box = next(find_boxes(file, _COMMENT), None)
         if box is None or not 8 <= box.end - box.start <= MAX_COMMENT_BYTES:
             return None
         file.seek(box.start + 8)  # the data's type and locale
@@ -43,10 +43,10 @@ def set_shown_size(path: Path, width: int, height: int) -> None:
     Source: ISO/IEC 14496-12, 8.3.2 (a header ends in two 16.16 numbers), 12.1.3 (two 16-bit numbers after 24 bytes).
     """
     with path.open("r+b") as file:
-        for box in list(find(file, _TRACK_HEADER)):
+        for box in list(find_boxes(file, _TRACK_HEADER)):
             file.seek(box.end - 8)
             file.write(struct.pack(">II", width << 16, height << 16))
-        for box in list(find(file, _SAMPLE_ENTRY)):
+        for box in list(find_boxes(file, _SAMPLE_ENTRY)):
             file.seek(box.start + 24)
             file.write(struct.pack(">HH", width, height))
 
@@ -57,16 +57,16 @@ def is_mp4(path: Path) -> bool:
         return file.read(8)[4:] == b"ftyp"
 
 
-def find(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
+def find_boxes(file: BinaryIO, kinds: tuple[bytes, ...]) -> Iterator[Box]:
     """All boxes at the end of this path of kinds. A file of any content is safe: what is not a box ends the search, and so do
     `MOST_BOXES` boxes."""
     size = file.seek(0, 2)
-    yield from _find(file, kinds, 0, size, iter(range(MOST_BOXES)))
+    yield from _find_boxes(file, kinds, 0, size, iter(range(MOST_BOXES)))
 
 
-def _find(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
+def _find_boxes(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: Iterator[int]) -> Iterator[Box]:
     """`left` gives a number for each box that may still be looked at."""
-    for box in _boxes(file, start, end):
+    for box in _read_boxes(file, start, end):
         if next(left, None) is None:
             return
         if box.kind != kinds[0]:
@@ -74,10 +74,10 @@ def _find(file: BinaryIO, kinds: tuple[bytes, ...], start: int, end: int, left: 
         if len(kinds) == 1:
             yield box
         else:
-            yield from _find(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, left)
+            yield from _find_boxes(file, kinds[1:], box.start + _CONTAINERS_SKIP.get(box.kind, 0), box.end, left)
 
 
-def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
+def _read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
     while start + 8 <= end:
         file.seek(start)
         length, kind = struct.unpack(">I4s", file.read(8))

@@ -32,12 +32,12 @@ def load_checked_image(path: str | Path) -> Image.Image:
     _check_file(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway, and of odd metadata
-        with _open(path) as image:
+        with _open_header(path) as image:
             _check_size(image.size, path)
-            return _as_rgb(_decode(image, path), path)
+            return _to_opaque_rgb(_decode(image, path), path)
 
 
-def has_second(image: Image.Image) -> bool:
+def is_animation(image: Image.Image) -> bool:
     """Whether there is more than one picture in this open file; leaves it at the first."""
     try:
         image.seek(1)
@@ -50,7 +50,7 @@ def has_second(image: Image.Image) -> bool:
 def crop_to(image: Image.Image, width: int, height: int, focus: tuple[float, float] = (0.5, 0.5)) -> Image.Image:
     """The picture at exactly width x height pixels: cropped to that aspect, then resized (Lanczos), RGB."""
     box = crop_box(image.size, (width, height), focus)
-    return in_rgb(image).resize((width, height), Image.Resampling.LANCZOS, box=box)
+    return to_rgb(image).resize((width, height), Image.Resampling.LANCZOS, box=box)
 
 
 def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -58,11 +58,11 @@ def fit_on_white(image: Image.Image, width: int, height: int) -> Image.Image:
     scale = min(width / image.width, height / image.height)
     size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
     canvas = Image.new("RGB", (width, height), "white")
-    canvas.paste(in_rgb(image).resize(size, Image.Resampling.LANCZOS), ((width - size[0]) // 2, (height - size[1]) // 2))
+    canvas.paste(to_rgb(image).resize(size, Image.Resampling.LANCZOS), ((width - size[0]) // 2, (height - size[1]) // 2))
     return canvas
 
 
-def in_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """The picture as RGB; the same object if it is RGB already, because Pillow's own conversion would copy it."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
@@ -87,18 +87,18 @@ def _check_file(path: Path) -> None:
         raise ImageError(f"image {path.name!r}", "must be a picture, and this file is empty", "give another file")
 
 
-def _open(path: Path) -> Image.Image:
+def _open_header(path: Path) -> Image.Image:
     """Reads the header only."""
     try:
         return Image.open(path, formats=FORMATS)
     except Image.DecompressionBombError:
-        raise _too_large("far more", path) from None
+        raise _too_large_error("far more", path) from None
     except PermissionError:
         raise ImageError(f"image {path.name!r}", "must be readable, and is not", "change its permissions") from None
     except UnidentifiedImageError:
-        raise _not_a_picture(path) from None
+        raise _not_an_image_error(path) from None
     except BROKEN:
-        raise _damaged(path) from None
+        raise _damaged_error(path) from None
 
 
 def _decode(image: Image.Image, path: Path) -> Image.Image:
@@ -107,13 +107,13 @@ def _decode(image: Image.Image, path: Path) -> Image.Image:
         ImageOps.exif_transpose(image, in_place=True)
         return image
     except BROKEN:
-        raise _damaged(path) from None
+        raise _damaged_error(path) from None
 
 
 def _check_size(size: tuple[int, int], path: Path) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
-        raise _too_large(f"{width}x{height}, more", path)
+        raise _too_large_error(f"{width}x{height}, more", path)
     if min(size) < MIN_SIDE:
         raise ImageError(
             f"image {path.name!r} has {width}x{height} pixels and",
@@ -122,7 +122,7 @@ def _check_size(size: tuple[int, int], path: Path) -> None:
         )
 
 
-def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
+def _to_opaque_rgb(image: Image.Image, path: Path) -> Image.Image:
     if image.mode == "F" or image.mode == "I" and cast(tuple[int, int], image.getextrema())[1] > 65535:
         raise ImageError(
             f"image {path.name!r} has {image.mode}-type pixels of unknown range and",
@@ -133,11 +133,11 @@ def _as_rgb(image: Image.Image, path: Path) -> Image.Image:
         grey = np.asarray(image, dtype=np.float32) / 257 + 0.5
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
-        return _on_white(image)
-    return in_rgb(image)
+        return _flatten_on_white(image)
+    return to_rgb(image)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def _flatten_on_white(image: Image.Image) -> Image.Image:
     """The picture on white; `image` may be used up. A few rows at a time, and in place where it can be: Pillow has four bytes
     a pixel for every picture in colour, so a copy of a large one takes 200 MB.
     """
@@ -157,7 +157,7 @@ def _on_white(image: Image.Image) -> Image.Image:
     return opaque
 
 
-def _too_large(how_much: str, path: Path) -> ImageError:
+def _too_large_error(how_much: str, path: Path) -> ImageError:
     return ImageError(
         f"image {path.name!r} is too large ({how_much} than {MAX_PIXELS:,} pixels) and",
         f"must have at most {MAX_PIXELS:,} pixels, such as 8000x6000",
@@ -165,17 +165,17 @@ def _too_large(how_much: str, path: Path) -> ImageError:
     )
 
 
-def _not_a_picture(path: Path) -> ImageError:
+def _not_an_image_error(path: Path) -> ImageError:
     with path.open("rb") as file:
         beginning = file.read(4096)
     if beginning.startswith(_BEGINNINGS):
-        return _damaged(path)
+        return _damaged_error(path)
     is_text = not any(byte < 32 and byte not in b"\t\n\r\f" for byte in beginning)
     what = "a text file" if is_text else "something else"
     return ImageError(f"image {path.name!r} is {what} and", f"must be a picture ({', '.join(FORMATS)})", "choose another file")
 
 
-def _damaged(path: Path) -> ImageError:
+def _damaged_error(path: Path) -> ImageError:
     return ImageError(
         f"image {path.name!r} is damaged or cut short and",
         "must be a whole picture",

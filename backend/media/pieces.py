@@ -16,7 +16,7 @@ from backend.errors import StudioError, VideoFileError
 from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media.clips import MAX_PIXELS
-from backend.media.video import read_request, tags_file, write_video
+from backend.media.video import read_request, temporary_tags_file, write_video
 from backend.schemas.request import GenerationRequest
 
 READ_SECONDS = 20.0  # for a file's facts
@@ -31,7 +31,7 @@ class Pieces:
     def __init__(self, folder: Path, request: GenerationRequest) -> None:
         self._folder, self._request = folder, request
 
-    def begin(self) -> int:
+    def open_folder(self) -> int:
         """Makes the folder, or finds in it how many frames are written already: those of whole pieces from the first frame on.
         All other files there are removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -51,15 +51,19 @@ class Pieces:
     def join(self, path: Path, source: Path, comment: str, seconds: float) -> bool:
         """Writes all pieces as one mp4 with this comment and the sound of the video `source`, so many seconds of it; whether
         it has one. Raises: VideoFileError."""
-        sound = _sound_of(source)
-        with replacing(path) as part, tags_file(comment) as tags, tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        sound = _audio_codec(source)
+        with (
+            replacing(path) as part,
+            temporary_tags_file(comment) as tags,
+            tempfile.NamedTemporaryFile("w", suffix=".txt") as listed,
+        ):
             listed.writelines(f"file '{self._escaped(file)}'\n" for file in sorted(self._folder.glob("*.mp4")))
             listed.flush()
             inputs = ["-f", "concat", "-safe", "0", "-i", listed.name, "-i", str(tags)]
-            inputs += [*ffmpeg.within_limits(MAX_PIXELS), "-t", f"{seconds:.6f}", "-i", str(source)] if sound else []
+            inputs += [*ffmpeg.limit_options(MAX_PIXELS), "-t", f"{seconds:.6f}", "-i", str(source)] if sound else []
             audio = ["-map", "2:a:0", *(("-c:a", "copy") if sound == "aac" else _AAC)] if sound else []
             copied = ["-map", "0:v:0", "-map_metadata", "1", "-c:v", "copy", *audio, "-movflags", "+faststart", "-f", "mp4"]
-            _run(ffmpeg.command("-y", *inputs, *copied, str(part)))
+            _run_ffmpeg(ffmpeg.command("-y", *inputs, *copied, str(part)))
         return sound is not None
 
     def _is_ours(self, file: Path) -> bool:
@@ -81,7 +85,7 @@ class PieceWriter:
         self._path = folder / f"{first:07d}.mp4"
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
-        self._is_given_up = False
+        self._is_discarded = False
         self._thread = threading.Thread(target=self._write, name="piece", daemon=True)
         self.count = 0
 
@@ -101,7 +105,7 @@ class PieceWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        self._is_given_up = self.count == 0 or kind not in (None, GeneratorExit)  # a generator that is closed keeps what it has
+        self._is_discarded = self.count == 0 or kind not in (None, GeneratorExit)  # a generator that is closed keeps what it has
         while self._thread.is_alive():
             try:
                 self._frames.put(None, timeout=0.1)
@@ -111,43 +115,43 @@ class PieceWriter:
         self._thread.join()
         if kind is None and self._error is not None:
             raise self._error
-        if not self._is_given_up:
+        if not self._is_discarded:
             self._path.replace(self._folder / f"{self._first:07d}-{self._first + self.count:07d}.mp4")
 
     def _write(self) -> None:
         try:
-            write_video(self._taken(), self._path, fps=self._request.fps, request=self._request)
-        except _GivenUp:
+            write_video(self._queued_frames(), self._path, fps=self._request.fps, request=self._request)
+        except _Discarded:
             pass
         except BaseException as error:  # told to who puts the next frame
             self._error = error
 
-    def _taken(self) -> Iterator[np.ndarray]:
+    def _queued_frames(self) -> Iterator[np.ndarray]:
         while (frame := self._frames.get()) is not None:
             yield frame
-        if self._is_given_up:
-            raise _GivenUp
+        if self._is_discarded:
+            raise _Discarded
 
 
-class _GivenUp(Exception):
+class _Discarded(Exception):
     """The piece is not wanted any more."""
 
 
-def _sound_of(source: Path) -> str | None:
+def _audio_codec(source: Path) -> str | None:
     """How the sound of a video is coded, such as "aac"; None if it has none."""
-    line = ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), "-i", str(source))
+    line = ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(source))
     try:
-        found = re.search(r"Audio: (\w+)", ffmpeg.run(line, READ_SECONDS).errors)
+        found = re.search(r"Audio: (\w+)", ffmpeg.run_to_end(line, READ_SECONDS).errors)
     except subprocess.TimeoutExpired:
         found = None
     return found and found[1]
 
 
-def _run(line: list[str]) -> None:
+def _run_ffmpeg(line: list[str]) -> None:
     try:
-        done = ffmpeg.run(line, JOIN_SECONDS, is_limited=False)
+        done = ffmpeg.run_to_end(line, JOIN_SECONDS, is_limited=False)
     except subprocess.TimeoutExpired:
         raise VideoFileError("the video could not be written", "in time", "check the disk") from None
     if done.returncode != 0:
-        reason = ffmpeg.last_words(done.errors)
+        reason = ffmpeg.last_line(done.errors)
         raise VideoFileError("the video could not be written:", reason, "check the space on the disk")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
-from backend.media.pictures import BROKEN, FORMATS, has_second
+from backend.media.pictures import BROKEN, FORMATS, is_animation
 
 _END_OF_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -20,26 +20,26 @@ _WEBP_CHUNKS = {b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP"}
 _WEBP_ICC, _WEBP_ALPHA, _WEBP_EXIF = 0x20, 0x10, 0x08
 
 
-def plain_picture(path: Path) -> tuple[bytes, str] | None:
+def strip_metadata(path: Path) -> tuple[bytes, str] | None:
     """The file's bytes without metadata, and the ending of its name; None for other formats, animations and odd files."""
     try:
         with Image.open(path, formats=FORMATS) as image:
-            kind, is_moving = image.format, has_second(image)
+            kind, is_moving = image.format, is_animation(image)
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
         data = path.read_bytes()
         orientation = orientation if isinstance(orientation, int) and 1 < orientation <= 8 else 1
         if kind in ("JPEG", "MPO"):
-            return _plain_jpeg(data, orientation), ".jpg"
+            return _strip_jpeg(data, orientation), ".jpg"
         if kind == "PNG":
-            return _plain_png(data, orientation), ".png"
+            return _strip_png(data, orientation), ".png"
         if kind == "WEBP" and not is_moving:
-            return _plain_webp(data, orientation), ".webp"
+            return _strip_webp(data, orientation), ".webp"
     except (*BROKEN, Image.DecompressionBombError):
         pass
     return None
 
 
-def _plain_jpeg(data: bytes, orientation: int) -> bytes:
+def _strip_jpeg(data: bytes, orientation: int) -> bytes:
     kept, place = [b"\xff\xd8"], 2
     while True:
         marker = data[place + 1]
@@ -51,9 +51,9 @@ def _plain_jpeg(data: bytes, orientation: int) -> bytes:
         if marker == 0xD9:
             return b"".join([*kept, b"\xff\xd9"])
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-        kept.append(_kept_segment(marker, data[place:end]))
+        kept.append(_strip_segment(marker, data[place:end]))
         if len(kept) == 2:  # after the first segment, which JFIF wants to be its own
-            kept.append(_jpeg_exif(orientation))
+            kept.append(_orientation_segment(orientation))
             orientation = 1
         if marker == 0xDA:
             scan = _END_OF_SCAN.search(data, end)
@@ -64,7 +64,7 @@ def _plain_jpeg(data: bytes, orientation: int) -> bytes:
         place = end
 
 
-def _kept_segment(marker: int, segment: bytes) -> bytes:
+def _strip_segment(marker: int, segment: bytes) -> bytes:
     """The segment, or what is kept of it: of JFIF no thumbnail, of applications' own the colour profile and Adobe's transform."""
     if marker == 0xE0:
         return b"\xff\xe0\x00\x10" + segment[4:16] + b"\x00\x00" if segment[4:9] == b"JFIF\0" and len(segment) >= 18 else b""
@@ -73,18 +73,18 @@ def _kept_segment(marker: int, segment: bytes) -> bytes:
     return b"" if is_foreign and not is_needed else segment
 
 
-def _tiff(orientation: int) -> bytes:
+def _orientation_tiff(orientation: int) -> bytes:
     """Exif data that says nothing but the orientation."""
     entry = b"\x12\x01\x03\x00\x01\x00\x00\x00" + orientation.to_bytes(4, "little")
     return b"II*\x00\x08\x00\x00\x00\x01\x00" + entry + b"\x00\x00\x00\x00"
 
 
-def _jpeg_exif(orientation: int) -> bytes:
-    body = b"Exif\x00\x00" + _tiff(orientation)
+def _orientation_segment(orientation: int) -> bytes:
+    body = b"Exif\x00\x00" + _orientation_tiff(orientation)
     return b"" if orientation == 1 else b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
 
 
-def _plain_png(data: bytes, orientation: int) -> bytes:
+def _strip_png(data: bytes, orientation: int) -> bytes:
     kept, place = [_PNG], len(_PNG)
     while place < len(data):
         size, name = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
@@ -92,7 +92,7 @@ def _plain_png(data: bytes, orientation: int) -> bytes:
         if name in _PNG_CHUNKS:
             kept.append(data[place:end])
         if name == b"IHDR" and orientation != 1:
-            body = b"eXIf" + _tiff(orientation)
+            body = b"eXIf" + _orientation_tiff(orientation)
             kept.append((len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big"))
         if name == b"IEND":
             return b"".join(kept)
@@ -100,7 +100,7 @@ def _plain_png(data: bytes, orientation: int) -> bytes:
     raise ValueError("no end")
 
 
-def _plain_webp(data: bytes, orientation: int) -> bytes:
+def _strip_webp(data: bytes, orientation: int) -> bytes:
     kept, place, total = [], 12, 8 + int.from_bytes(data[4:8], "little")
     while place + 8 <= min(len(data), total):
         size, name = int.from_bytes(data[place + 4 : place + 8], "little"), data[place : place + 4]
@@ -112,7 +112,7 @@ def _plain_webp(data: bytes, orientation: int) -> bytes:
             kept.append(data[place:end])
         place = end
     if orientation != 1:
-        body = _tiff(orientation)
+        body = _orientation_tiff(orientation)
         kept.append(b"EXIF" + len(body).to_bytes(4, "little") + body)
     whole = b"WEBP" + b"".join(kept)
     return b"RIFF" + len(whole).to_bytes(4, "little") + whole

@@ -17,7 +17,7 @@ def report_share(share: float) -> None:
         listener(min(1.0, max(0.0, share)))
 
 
-def reporting(items: Iterable[Item], total: int) -> Iterator[Item]:
+def report_progress(items: Iterable[Item], total: int) -> Iterator[Item]:
     """Yields the items and reports, after each, its share of `total`."""
     for number, item in enumerate(items, 1):
         yield item
@@ -25,7 +25,7 @@ def reporting(items: Iterable[Item], total: int) -> Iterator[Item]:
 
 
 @contextmanager
-def listening(listener: Callable[[float], None]) -> Generator[None]:
+def progress_listener(listener: Callable[[float], None]) -> Generator[None]:
     """Calls `listener` with the shares that are reported within the block, if they have grown by one hundredth."""
     last = 0.0
 
@@ -43,7 +43,7 @@ def listening(listener: Callable[[float], None]) -> Generator[None]:
 
 
 @contextmanager
-def part_of_work(first: float, last: float) -> Generator[None]:
+def progress_range(first: float, last: float) -> Generator[None]:
     """Within the block, shares from 0 to 1 count as shares from `first` to `last` of the whole work."""
     outer = _LISTENER.get()
     token = _LISTENER.set(outer and (lambda share: outer(first + (last - first) * share)))

@@ -17,7 +17,7 @@ from typing import Any
 from backend.errors import RequestError, StudioError
 from backend.files import replacing
 from backend.media.clips import read_clip_facts
-from backend.media.progress import reporting
+from backend.media.progress import report_progress
 from backend.schemas.settings import INPUTS
 
 FORMAT = "studio project, 1"
@@ -30,7 +30,7 @@ _VIDEO = re.compile(r"videos/\d{4}\.mp4")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ArchiveEntry:
     """A video of the archive: its file, the files of its inputs by role, and what `project.json` says of it: plain values."""
 
     video: Path
@@ -38,11 +38,11 @@ class Entry:
     said: Mapping[str, Any]
 
 
-def write_archive(name: str, entries: Sequence[Entry], path: Path) -> None:
+def write_archive(name: str, entries: Sequence[ArchiveEntry], path: Path) -> None:
     """Writes the project of this name. Videos and pictures are stored as they are: they do not get smaller. Raises: OSError."""
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         videos = []
-        for number, entry in enumerate(reporting(entries, len(entries)), 1):
+        for number, entry in enumerate(report_progress(entries, len(entries)), 1):
             video, inputs = f"videos/{number:04}.mp4", dict[str, list[str]]()
             archive.write(entry.video, video)
             for role, files in entry.inputs.items():
@@ -63,59 +63,59 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found = _checked(archive, path.stat().st_size)
-            manifest = _manifest(archive)
-            listed = reporting(manifest["videos"], len(manifest["videos"]))
-            videos = [_unpacked(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
+            found = _check_files(archive, path.stat().st_size)
+            manifest = _read_manifest(archive)
+            listed = report_progress(manifest["videos"], len(manifest["videos"]))
+            videos = [_unpack_video(archive, found, one, number, folder) for number, one in enumerate(listed, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
-        raise _no_project("it is no zip file, or a damaged one") from None
+        raise _invalid_project_error("it is no zip file, or a damaged one") from None
     except OSError as error:
         if error.errno != errno.EINVAL:  # a place before the file's beginning, where the front of it is missing
             raise
-        raise _no_project("it is no zip file, or a damaged one") from None
+        raise _invalid_project_error("it is no zip file, or a damaged one") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
 
 
-def _checked(archive: zipfile.ZipFile, num_bytes: int) -> Files:
+def _check_files(archive: zipfile.ZipFile, num_bytes: int) -> Files:
     """The archive's files by name. Raises: RequestError for one that this program would not have written."""
     infos = archive.infolist()
     if len(infos) > MOST_FILES:
-        raise _no_project(f"it has more than {MOST_FILES:,} files")
+        raise _invalid_project_error(f"it has more than {MOST_FILES:,} files")
     if sum(info.file_size for info in infos) > num_bytes or len({info.filename for info in infos}) < len(infos):
-        raise _no_project("its files overlap")
+        raise _invalid_project_error("its files overlap")
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-            raise _no_project("its files are compressed, or locked")
+            raise _invalid_project_error("its files are compressed, or locked")
         if info.filename != MANIFEST and not _VIDEO.fullmatch(info.filename) and not _INPUT.fullmatch(info.filename):
-            raise _no_project("it has files of other kinds")
+            raise _invalid_project_error("it has files of other kinds")
     return {info.filename: info for info in infos}
 
 
-def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
+def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
     try:
         info = archive.getinfo(MANIFEST)
         if info.file_size > MOST_MANIFEST_BYTES:
-            raise _no_project(f"its {MANIFEST} is too large")
+            raise _invalid_project_error(f"its {MANIFEST} is too large")
         manifest = json.loads(archive.read(info))
     except (KeyError, ValueError, RecursionError):
-        raise _no_project(f"it has no {MANIFEST}") from None
+        raise _invalid_project_error(f"it has no {MANIFEST}") from None
     videos = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
     if not isinstance(videos, list) or not all(isinstance(one, dict) for one in videos):
-        raise _no_project(f"its {MANIFEST} is of another kind")
-    if not _is_shallow(videos):
-        raise _no_project(f"its {MANIFEST} is too deep")
+        raise _invalid_project_error(f"its {MANIFEST} is of another kind")
+    if not _is_nested_at_most(videos):
+        raise _invalid_project_error(f"its {MANIFEST} is too deep")
     if not 0 < len(videos) <= MOST_VIDEOS:
-        raise _no_project(f"it must have 1 to {MOST_VIDEOS:,} videos")
+        raise _invalid_project_error(f"it must have 1 to {MOST_VIDEOS:,} videos")
     return manifest
 
 
-def _is_shallow(value: object, levels: int = 20) -> bool:
+def _is_nested_at_most(value: object, levels: int = 20) -> bool:
     """Whether lists and tables stand in one another at most so many times: what reads a value again must not fail at it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
+    return levels > 0 and all(_is_nested_at_most(one, levels - 1) for one in inner)
 
 
-def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+def _unpack_video(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
     """One video with its inputs, unpacked under names of our own."""
     video = folder / f"{number:04}.mp4"
     _extract(archive, found, said.get("file"), _VIDEO, video)
@@ -124,13 +124,14 @@ def _unpacked(archive: zipfile.ZipFile, found: Files, said: dict[str, Any], numb
     except StudioError as error:
         raise RequestError(f"video {number} of the project", f"cannot be played: {error.cause}", "export it anew") from None
     inputs = {
-        role: list(_inputs(archive, found, said.get("inputs"), role, number, folder)) for role in (one.name for one in INPUTS)
+        role: list(_unpack_inputs(archive, found, said.get("inputs"), role, number, folder))
+        for role in (one.name for one in INPUTS)
     }
     seen = {name: getattr(facts, name) for name in ("seconds", "fps", "width", "height", "has_sound")}
     return {"video": str(video), "inputs": {role: files for role, files in inputs.items() if files}, **seen, "said": said}
 
 
-def _inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
+def _unpack_inputs(archive: zipfile.ZipFile, found: Files, named: object, role: str, number: int, folder: Path) -> Iterator[str]:
     given = named.get(role) if isinstance(named, dict) else None
     for place, name in enumerate(given if isinstance(given, list) else [], 1):
         path = folder / f"{number:04}-{role}-{place}{Path(str(name)).suffix[:5]}"
@@ -142,10 +143,10 @@ def _extract(archive: zipfile.ZipFile, found: Files, name: object, kind: re.Patt
     """Unpacks a file and takes it out of `found`: named once more, it is missing."""
     info = found.pop(name, None) if isinstance(name, str) and kind.fullmatch(name) else None
     if info is None:
-        raise _no_project("a file is missing in it")
+        raise _invalid_project_error("a file is missing in it")
     with archive.open(info) as source, path.open("xb") as target:
         shutil.copyfileobj(source, target)
 
 
-def _no_project(reason: str) -> RequestError:
+def _invalid_project_error(reason: str) -> RequestError:
     return RequestError("the file", f"must be a project that this studio has exported: {reason}", "export it there again")

@@ -108,7 +108,7 @@ class Requester:
 ANONYMOUS = Requester()
 Result = TypeVar("Result")
 Steps = Generator[SandboxCall, Any, Result]
-"""What a caller does around openings: yields each, is given its value, and returns its own result. See `SandboxPool.follow`."""
+"""Work around sandbox calls: yields each call, receives the value, and returns a result. See `SandboxPool.run_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class _Ticket:
     who: Requester
     future: Future = field(default_factory=Future)
     process: "_Process | None" = None
-    is_given_up: bool = False
+    is_abandoned: bool = False
     is_stopped: bool = False
     share: float = 0.0
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -166,9 +166,9 @@ class SandboxPool:
         turn does not come in time, or the hour's processor time is used up; RequestError if it takes too long or too much."""
         return self._pool(call).run(call, who)
 
-    async def opened(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
+    async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
         """As `run`, for callers in an event loop: waits without a thread. If the caller is cancelled, the work ends too."""
-        return await self._pool(call).opened(call, who)
+        return await self._pool(call).run_async(call, who)
 
     def tasks(self, owner: str) -> list[Task]:
         """The owner's long work, running first."""
@@ -186,7 +186,7 @@ class SandboxPool:
     def _pool(self, call: SandboxCall) -> "_Pool":
         return self._tasks if call.task else self._short
 
-    def follow(self, steps: Steps[Result], who: Requester = ANONYMOUS) -> Result:
+    def run_steps(self, steps: Steps[Result], who: Requester = ANONYMOUS) -> Result:
         """The result of these steps, with each opening done by `run`."""
         move = functools.partial(next, steps)
         try:
@@ -199,7 +199,7 @@ class SandboxPool:
         except StopIteration as end:
             return end.value
 
-    async def followed(
+    async def run_steps_async(
         self, steps: Steps[Result], who: Requester = ANONYMOUS, undo: Callable[[Result], object] = lambda result: None
     ) -> Result:
         """As `follow`, with each opening done by `opened`, and what is between them in a thread.
@@ -209,16 +209,16 @@ class SandboxPool:
         """
         move = functools.partial(next, steps)
         while True:
-            moving = asyncio.ensure_future(asyncio.to_thread(_moved, move))
+            moving = asyncio.ensure_future(asyncio.to_thread(_next_call, move))
             try:
                 call, result = await asyncio.shield(moving)
             except asyncio.CancelledError:
-                moving.add_done_callback(functools.partial(_end_steps, steps, undo))
+                moving.add_done_callback(functools.partial(_close_steps, steps, undo))
                 raise
             if call is None:
                 return result
             try:
-                move = functools.partial(steps.send, await self.opened(call, who))
+                move = functools.partial(steps.send, await self.run_async(call, who))
             except asyncio.CancelledError:
                 steps.close()
                 raise
@@ -232,8 +232,8 @@ class _Pool:
 
     def __init__(self, limits: PoolLimits, budget: HourlyBudget | None = None):
         self._limits, self._budget = limits, budget
-        self._line: list[_Ticket] = []
-        self._at_work: list[_Ticket] = []
+        self._queue: list[_Ticket] = []
+        self._running: list[_Ticket] = []
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._modules: Sequence[str] = ()
@@ -248,26 +248,26 @@ class _Pool:
 
     def run(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
         """As `SandboxPool.run`."""
-        ticket = self._enter(call, who)
+        ticket = self._add_to_queue(call, who)
         try:
             return ticket.future.result(self._limits.patience_seconds)
         except TimeoutError:
-            if ticket.future.done() or not self._end_waiting(ticket):  # it has begun, and has a limit of its own
+            if ticket.future.done() or not self._remove_waiting(ticket):  # it has begun, and has a limit of its own
                 return ticket.future.result()
-            raise _too_busy() from None
+            raise _busy_error() from None
         except CancelledError:
-            raise _too_busy() from None
+            raise _busy_error() from None
 
-    async def opened(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
-        """As `SandboxPool.opened`."""
-        ticket = self._enter(call, who)
-        patience = asyncio.get_running_loop().call_later(self._limits.patience_seconds, self._end_waiting, ticket)
+    async def run_async(self, call: SandboxCall, who: Requester = ANONYMOUS) -> Any:
+        """As `SandboxPool.run_async`."""
+        ticket = self._add_to_queue(call, who)
+        patience = asyncio.get_running_loop().call_later(self._limits.patience_seconds, self._remove_waiting, ticket)
         try:
             return await asyncio.wrap_future(ticket.future)
         except asyncio.CancelledError:
-            if ticket.is_given_up:
-                raise _too_busy() from None
-            self._give_up(ticket)
+            if ticket.is_abandoned:
+                raise _busy_error() from None
+            self._abandon(ticket)
             raise
         finally:
             patience.cancel()
@@ -276,96 +276,96 @@ class _Pool:
         """Takes no more work, drops the work that waits, and ends the processes, whatever they do."""
         with self._changed:
             self._is_closed = True
-            line, at_work, self._line = self._line, list(self._at_work), []
+            line, running, self._queue = self._queue, list(self._running), []
             self._changed.notify_all()
         for ticket in line:
-            ticket.is_given_up = True
+            ticket.is_abandoned = True
             ticket.future.cancel()
-        for ticket in at_work:
-            self._give_up(ticket)
+        for ticket in running:
+            self._abandon(ticket)
 
     def tasks(self, owner: str) -> list[Task]:
         """The owner's work, running first."""
         with self._changed:
-            running = [(ticket, ticket.share) for ticket in self._at_work if ticket.who.owner == owner]
-            waiting = [(ticket, None) for ticket in self._line if ticket.who.owner == owner]
+            running = [(ticket, ticket.share) for ticket in self._running if ticket.who.owner == owner]
+            waiting = [(ticket, None) for ticket in self._queue if ticket.who.owner == owner]
             return [Task(id=ticket.id, kind=ticket.call.task, share=share) for ticket, share in (*running, *waiting)]
 
     def stop_task(self, task_id: str, owner: str) -> bool:
         """Stops the owner's work; False if there is none with this id."""
         with self._changed:
-            found = (ticket for ticket in (*self._at_work, *self._line) if (ticket.id, ticket.who.owner) == (task_id, owner))
+            found = (ticket for ticket in (*self._running, *self._queue) if (ticket.id, ticket.who.owner) == (task_id, owner))
             ticket = next(found, None)
             if ticket is None:
                 return False
             ticket.is_stopped = True
-        self._give_up(ticket)
+        self._abandon(ticket)
         with contextlib.suppress(InvalidStateError):
-            ticket.future.set_exception(_was_stopped())
+            ticket.future.set_exception(_stopped_error())
         return True
 
-    def _enter(self, call: SandboxCall, who: Requester) -> _Ticket:
+    def _add_to_queue(self, call: SandboxCall, who: Requester) -> _Ticket:
         ticket = _Ticket(call, who)
-        self._processor_seconds(ticket)
+        self._processor_limit(ticket)
         with self._changed:
-            own = sum(bool(who.owner) and who.owner == other.who.owner for other in self._line)
-            near = sum(bool(who.address) and who.address == other.who.address for other in self._line)
+            own = sum(bool(who.owner) and who.owner == other.who.owner for other in self._queue)
+            near = sum(bool(who.address) and who.address == other.who.address for other in self._queue)
             most = self._limits
-            is_full = len(self._line) >= most.waiting or own >= most.waiting_of_visitor or near >= most.waiting_of_address
+            is_full = len(self._queue) >= most.waiting or own >= most.waiting_of_visitor or near >= most.waiting_of_address
             if self._is_closed or is_full:
-                raise _too_busy()
-            self._line.append(ticket)
-            if len(self._threads) < self._limits.at_once and len(self._at_work) + len(self._line) > len(self._threads):
+                raise _busy_error()
+            self._queue.append(ticket)
+            if len(self._threads) < self._limits.at_once and len(self._running) + len(self._queue) > len(self._threads):
                 self._add_thread()
             self._changed.notify()
         return ticket
 
-    def _end_waiting(self, ticket: _Ticket) -> bool:
+    def _remove_waiting(self, ticket: _Ticket) -> bool:
         """Takes the request out of the line; False if it is no longer there."""
         with self._changed:
-            if ticket not in self._line:
+            if ticket not in self._queue:
                 return False
-            self._line.remove(ticket)
-            ticket.is_given_up = True
+            self._queue.remove(ticket)
+            ticket.is_abandoned = True
         ticket.future.cancel()
         return True
 
-    def _give_up(self, ticket: _Ticket) -> None:
+    def _abandon(self, ticket: _Ticket) -> None:
         """Takes the work out of the line, or ends the process that does it."""
         with self._changed:
-            ticket.is_given_up = True
-            if ticket in self._line:
-                self._line.remove(ticket)
+            ticket.is_abandoned = True
+            if ticket in self._queue:
+                self._queue.remove(ticket)
             process = ticket.process
         if process is not None:
             process.kill()
 
     def _add_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name="sandbox", daemon=True)
+        thread = threading.Thread(target=self._serve_queue, name="sandbox", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _work(self) -> None:
+    def _serve_queue(self) -> None:
         """One thread of this process for each process in the sandbox."""
         process = None
         try:
             while True:
-                if self._budget is None and (process := process or self._started()) is None:
+                if self._budget is None and (process := process or self._start_process()) is None:
                     return  # processes for short work are there ahead; one for long work starts when it is needed
-                if (ticket := self._next()) is None:
+                if (ticket := self._take_ticket()) is None:
                     return
-                if (process := process or self._started()) is None:
-                    ticket.is_given_up = True
+                if (process := process or self._start_process()) is None:
+                    ticket.is_abandoned = True
                     ticket.future.cancel()
                     return
                 ticket.process = process
                 try:
-                    if not ticket.is_given_up:
-                        self._do(ticket, process)
+                    if not ticket.is_abandoned:
+                        self._run_ticket(ticket, process)
                 finally:
                     with self._changed:
                         ticket.process = None
-                        self._at_work.remove(ticket)
+                        self._running.remove(ticket)
                         self._changed.notify_all()
                 if not process.is_fit or self._budget is not None:
                     process.kill()
@@ -374,19 +374,19 @@ class _Pool:
             if process is not None:
                 process.kill()
 
-    def _do(self, ticket: _Ticket, process: "_Process") -> None:
+    def _run_ticket(self, ticket: _Ticket, process: "_Process") -> None:
         """Does the work, counts its processor time, and gives the caller, if there still is one, its result."""
         try:
-            seconds = self._processor_seconds(ticket)
-            give = functools.partial(ticket.future.set_result, process.do(ticket.call, seconds, ticket))
+            seconds = self._processor_limit(ticket)
+            give = functools.partial(ticket.future.set_result, process.execute(ticket.call, seconds, ticket))
         except Exception as error:
-            give = functools.partial(ticket.future.set_exception, _was_stopped() if ticket.is_stopped else error)
+            give = functools.partial(ticket.future.set_exception, _stopped_error() if ticket.is_stopped else error)
         if self._budget is not None and ticket.who.has_budget:
             self._budget.add(ticket.who.owner, ticket.who.address, max(_LEAST_CHARGE_SECONDS, process.processor_seconds))
         with contextlib.suppress(InvalidStateError):
             give()
 
-    def _processor_seconds(self, ticket: _Ticket) -> float | None:
+    def _processor_limit(self, ticket: _Ticket) -> float | None:
         """The processor seconds that the work may use; None for any number. Raises: Busy if nothing is left of the hour's."""
         if self._budget is None:
             return None
@@ -395,26 +395,26 @@ class _Pool:
             return most
         left = self._budget.remaining(who.owner, who.address)
         if left <= 0:
-            raise _budget_spent(self._budget.wait_seconds(who.owner, who.address))
+            raise _budget_error(self._budget.wait_seconds(who.owner, who.address))
         return min(most, left)
 
-    def _started(self) -> "_Process | None":
+    def _start_process(self) -> "_Process | None":
         return None if self._is_closed else _Process(self._modules)
 
-    def _next(self) -> _Ticket | None:
+    def _take_ticket(self) -> _Ticket | None:
         """The first in line who may have a place; None once the sandbox is closed."""
         with self._changed:
             while not self._is_closed:
-                ticket = next((ticket for ticket in self._line if self._may_begin(ticket)), None)
+                ticket = next((ticket for ticket in self._queue if self._can_start(ticket)), None)
                 if ticket is not None:
-                    self._line.remove(ticket)
-                    self._at_work.append(ticket)
+                    self._queue.remove(ticket)
+                    self._running.append(ticket)
                     return ticket
                 self._changed.wait()
             return None
 
-    def _may_begin(self, ticket: _Ticket) -> bool:
-        who, others = ticket.who, self._at_work
+    def _can_start(self, ticket: _Ticket) -> bool:
+        who, others = ticket.who, self._running
         if any(who.owner and who.owner == other.who.owner for other in others):
             return False
         if any(who.address and who.address == other.who.address for other in others):
@@ -423,7 +423,7 @@ class _Pool:
         return not ticket.call.is_long or self._limits.at_once == 1 or long < self._limits.at_once - 1
 
 
-def _moved(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
+def _next_call(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
     """The next opening, or None and the result: a future cannot carry StopIteration."""
     try:
         return move(), None
@@ -431,7 +431,7 @@ def _moved(move: Callable[[], SandboxCall]) -> tuple[SandboxCall | None, Any]:
         return None, end.value
 
 
-def _end_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
+def _close_steps(steps: Steps[Result], undo: Callable[[Result], object], moving: asyncio.Future) -> None:
     """Ends steps whose caller went while a thread moved them on."""
     if moving.cancelled() or moving.exception() is not None:  # the studio ends; or they have ended with an error of their own
         return
@@ -462,7 +462,7 @@ class _Process:
         self.processor_seconds = 0.0  # of this process and all that it has started, as last seen; of long work only
         self._is_over_budget = False
 
-    def do(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
+    def execute(self, call: SandboxCall, processor_seconds: float | None = None, ticket: _Ticket | None = None) -> Any:
         """What the work returns or raises. With `processor_seconds` it may use so much processor time. The `ticket` is told how
         much is done. Raises: RequestError if it takes too long or ends the process."""
         timer = threading.Timer(call.seconds, self.kill, kwargs={"is_waited_for": False})
@@ -470,7 +470,9 @@ class _Process:
         timer.start()
         is_over = threading.Event()
         if processor_seconds is not None:
-            threading.Thread(target=self._watch, args=(processor_seconds, is_over), name="processor time", daemon=True).start()
+            threading.Thread(
+                target=self._enforce_processor_limit, args=(processor_seconds, is_over), name="processor time", daemon=True
+            ).start()
         try:
             write_work(self._written, call.work, call.arguments)
             while "share" in (reply := read_reply(self._read)):
@@ -478,27 +480,27 @@ class _Process:
                     ticket.share = min(1.0, max(0.0, float(reply["share"])))
         except (OSError, ValueError, EOFError):
             self.is_fit = False
-            raise (_over_budget(processor_seconds) if self._is_over_budget else _gave_way()) from None
+            raise (_processor_limit_error(processor_seconds) if self._is_over_budget else _resource_error()) from None
         finally:
             timer.cancel()
             is_over.set()
             if processor_seconds is not None:
-                self._count()
+                self._update_processor_seconds()
         self.is_fit = not self._has_ended and reply.get("memory", 0) < LARGEST_KEPT
         if "error" in reply:
-            raise _error(reply["error"])
+            raise _decode_error(reply["error"])
         return reply.get("value")
 
-    def _watch(self, most: float, is_over: threading.Event) -> None:
+    def _enforce_processor_limit(self, most: float, is_over: threading.Event) -> None:
         """Ends the process when it has used more processor seconds."""
         while not is_over.wait(_WATCH_SECONDS):
-            self._count()
+            self._update_processor_seconds()
             if self.processor_seconds > most:
                 self._is_over_budget = True
                 self.kill(is_waited_for=False)
                 return
 
-    def _count(self) -> None:
+    def _update_processor_seconds(self) -> None:
         """Reads the processor time; of a process that has ended, what was seen before stays."""
         self.processor_seconds = max(self.processor_seconds, session_seconds(self._process.pid))
 
@@ -517,7 +519,7 @@ class _Process:
                     pipe.close()
 
 
-def _error(said: dict[str, Any]) -> Exception:
+def _decode_error(said: dict[str, Any]) -> Exception:
     """An error of the house as it was; all others are bugs, or the system's."""
     kind = getattr(errors, str(said.get("kind")), None)
     words = [str(word) for word in said.get("words", ())][:3]
@@ -526,25 +528,25 @@ def _error(said: dict[str, Any]) -> Exception:
     if said.get("kind") == "OSError":
         return OSError(*words)
     if said.get("kind") == "MemoryError":
-        return _gave_way()
+        return _resource_error()
     return RuntimeError(" ".join(words)[:500])
 
 
-def _gave_way() -> RequestError:
+def _resource_error() -> RequestError:
     return RequestError(
         "this file takes too long or too much memory to open, so", "it cannot be used here", "give a smaller or simpler one"
     )
 
 
-def _too_busy() -> Busy:
+def _busy_error() -> Busy:
     return Busy("too many pictures and videos are being opened and", "one more must wait", "try again in a minute")
 
 
-def _was_stopped() -> RequestError:
+def _stopped_error() -> RequestError:
     return RequestError("this work", "was stopped", "start it again if you want it after all")
 
 
-def _over_budget(seconds: float | None) -> RequestError:
+def _processor_limit_error(seconds: float | None) -> RequestError:
     return RequestError(
         "this work",
         f"may use {seconds or 0:.0f} s of processor time and needs more",
@@ -552,7 +554,7 @@ def _over_budget(seconds: float | None) -> RequestError:
     )
 
 
-def _budget_spent(wait_seconds: float) -> Busy:
+def _budget_error(wait_seconds: float) -> Busy:
     minutes = math.ceil(wait_seconds / 60)
     used = "this hour's processor time for exports, films and projects"
     return Busy(used, "is used up, so one more must wait", f"try again in {minutes} min", wait_seconds)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from backend.errors import StudioError
-from backend.media.progress import listening
+from backend.media.progress import progress_listener
 from backend.media.sandbox_wire import read_work, write_reply
 from backend.media.system_calls import deny_system_calls
 
@@ -36,16 +36,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the studio decides
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    _limit()
+    _limit_process()
     works: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests, works), daemon=True).start()
+    threading.Thread(target=_receive_work, args=(requests, works), daemon=True).start()
     while True:
-        with listening(lambda share: write_reply(replies, {"share": share})):
-            reply = _reply(*works.get())
+        with progress_listener(lambda share: write_reply(replies, {"share": share})):
+            reply = _run_work(*works.get())
         write_reply(replies, reply)
 
 
-def _limit() -> None:
+def _limit_process() -> None:
     for kind, most in (
         (resource.RLIMIT_DATA, MEMORY_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
@@ -58,7 +58,7 @@ def _limit() -> None:
     deny_system_calls()  # `doctor` says where that is not possible
 
 
-def _listen(requests: IO[bytes], works: queue.SimpleQueue) -> None:
+def _receive_work(requests: IO[bytes], works: queue.SimpleQueue) -> None:
     """Takes work while another piece is being done, so that the studio's end is seen at once."""
     while True:
         try:
@@ -66,14 +66,14 @@ def _listen(requests: IO[bytes], works: queue.SimpleQueue) -> None:
         except EOFError:
             os.killpg(0, signal.SIGKILL)
         except Exception as error:
-            works.put((_refuse, (f"this work cannot be read: {error}",)))
+            works.put((_raise_unreadable, (f"this work cannot be read: {error}",)))
 
 
-def _refuse(why: str) -> None:
+def _raise_unreadable(why: str) -> None:
     raise RuntimeError(why)
 
 
-def _reply(work: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+def _run_work(work: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
     try:
         reply = {"value": work(*arguments)}
         json.dumps(reply)
@@ -85,10 +85,10 @@ def _reply(work: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
         reply = {"error": {"kind": "OSError", "words": [str(error)]}}
     except Exception as error:
         reply = {"error": {"kind": "Exception", "words": [type(error).__name__, str(error)[:300]]}}
-    return reply | {"memory": _resident()}
+    return reply | {"memory": _resident_bytes()}
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """The bytes of memory that this process has now."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * resource.getpagesize()

@@ -15,40 +15,40 @@ _MOST_REPLIED = 16_000_000  # bytes: the largest reply is a row of thumbnails as
 
 def write_work(pipe: IO[bytes], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Sends one piece of work: a function that can be imported, and what it is given."""
-    _write(pipe, pickle.dumps((work, arguments)))
+    _write_message(pipe, pickle.dumps((work, arguments)))
 
 
 def read_work(pipe: IO[bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The next piece of work. Raises: EOFError if the studio is gone."""
-    return pickle.loads(_read(pipe, None))
+    return pickle.loads(_read_message(pipe, None))
 
 
 def write_reply(pipe: IO[bytes], reply: dict[str, Any]) -> None:
     """Sends what became of the work."""
-    _write(pipe, json.dumps(reply).encode())
+    _write_message(pipe, json.dumps(reply).encode())
 
 
 def read_reply(pipe: IO[bytes]) -> dict[str, Any]:
     """What became of the work. Raises: EOFError if the process is gone, ValueError for anything but a reply."""
-    reply = json.loads(_read(pipe, _MOST_REPLIED))
+    reply = json.loads(_read_message(pipe, _MOST_REPLIED))
     if not isinstance(reply, dict):
         raise ValueError("this is no reply")
     return reply
 
 
-def _write(pipe: IO[bytes], data: bytes) -> None:
+def _write_message(pipe: IO[bytes], data: bytes) -> None:
     pipe.write(_LENGTH.pack(len(data)) + data)
     pipe.flush()
 
 
-def _read(pipe: IO[bytes], most: int | None) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
+def _read_message(pipe: IO[bytes], most: int | None) -> bytes:
+    (length,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))
     if most is not None and length > most:
         raise ValueError("this reply is too long")
-    return _exactly(pipe, length)
+    return _read_exactly(pipe, length)
 
 
-def _exactly(pipe: IO[bytes], length: int) -> bytes:
+def _read_exactly(pipe: IO[bytes], length: int) -> bytes:
     data = pipe.read(length)
     if len(data) != length:
         raise EOFError

@@ -10,7 +10,7 @@ from backend.files import replacing
 from backend.media import ffmpeg
 from backend.media import mp4 as mp4_boxes
 from backend.media.clips import read_clip_facts
-from backend.media.video import CODING, MAX_PIXELS, tags_file
+from backend.media.video import CODING, MAX_PIXELS, temporary_tags_file
 
 MOST_FPS = 120
 _BETWEEN = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:vsbmc=1:scd=fdiff"  # `scd`: at a cut frames are repeated, not mixed
@@ -28,17 +28,17 @@ def write_smooth(video: Path, fps: int, path: Path) -> dict[str, int | float]:
         raise RequestError(f"fps={fps}", rule, "24, 30, 48 and 60 are usual")
     count = round(facts.seconds * fps)
     filters = f"tpad=stop_mode=clone:stop=2,minterpolate=fps={fps}:{_BETWEEN}"
-    with replacing(path) as part, tags_file(json.dumps(_comment(video) | {"smoothed": fps})) as tags:
-        inputs = [*ffmpeg.within_limits(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
+    with replacing(path) as part, temporary_tags_file(json.dumps(_read_comment(video) | {"smoothed": fps})) as tags:
+        inputs = [*ffmpeg.limit_options(MAX_PIXELS), "-i", str(video), "-i", str(tags)]
         streams = ["-map", "0:v:0", "-map", "0:a:0?", "-map_metadata", "1", "-c:a", "copy"]
         line = ffmpeg.command("-y", *inputs, *streams, "-vf", filters, "-frames:v", str(count), *CODING, "-f", "mp4", str(part))
-        ffmpeg.write(line, "the video could not be made smoother:", "give another one", video_seconds=facts.seconds)
+        ffmpeg.write_file(line, "the video could not be made smoother:", "give another one", video_seconds=facts.seconds)
         if facts.width % 2 or facts.height % 2:
             mp4_boxes.set_shown_size(part, facts.width, facts.height)
     return {"width": facts.width, "height": facts.height, "fps": fps, "num_frames": count}
 
 
-def _comment(video: Path) -> dict[str, Any]:
+def _read_comment(video: Path) -> dict[str, Any]:
     """What the file says of itself, if it is one of ours."""
     try:
         found = json.loads(mp4_boxes.read_comment(video) or "{}")

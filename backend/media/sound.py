@@ -49,7 +49,7 @@ class Sound:
         return type(self)(samples=np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), rate=self.rate)
 
 
-def joined(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Sequence[float] | None = None) -> Sound:
+def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Sequence[float] | None = None) -> Sound:
     """Sounds of one rate, one after another, without clicks: each but the first begins so many seconds before the end of the one
     before it. Where both are heard, one fades into the other with equal power, over so many seconds of `fades` (`FADE_SECONDS`)
     at most, up to where the first one ends; without an overlap both fade at the seam. The length is the sum of all, less the
@@ -85,21 +85,21 @@ def read_sound(path: Path) -> Sound:
 def write_sound(video: Path, seconds: float, exact: Path | None, path: Path) -> None:
     """Writes the sound of a video of ours as a WAV file of 16 bits and this length: that of the file `exact` if it can be read,
     else the video's. Leaves no other file in the folder. Raises: VideoFileError, OSError."""
-    sound = _model_sound(exact)
+    sound = _read_model_audio(exact)
     if sound is None:
         _decode(video, path)
         sound = Sound.read(path)
     sound.part(0, seconds).write(path)
 
 
-def _model_sound(path: Path | None) -> Sound | None:
+def _read_model_audio(path: Path | None) -> Sound | None:
     try:
         return Sound.read(path) if path else None
     except (OSError, wave.Error, EOFError):
         return None
 
 
-def put_sound(video: Path, sound: Sound, size: tuple[int, int]) -> None:
+def replace_audio(video: Path, sound: Sound, size: tuple[int, int]) -> None:
     """Puts a sound into a video of ours of this size, as `add_sound` does. Raises: as that."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sound.wav"
@@ -107,28 +107,28 @@ def put_sound(video: Path, sound: Sound, size: tuple[int, int]) -> None:
         _mux(video, ["-i", str(file)], _AAC, size, "the sound could not be put into the video:")
 
 
-def add_sound(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
+def copy_clip_audio(video: Path, clip: str | Path, start: float, seconds: float, size: tuple[int, int]) -> None:
     """Puts the clip's sound, from `start` on and so many seconds of it, into a video of ours of this size, whose pictures and
     comment stay as they are. Where the clip's sound ends sooner, so does the video's.
 
     Raises: VideoFileError; the video is then as it was.
     """
-    source = [*ffmpeg.within_limits(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
+    source = [*ffmpeg.limit_options(MAX_PIXELS), "-ss", f"{start:.6f}", "-t", f"{seconds:.6f}", "-i", str(clip)]
     _mux(video, source, (*_AAC, "-ac", "2"), size, "the clip's sound could not be kept:")
 
 
 def _decode(video: Path, path: Path) -> None:
     line = ffmpeg.command("-y", "-i", str(video), "-map", "0:a:0", "-c:a", "pcm_s16le", "-f", "wav", str(path))
-    _run(line, "the sound could not be read:")
+    _run_ffmpeg(line, "the sound could not be read:")
 
 
 def _mux(video: Path, source: Sequence[str], encoding: Sequence[str], size: tuple[int, int], failure: str) -> None:
     copied = ["-map", "0:v:0", "-map", "1:a:0", "-map_metadata", "0", "-c:v", "copy", *encoding, "-movflags", "+faststart"]
     with replacing(video) as part:
-        _run([*ffmpeg.command("-y", "-i", str(video)), *source, *copied, "-f", "mp4", str(part)], failure)
+        _run_ffmpeg([*ffmpeg.command("-y", "-i", str(video)), *source, *copied, "-f", "mp4", str(part)], failure)
         if size[0] % 2 or size[1] % 2:
             mp4_boxes.set_shown_size(part, *size)
 
 
-def _run(line: Sequence[str], failure: str) -> None:
-    ffmpeg.write(line, failure, "add it with an editor", SOUND_SECONDS)
+def _run_ffmpeg(line: Sequence[str], failure: str) -> None:
+    ffmpeg.write_file(line, failure, "add it with an editor", SOUND_SECONDS)

@@ -30,19 +30,19 @@ class Source:
     is_new: np.ndarray
 
 
-def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
+def build_source(request: GenerationRequest, inputs: Opened) -> Source | None:
     """What the control blocks are shown; None if nothing is given that has frames."""
     if not inputs.keys() & {"video", "control", "keyframes"}:
         return None
     size = (request.num_frames, request.height, request.width)
     frames, is_new = np.full((*size, 3), GREY, np.uint8), np.ones(size, bool)
     if inputs.get("control"):
-        for index, frame in enumerate(_clip(inputs, "control")):
+        for index, frame in enumerate(_clip_frames(inputs, "control")):
             frames[index] = control_frame(frame, request.control_kind)
     if inputs.get("video"):
-        clip, part = _clip(inputs, "video"), Part.from_request(request)
+        clip, part = _clip_frames(inputs, "video"), Part.from_request(request)
         for index, frame in enumerate(clip):
-            stays = ~_mask_of(inputs, index, frame)
+            stays = ~_frame_mask(inputs, index, frame)
             box = (part.first + index, *part.box)
             frames[box][stays] = frame[stays]
             is_new[box] = ~stays
@@ -51,7 +51,7 @@ def source_of(request: GenerationRequest, inputs: Opened) -> Source | None:
     return Source(frames=frames, is_new=is_new)
 
 
-def original(request: GenerationRequest) -> Iterator[Frame]:
+def original_frames(request: GenerationRequest) -> Iterator[Frame]:
     """The frames, uint8 [height, width, 3], of what a video is made from, to be compared with it: its clip where that lies in the
     video, and grey where nothing was; or the clip that it follows. Raises: ClipError, while it is read."""
     if request.video is None:
@@ -70,7 +70,7 @@ def original(request: GenerationRequest) -> Iterator[Frame]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
+class KeptPixels:
     """The pixels of a clip that stay as they are in a video made from it. `inputs` are the clip and its mask."""
 
     request: GenerationRequest
@@ -79,30 +79,30 @@ class Kept:
     def put_back(self, pixels: np.ndarray, first: int) -> np.ndarray:
         """These frames of the video, uint8 [F, H, W, 3], of which the first has this number, with the clip's own pixels; just
         inside a mask the two are mixed."""
-        part, clip = Part.from_request(self.request), _clip(self.inputs, "video")
+        part, clip = Part.from_request(self.request), _clip_frames(self.inputs, "video")
         mixed = pixels.copy()
         for index, frame in enumerate(mixed):
             number = first + index - part.first
             if not 0 <= number < len(clip) or first + index in self.request.keyframe_at:
                 continue
             own = clip[number]
-            share = _share_of_new(_mask_of(self.inputs, number, own))[..., None]
+            share = _blend_weights(_frame_mask(self.inputs, number, own))[..., None]
             box = frame[part.box]
             box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
         return mixed
 
 
-def _mask_of(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
+def _frame_mask(inputs: Opened, index: int, frame: np.ndarray) -> np.ndarray:
     """What is made anew in a frame of the clip: nothing if there is no mask."""
-    return _clip(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
+    return _clip_frames(inputs, "mask")[index] if inputs.get("mask") else np.zeros(frame.shape[:2], bool)
 
 
-def _clip(inputs: Opened, role: str) -> np.ndarray:
+def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
     """The frames of the one clip of this role."""
     return cast(np.ndarray, inputs[role][0])
 
 
-def _share_of_new(mask: np.ndarray) -> np.ndarray:
+def _blend_weights(mask: np.ndarray) -> np.ndarray:
     """How much of the new video counts in each pixel, float32 [H, W]: none outside the mask."""
     if not mask.any() or mask.all():
         return mask.astype(np.float32)

@@ -68,7 +68,7 @@ def deny_system_calls() -> bool:
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    code = _filter(machine)
+    code = _build_filter(machine)
     program = _Program(len(code) // 8, code)
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
@@ -76,7 +76,7 @@ def deny_system_calls() -> bool:
     return library.syscall(machine.seccomp, _SET_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0
 
 
-def _filter(machine: _Machine) -> bytes:
+def _build_filter(machine: _Machine) -> bytes:
     """The filter as the kernel reads it. Each test skips the answer after it unless it holds."""
     denied = _instruction(_RETURN, _ERRNO | errno.EPERM)
     steps = [_instruction(_LOAD, _ARCHITECTURE_AT), _instruction(_EQUALS, machine.architecture, 1, 0), denied]

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from backend.files import replacing
-from backend.media.progress import reporting
-from backend.media.sound import put_sound, read_sound
+from backend.media.progress import report_progress
+from backend.media.sound import read_sound, replace_audio
 from backend.media.video import FORMAT, Frame, read_facts, read_frames, write_frames
 from backend.schemas.request import GenerationRequest
 
@@ -43,15 +43,15 @@ def write_tiled(
     fps = max(request.fps for request in requests)
     with replacing(path) as part:
         expected = max(round(request.total_frames / request.fps * fps) for request in requests)
-        count = write_frames(reporting(_frames(tiles, fps, columns), expected), part, fps=fps, comment=comment)
+        count = write_frames(report_progress(_sheet_frames(tiles, fps, columns), expected), part, fps=fps, comment=comment)
         if sound is not None:
             facts = read_facts(part)
-            put_sound(part, read_sound(sound).part(0, count / fps), (facts.width, facts.height))
+            replace_audio(part, read_sound(sound).part(0, count / fps), (facts.width, facts.height))
     return count
 
 
-def _frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Frame]:
-    readers = [_at_rate(read_frames(tile.path), tile.fps or fps, fps) for tile in tiles]
+def _sheet_frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Frame]:
+    readers = [_repeat_to_rate(read_frames(tile.path), tile.fps or fps, fps) for tile in tiles]
     latest: list[Frame | None] = [None] * len(tiles)
     captions: list[Image.Image] = []
     while True:
@@ -59,12 +59,12 @@ def _frames(tiles: Sequence[Tile], fps: int, columns: int) -> Iterator[Frame]:
         if all(frame is None for frame in fresh):
             return
         latest = [old if frame is None else frame for frame, old in zip(fresh, latest, strict=True)]
-        cell = _cell(latest, columns)
-        captions = captions or [_caption(tile.label, cell[0]) for tile in tiles]
-        yield _sheet(latest, captions, cell, columns)
+        cell = _cell_size(latest, columns)
+        captions = captions or [_draw_caption(tile.label, cell[0]) for tile in tiles]
+        yield _draw_sheet(latest, captions, cell, columns)
 
 
-def _at_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
+def _repeat_to_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]:
     """The frames of a slower video, each as often as the faster rate needs it."""
     shown = 0
     for index, frame in enumerate(frames, 1):
@@ -73,7 +73,7 @@ def _at_rate(frames: Iterator[Frame], own_fps: int, fps: int) -> Iterator[Frame]
         shown = until
 
 
-def _cell(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
+def _cell_size(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
     """Width and height that hold every video, both even, unless so many columns would be too wide."""
     width = max(frame.shape[1] for frame in frames if frame is not None)
     height = max(frame.shape[0] for frame in frames if frame is not None)
@@ -81,19 +81,19 @@ def _cell(frames: Sequence[Frame | None], columns: int) -> tuple[int, int]:
     return 2 * ceil(width * scale / 2), 2 * ceil(height * scale / 2)
 
 
-def _sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int], columns: int) -> Frame:
+def _draw_sheet(frames: Sequence[Frame | None], captions: Sequence[Image.Image], cell: tuple[int, int], columns: int) -> Frame:
     columns = min(columns, len(frames))
     rows = ceil(len(frames) / columns)
     sheet = Image.new("RGB", (columns * cell[0], rows * (cell[1] + LABEL_HEIGHT)), _PAPER)
     for number, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
         left, top = number % columns * cell[0], number // columns * (cell[1] + LABEL_HEIGHT)
         if frame is not None:
-            sheet.paste(_fit(frame, cell), (left, top))
+            sheet.paste(_fit_frame(frame, cell), (left, top))
         sheet.paste(caption, (left, top + cell[1]))
     return np.asarray(sheet)
 
 
-def _fit(frame: Frame, cell: tuple[int, int]) -> Image.Image:
+def _fit_frame(frame: Frame, cell: tuple[int, int]) -> Image.Image:
     """The frame as large as the cell allows, in its middle."""
     picture = Image.fromarray(frame)
     scale = min(cell[0] / picture.width, cell[1] / picture.height)
@@ -103,7 +103,7 @@ def _fit(frame: Frame, cell: tuple[int, int]) -> Image.Image:
     return fitted
 
 
-def _caption(text: str, width: int) -> Image.Image:
+def _draw_caption(text: str, width: int) -> Image.Image:
     caption = Image.new("RGB", (width, LABEL_HEIGHT), _PAPER)
     ImageDraw.Draw(caption).text((10, 6), text, fill=_INK, font=ImageFont.load_default(14))
     return caption

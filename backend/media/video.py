@@ -63,7 +63,7 @@ def write_video(frames: Iterable[Frame], path: Path, *, fps: int, request: Gener
     an odd side is encoded with its last row or column twice, and the file states the true size, to which decoders crop.
     Raises: VideoFileError.
     """
-    return write_frames(frames, path, fps=fps, comment=metadata(request))
+    return write_frames(frames, path, fps=fps, comment=request_comment(request))
 
 
 def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str) -> int:
@@ -74,7 +74,7 @@ def write_frames(frames: Iterable[Frame], path: Path, *, fps: int, comment: str)
         raise VideoFileError("the video has no frame and", "needs at least one", "this is a bug: please report it")
     height, width = _check_frame(first, first.shape).shape[:2]
     with replacing(path) as part:
-        count = _encode(chain([first], frames), first.shape, part, fps, comment)
+        count = _encode_frames(chain([first], frames), first.shape, part, fps, comment)
         if width % 2 or height % 2:
             mp4_boxes.set_shown_size(part, width, height)
     return count
@@ -84,21 +84,21 @@ def write_exact_frames(frames: Sequence[Frame], path: Path, *, fps: int) -> None
     """Encodes frames, each uint8 [height, width, 3], as H.264 without any loss, for a clip that a video goes on from: few players
     show it. Writes to `path` itself. Raises: VideoFileError."""
     height, width = frames[0].shape[:2]
-    _run_encoder([*_raw_input(width, height, fps), *_EXACT, str(path)], map(np.ascontiguousarray, frames))
+    _run_encoder([*_raw_input_options(width, height, fps), *_EXACT, str(path)], map(np.ascontiguousarray, frames))
 
 
 def copy_with_request(source: Path, path: Path, request: GenerationRequest) -> None:
     """Copies a video of ours, not encoding it again, with this request as its comment. The file appears at `path` whole or not
     at all. Raises: VideoFileError."""
-    with replacing(path) as part, tags_file(metadata(request)) as tags:
+    with replacing(path) as part, temporary_tags_file(request_comment(request)) as tags:
         copying = ["-map", "0:v", "-map_metadata", "1", "-c", "copy", "-movflags", "+faststart", "-f", "mp4", str(part)]
         try:
             command = ffmpeg.command("-y", "-i", str(source), "-i", str(tags), *copying)
-            done = ffmpeg.run(command, ENCODE_SECONDS, is_limited=False)
+            done = ffmpeg.run_to_end(command, ENCODE_SECONDS, is_limited=False)
         except subprocess.TimeoutExpired:
             raise VideoFileError("the video could not be copied", "in time", "check the disk") from None
         if done.returncode != 0:
-            raise VideoFileError("the video could not be copied:", _reason(done.errors), "check the space on the disk")
+            raise VideoFileError("the video could not be copied:", _failure_reason(done.errors), "check the space on the disk")
         if request.width % 2 or request.height % 2:
             mp4_boxes.set_shown_size(part, request.width, request.height)
 
@@ -122,7 +122,7 @@ def read_request(path: Path) -> GenerationRequest:
         ) from error
 
 
-def stored_request(path: Path) -> dict[str, Any]:
+def read_stored_request(path: Path) -> dict[str, Any]:
     """The same as plain values, for `GenerationRequest.from_stored`."""
     return read_request(path).to_json()
 
@@ -130,10 +130,10 @@ def stored_request(path: Path) -> dict[str, Any]:
 def read_facts(path: Path) -> VideoFacts:
     """The file's own facts. Raises: VideoFileError, also for frames of more than `MAX_PIXELS`."""
     report = _ffmpeg_report(path)
-    stream, seconds = _STREAM.search(report), ffmpeg.stated_seconds(report)
+    stream, seconds = _STREAM.search(report), ffmpeg.parse_duration(report)
     _check_frame_size(ffmpeg.TOO_LARGE.search(report) or stream, path)
     if stream is None or seconds is None:
-        raise _unplayable(path)
+        raise _unplayable_error(path)
     return VideoFacts(
         width=int(stream["width"]),
         height=int(stream["height"]),
@@ -150,14 +150,14 @@ def read_frames(path: Path, within: Size | None = None) -> Iterator[Frame]:
     Raises: VideoFileError, also for frames of more than `MAX_PIXELS`.
     """
     as_ppm = ["-fps_mode", "passthrough", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
-    command = [*_reader(path), "-map", "0:v:0", *_fitting(within), *as_ppm]
-    with ffmpeg.running(command, errors=subprocess.DEVNULL) as process:
-        while (frame := _next_frame(process)) is not None:
+    command = [*_reader_command(path), "-map", "0:v:0", *_scale_options(within), *as_ppm]
+    with ffmpeg.running_process(command, errors=subprocess.DEVNULL) as process:
+        while (frame := _read_frame(process)) is not None:
             yield frame
         with ffmpeg.time_limit(READ_SECONDS, process):
             process.wait()
         if process.returncode != 0:
-            raise _unplayable(path)
+            raise _unplayable_error(path)
 
 
 def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Image.Image:
@@ -176,15 +176,17 @@ def extract_frame(path: Path, index: int = 0, within: Size | None = None) -> Ima
     return Image.fromarray(kept[0])
 
 
-def metadata(request: GenerationRequest) -> str:
+def request_comment(request: GenerationRequest) -> str:
     """The comment of a request's video: ASCII JSON, so that neither the command line nor a player can spoil it."""
     return json.dumps({"format": FORMAT, "request": request.for_sharing()}, ensure_ascii=True)
 
 
-def _encode(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
+def _encode_frames(frames: Iterable[Frame], shape: tuple[int, ...], part: Path, fps: int, comment: str) -> int:
     height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
-    with tags_file(comment) as tags:
-        return _run_encoder(_command(width, height, fps, tags, part), (_even(_check_frame(frame, shape)) for frame in frames))
+    with temporary_tags_file(comment) as tags:
+        return _run_encoder(
+            _encoder_command(width, height, fps, tags, part), (_pad_to_even(_check_frame(frame, shape)) for frame in frames)
+        )
 
 
 def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
@@ -193,26 +195,26 @@ def _run_encoder(command: list[str], frames: Iterable[Frame]) -> int:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with ExitStack() as opened:
         log = opened.enter_context(tempfile.TemporaryFile())
-        process = opened.enter_context(ffmpeg.running(command, errors=log, is_limited=False, **pipes))
+        process = opened.enter_context(ffmpeg.running_process(command, errors=log, is_limited=False, **pipes))
         try:
             for frame in frames:
                 with ffmpeg.time_limit(ENCODE_SECONDS, process):
-                    ffmpeg.input_of(process).write(frame.tobytes())
+                    ffmpeg.input_pipe(process).write(frame.tobytes())
                 count += 1
-            ffmpeg.input_of(process).close()
+            ffmpeg.input_pipe(process).close()
         except BrokenPipeError:
             pass  # ffmpeg gave up: its exit code and log say why
         with ffmpeg.time_limit(ENCODE_SECONDS, process):
             process.wait()
         if process.returncode != 0:
             log.seek(0)
-            reason = _reason(log.read().decode(errors="replace"))
+            reason = _failure_reason(log.read().decode(errors="replace"))
             raise VideoFileError("the video could not be encoded:", reason, "check the space on the disk")
     return count
 
 
 @contextmanager
-def tags_file(comment: str) -> Generator[Path]:
+def temporary_tags_file(comment: str) -> Generator[Path]:
     """A file in ffmpeg's own format with this comment: a command line holds 128 KB at most.
 
     Source: ffmpeg.org/ffmpeg-formats.html, "Metadata": these characters need a backslash.
@@ -224,26 +226,26 @@ def tags_file(comment: str) -> Generator[Path]:
         yield Path(file.name)
 
 
-def _command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
+def _encoder_command(width: int, height: int, fps: int, tags: Path, path: Path) -> list[str]:
     """ffmpeg's arguments; `tags` is a file of metadata. Colours are BT.709 and tagged as such: without a tag players guess."""
     kept = ["-i", str(tags), "-map", "0:v", "-map_metadata", "1", "-an"]
     scaled = ["-vf", "scale=out_color_matrix=bt709:out_range=tv:flags=accurate_rnd"]
-    return [*_raw_input(width, height, fps), *kept, *scaled, *CODING, "-f", "mp4", str(path)]
+    return [*_raw_input_options(width, height, fps), *kept, *scaled, *CODING, "-f", "mp4", str(path)]
 
 
-def _raw_input(width: int, height: int, fps: int) -> list[str]:
+def _raw_input_options(width: int, height: int, fps: int) -> list[str]:
     """The beginning of every command that writes a video: frames come through its standard input."""
     source = ["-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", str(fps), "-i", "-"]
     return ffmpeg.command("-y", *source)
 
 
-def _reader(path: Path) -> list[str]:
+def _reader_command(path: Path) -> list[str]:
     """The beginning of every command that reads a file, which may be a stranger's. No frame above `MAX_PIXELS` is decoded, even
     to find the file's facts."""
-    return ffmpeg.telling(*ffmpeg.within_limits(MAX_PIXELS), "-i", str(path))
+    return ffmpeg.verbose_command(*ffmpeg.limit_options(MAX_PIXELS), "-i", str(path))
 
 
-def _fitting(within: Size | None) -> list[str]:
+def _scale_options(within: Size | None) -> list[str]:
     if within is None:
         return []
     width, height = within
@@ -253,13 +255,13 @@ def _fitting(within: Size | None) -> list[str]:
 def _ffmpeg_report(path: Path) -> str:
     """ffmpeg's own text about a file."""
     try:
-        return ffmpeg.run(_reader(path), READ_SECONDS).errors
+        return ffmpeg.run_to_end(_reader_command(path), READ_SECONDS).errors
     except subprocess.TimeoutExpired:
-        raise _unplayable(path) from None
+        raise _unplayable_error(path) from None
 
 
-def _next_frame(process: subprocess.Popen) -> Frame | None:
-    output = ffmpeg.output_of(process)
+def _read_frame(process: subprocess.Popen) -> Frame | None:
+    output = ffmpeg.output_pipe(process)
     with ffmpeg.time_limit(READ_SECONDS, process):
         if output.readline() != b"P6\n":
             return None
@@ -275,7 +277,7 @@ def _check_frame_size(size: re.Match | None, path: Path) -> None:
         raise VideoFileError(what, f"must have at most {MAX_PIXELS:,} pixels a frame", "make it smaller")
 
 
-def _unplayable(path: Path) -> VideoFileError:
+def _unplayable_error(path: Path) -> VideoFileError:
     return VideoFileError(f"{Path(path).name!r}", "must be a video that can be played", "give another")
 
 
@@ -289,11 +291,11 @@ def _check_frame(frame: Frame, shape: tuple[int, ...]) -> Frame:
     return frame
 
 
-def _even(frame: Frame) -> Frame:
+def _pad_to_even(frame: Frame) -> Frame:
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _reason(log: str) -> str:
+def _failure_reason(log: str) -> str:
     """The line that says that the disk is full, wherever it stands, or the last one."""
-    return next((line for line in log.strip().splitlines() if is_disk_full(OSError(line))), ffmpeg.last_words(log))
+    return next((line for line in log.strip().splitlines() if is_disk_full(OSError(line))), ffmpeg.last_line(log))

@@ -12,8 +12,8 @@ import numpy as np
 from backend.errors import StudioError
 from backend.media.audio_inputs import read_original, read_sound_facts
 from backend.media.clips import read_clip_facts
-from backend.media.sound import Sound, add_sound, put_sound
-from backend.media.source import Kept
+from backend.media.sound import Sound, copy_clip_audio, replace_audio
+from backend.media.source import KeptPixels
 from backend.media.video import write_video
 from backend.models.model import SOUND, VIDEO, Latents, StepState
 from backend.pipeline.previews import to_bytes
@@ -149,7 +149,7 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
     yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
 
-def with_kept(kept: Kept | None, pixels: np.ndarray, first: int) -> np.ndarray:
+def with_kept(kept: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
     """Frames uint8 [F, H, W, 3] of the video, of which the first has this number, with the clip's pixels that stay."""
     return pixels if kept is None else kept.put_back(pixels, first)
 
@@ -203,12 +203,12 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
     size = request.width, request.height
     try:
         if sound is not None:
-            put_sound(path, sound.part(0, seconds), size)
+            replace_audio(path, sound.part(0, seconds), size)
             return True
         clip = request.video or request.drive
         if clip is None or request.extend is not None or not request.keeps_sound or not read_clip_facts(clip).has_sound:
             return False
-        add_sound(path, clip, Part.from_request(request).trim[0], seconds, size)
+        copy_clip_audio(path, clip, Part.from_request(request).trim[0], seconds, size)
         return True
     except StudioError as error:
         run.notes.append(f"The video has no sound: {error.cause}")

@@ -7,13 +7,13 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from backend.media.audio_inputs import CHANNELS, HEARD_RATE, read_heard, read_sound_facts
+from backend.media.audio_inputs import CHANNELS, MODEL_RATE, read_for_model, read_sound_facts
 from backend.media.clips import read_clip_facts, read_part
-from backend.media.compression import compressed
+from backend.media.compression import compress_image
 from backend.media.driving_video import BlankClip, DrivingClip
 from backend.media.masks import read_mask
 from backend.media.pictures import crop_to, fit_on_white, load_checked_image
-from backend.media.source import Kept, Opened
+from backend.media.source import KeptPixels, Opened
 from backend.models.model import Inputs
 from backend.schemas.clip import Part
 from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
@@ -24,7 +24,7 @@ from backend.schemas.sound import SoundPart, keeps_clip_audio
 _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 
 
-def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: Collection[str] | None = None) -> Inputs:
+def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, roles: Collection[str] | None = None) -> Inputs:
     """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, and compressed if the request
     says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. A clip after
     which the video goes on may bring its sound; one that drives is read as it is needed. What is `opened` already stays as it
@@ -37,13 +37,13 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
         if one.media == "either":
             return read_mask(path, Part.from_request(request, one.name))
         if one.media == "sound":
-            return read_heard(path, SoundPart.from_request(request))
+            return read_for_model(path, SoundPart.from_request(request))
         if one.media == "video":
             return read_part(path, Part.from_request(request, one.name))
         picture = load_checked_image(path)
         if one.name == "references":
             return fit_on_white(picture, *size)
-        return compressed(crop_to(picture, *size, request.image_focus), request.image_crf)
+        return compress_image(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
     made: dict[str, Any] = {
@@ -54,11 +54,11 @@ def open_inputs(request: GenerationRequest, opened: Kept | None = None, roles: C
     return made | (_at_first_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
 
 
-def kept_pixels(request: GenerationRequest) -> Kept | None:
+def kept_pixels(request: GenerationRequest) -> KeptPixels | None:
     """The clip's pixels that stay as they are; None if none do."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return Kept(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no clip that drives
+    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no clip that drives
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
@@ -96,11 +96,11 @@ def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
     part = SoundPart.from_clip(request, facts.seconds)
     if not facts.has_sound or read_sound_facts(request.video).seconds <= part.start:
         return ()
-    return (read_heard(request.video, part),)
+    return (read_for_model(request.video, part),)
 
 
 def _silence(part: SoundPart) -> np.ndarray:
-    return np.zeros((CHANNELS, round(part.seconds * HEARD_RATE)), np.float32)
+    return np.zeros((CHANNELS, round(part.seconds * MODEL_RATE)), np.float32)
 
 
 def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:

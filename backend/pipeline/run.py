@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from backend.media.source import Kept
+from backend.media.source import KeptPixels
 from backend.models.model import Latents, Model, States, Weights
 from backend.pipeline.inputs import kept_pixels
 from backend.pipeline.loaded import LoadedModel
@@ -78,7 +78,7 @@ class Run:
         self.loaded.check_preset(find_preset(self.request.preset))
 
     @functools.cached_property
-    def kept_pixels(self) -> Kept | None:
+    def kept_pixels(self) -> KeptPixels | None:
         """The clip's pixels that stay as they are, opened once for encoding and for the finished frames; None if none do."""
         return kept_pixels(self.request)
 

@@ -16,11 +16,11 @@ from PIL import Image
 
 from backend.errors import StudioError
 from backend.files import replacing
-from backend.media.audio_inputs import MAX_RATE, read_at
+from backend.media.audio_inputs import MAX_RATE, read_at_rate
 from backend.media.clips import read_clip, read_clip_facts
 from backend.media.color_matching import Look, grade_frames
-from backend.media.film import clip_sound, crossed, film_sound
-from backend.media.sound import MODEL_SOUND, Sound, put_sound, read_sound
+from backend.media.film import clip_audio_reader, cross_fade, mix_film_audio
+from backend.media.sound import MODEL_SOUND, Sound, read_sound, replace_audio
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
 from backend.runtime.hosts import HERE
@@ -105,7 +105,7 @@ class Story:
         names, end = self._files_of(index), end_frame(self._request, index)
         if LOOK in names:
             some = itertools.islice(self._read_video(index, 0, end), 0, None, -(-end // LOOK_FRAMES))
-            Look.of(np.stack(list(some))).write(self.folder_of(index) / LOOK)
+            Look.from_frames(np.stack(list(some))).write(self.folder_of(index) / LOOK)
         if LAST in names:
             first = max(0, end - max(OVERLAP_LENGTHS))
             self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
@@ -143,7 +143,7 @@ class Story:
             look = Look.read(self.folder_of(self._scene_of(index)) / LOOK)
             frames = grade_frames(frames, before, look, num_overlap_frames(request, index, self._preset) - 1)
         else:
-            Look.of(frames).write(self.folder_of(index) / LOOK)
+            Look.from_frames(frames).write(self.folder_of(index) / LOOK)
         if HERE.is_first:
             with replacing(self.folder_of(index) / FRAMES) as part, part.open("wb") as file:
                 np.save(file, frames)
@@ -183,12 +183,12 @@ class Story:
         """Writes the film; whether it has a sound. Notes if there is none that should be. Raises: VideoFileError."""
         path = self.folder / VIDEO
         parts = (self._frames(index, piece) for index, piece in enumerate(pieces))
-        frames = crossed(parts, [piece.fade for piece in pieces])
+        frames = cross_fade(parts, [piece.fade for piece in pieces])
         write_video(frames, path, fps=self._request.fps, request=self._request)
         try:
             sound = self._sound(pieces, results)
             if sound is not None:
-                put_sound(path, sound, (self._request.width, self._request.height))
+                replace_audio(path, sound, (self._request.width, self._request.height))
             return sound is not None
         except StudioError as error:
             notes.append(f"The video has no sound: {error.cause}")
@@ -230,7 +230,7 @@ class Story:
         seconds = min(max(OVERLAP_LENGTHS), end_frame(request, index)) / fps
         sound = self._model_sound_of(index).part(end_frame(request, index) / fps - seconds, seconds)
         with contextlib.suppress(StudioError):  # then the next shot's sound begins anew
-            put_sound(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
+            replace_audio(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
 
     def _read_video(self, index: int, first: int, count: int) -> Iterator[np.ndarray]:
         request, size = self._request, (self._request.width, self._request.height)
@@ -252,19 +252,19 @@ class Story:
         is_models_alone = self._request.track is None and not self._request.shot_videos
         own = next((index for index, sound in enumerate(sounds) if sound), None)
         rate = self._model_sound_of(own).rate if is_models_alone and own is not None else MAX_RATE
-        return film_sound(pieces, self._request.fps, sounds, Track.from_request(self._request), rate)
+        return mix_film_audio(pieces, self._request.fps, sounds, Track.from_request(self._request), rate)
 
     def _sound_of(self, index: int) -> Callable[[float, float, int], Sound] | None:
         video, exact = self.video_of(index), self.folder_of(index) / MODEL_SOUND
         if video is not None:
-            return clip_sound(video)
+            return clip_audio_reader(video)
 
         def part(start: float, seconds: float, rate: int) -> Sound:
             model = self._model_sound_of(index)
             if model.rate == rate:
                 return model.part(start, seconds)
             source = exact if exact.exists() else self.folder_of(index) / VIDEO
-            return read_at(source, SoundPart(start=start, seconds=seconds), rate)
+            return read_at_rate(source, SoundPart(start=start, seconds=seconds), rate)
 
         return part
 

@@ -91,7 +91,7 @@ def _larger(
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
-    first = pieces.begin()
+    first = pieces.open_folder()
     tiling = upscaler.tiling(request.height, request.width)
     batch = upscaler.batch(tiling, total)
     if not upscaler.is_ready(tiling, request.upscale, batch):

@@ -10,14 +10,14 @@ from backend.prompt_rewriting.program import Program
 from backend.settings import rewriter_key
 
 
-def helper_of(arguments: argparse.Namespace) -> Helper | None:
+def helper_from_arguments(arguments: argparse.Namespace) -> Helper | None:
     """The helper of `serve`'s options; None if there is none. Raises: StudioError for an address or a command that is none,
     RequestError for two helpers."""
     command, url, model = (str(getattr(arguments, name) or "").strip() for name in ("rewriter", "rewriter_url", "rewriter_model"))
     if command and (url or model):
         raise RequestError("--rewriter was given", "beside another helper for prompts", "give one of them")
     if command:
-        return Program.of(command)
+        return Program.from_command_line(command)
     if url:
         return Endpoint(url=url, model=model or None, key=rewriter_key())
     return LocalModel(model) if model else None

@@ -64,60 +64,60 @@ class Endpoint:
                     async with client.stream("POST", self.url + CHAT, json=body) as response:
                         if sees and response.status_code in CANNOT_SEE:
                             continue  # a model without eyes: once more, in words alone
-                        async with aclosing(_answer(response)) as answer:
+                        async with aclosing(_answer_pieces(response)) as answer:
                             async for piece in answer:
                                 yield piece
                         return
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise _failed(str(error) or type(error).__name__) from None
+            raise _rewrite_error(str(error) or type(error).__name__) from None
 
     async def _first_model(self, client: httpx2.AsyncClient) -> str:
         """The name of the first model that the endpoint has."""
         async with client.stream("GET", f"{self.url}/models") as response:
-            found = _json(await _whole(response))
+            found = _parse_json(await _read_json_body(response))
         models = found.get("data") if isinstance(found, dict) else None
         name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
         if not isinstance(name, str):
-            raise _failed("the endpoint names no model: give one with --rewriter-model")
+            raise _rewrite_error("the endpoint names no model: give one with --rewriter-model")
         return name
 
 
-async def _answer(response: httpx2.Response) -> AsyncGenerator[str]:
+async def _answer_pieces(response: httpx2.Response) -> AsyncGenerator[str]:
     """The pieces of an answer, streamed or whole."""
-    if response.status_code != httpx2.codes.OK or _kind(response) != "text/event-stream":
-        yield _content(_json(await _whole(response)), "message")
+    if response.status_code != httpx2.codes.OK or _content_type(response) != "text/event-stream":
+        yield _choice_text(_parse_json(await _read_json_body(response)), "message")
         return
-    async for line in _lines(response):
+    async for line in _read_lines(response):
         if line.startswith("data:") and (data := line.removeprefix("data:").strip()) != "[DONE]":
-            yield _content(_json(data), "delta")
+            yield _choice_text(_parse_json(data), "delta")
 
 
-async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
+async def _read_lines(response: httpx2.Response) -> AsyncIterator[str]:
     """The lines of a stream. Raises: StudioError for one that is too long."""
     begun, total = b"", 0
     async for data in response.aiter_bytes():
         total += len(data)
         if total > MOST_BYTES:
-            raise _failed(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
+            raise _rewrite_error(f"the endpoint's answer has more than {MOST_BYTES:,} bytes")
         *lines, begun = (begun + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
     yield begun.decode("utf-8", "replace").strip()
 
 
-async def _whole(response: httpx2.Response) -> str:
+async def _read_json_body(response: httpx2.Response) -> str:
     """The body of an answer that went well and is JSON."""
-    text = "\n".join([line async for line in _lines(response)])
+    text = "\n".join([line async for line in _read_lines(response)])
     if response.status_code in KEY_REFUSED:  # what it says may quote the key, and visitors read it
-        raise _failed("the endpoint refuses the studio's key")
+        raise _rewrite_error("the endpoint refuses the studio's key")
     if response.status_code != httpx2.codes.OK:
-        raise _failed(f"the endpoint answered {response.status_code}: {_reason(text)}")
-    if _kind(response) not in ("application/json", ""):
-        raise _failed(f"the endpoint answered with {_kind(response)[:40]}, which is no chat completion")
+        raise _rewrite_error(f"the endpoint answered {response.status_code}: {_error_reason(text)}")
+    if _content_type(response) not in ("application/json", ""):
+        raise _rewrite_error(f"the endpoint answered with {_content_type(response)[:40]}, which is no chat completion")
     return text
 
 
-def _reason(text: str) -> str:
+def _error_reason(text: str) -> str:
     """The sentence in an error's body, or its beginning."""
     try:
         error: Any = json.loads(text)
@@ -128,21 +128,21 @@ def _reason(text: str) -> str:
     return one_line(str(error))[:160] or "without a reason"
 
 
-def _kind(response: httpx2.Response) -> str:
+def _content_type(response: httpx2.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _failed("the endpoint's answer is no JSON") from None
+        raise _rewrite_error("the endpoint's answer is no JSON") from None
 
 
-def _content(answer: object, part: str) -> str:
+def _choice_text(answer: object, part: str) -> str:
     """The text of a completion or of a piece of one; "" where there is none. Raises: StudioError for an error in a stream."""
     if isinstance(answer, Mapping) and answer.get("error"):
-        raise _failed(_reason(json.dumps(answer)))
+        raise _rewrite_error(_error_reason(json.dumps(answer)))
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     first = choices[0] if isinstance(choices, list) and choices else {}
     said = first.get(part) if isinstance(first, Mapping) else None
@@ -150,5 +150,5 @@ def _content(answer: object, part: str) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _failed(reason: str) -> StudioError:
+def _rewrite_error(reason: str) -> StudioError:
     return StudioError("the prompt could not be rewritten:", one_line(reason)[:240], BY_HAND)

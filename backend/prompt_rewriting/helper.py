@@ -27,7 +27,7 @@ class Helper(Protocol):
         """Ends what `prepare` has begun."""
 
 
-async def suggestions(
+async def stream_suggestions(
     helper: Helper, asked: RewriteRequest, *, silence: float = SECONDS_OF_SILENCE, longest: float = SECONDS
 ) -> AsyncGenerator[str]:
     """The suggestion as it grows, the last one whole. `silence` and `longest` are in seconds. Raises: StudioError."""

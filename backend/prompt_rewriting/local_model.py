@@ -33,7 +33,7 @@ class _Running:
     waiting: list[dict[str, Any]] = field(default_factory=list)
     arrived: threading.Condition = field(default_factory=threading.Condition)
 
-    def read(self) -> None:
+    def read_messages(self) -> None:
         """Reads until the process ends."""
         assert self.process.stdout is not None, "it was started with pipes"
         with self.process.stdout as lines:
@@ -46,13 +46,13 @@ class _Running:
             self.waiting.append(message)
             self.arrived.notify_all()
 
-    def take(self, seconds: float) -> dict[str, Any] | None:
+    def next_message(self, seconds: float) -> dict[str, Any] | None:
         """The next message; None if none comes within `seconds`."""
         with self.arrived:
             self.arrived.wait_for(lambda: self.waiting, seconds)
             return self.waiting.pop(0) if self.waiting else None
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Writes one line to the process, unless it has ended."""
         assert self.process.stdin is not None, "it was started with pipes"
         with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class LocalModel:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         process = start_module(MODULE, [self.model], module_environment(), cwd=PROJECT_FOLDER, **pipes)
         self._running = _Running(process)
-        threading.Thread(target=self._running.read, name="rewriter", daemon=True).start()
+        threading.Thread(target=self._running.read_messages, name="rewriter", daemon=True).start()
 
     def close(self) -> None:
         """Ends the process."""
@@ -95,11 +95,11 @@ class LocalModel:
                 self.prepare()
             running, number = self._running, next(self._numbers)
             assert running is not None, "`prepare` has started it"
-            running.tell({"ask": number, "messages": asked.messages(sees=False), "picture": asked.picture})
+            running.send({"ask": number, "messages": asked.messages(sees=False), "picture": asked.picture})
             has_ended = False
             try:
                 while not has_ended:
-                    message = await asyncio.to_thread(running.take, 1.0) or {"ask": number}
+                    message = await asyncio.to_thread(running.next_message, 1.0) or {"ask": number}
                     if message.get("ask", number) != number:
                         continue  # the rest of an answer that was stopped
                     has_ended = "end" in message or "error" in message
@@ -108,4 +108,4 @@ class LocalModel:
                     yield str(message.get("text", ""))
             finally:
                 if not has_ended:
-                    running.tell({"stop": number})
+                    running.send({"stop": number})

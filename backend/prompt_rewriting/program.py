@@ -30,7 +30,7 @@ class Program:
     command: tuple[str, ...]
 
     @classmethod
-    def of(cls, words: str) -> "Program":
+    def from_command_line(cls, words: str) -> "Program":
         """The program of a command line. Raises: StudioError for one that a shell would not read either."""
         try:
             return cls(command=tuple(shlex.split(words)))
@@ -50,18 +50,18 @@ class Program:
                 *self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
             )
         except OSError as error:
-            raise _failed(str(error)) from None
+            raise _rewrite_error(str(error)) from None
         said = bytearray()
         assert process.stdout is not None and process.stderr is not None, "it was started with pipes"
-        errors = asyncio.ensure_future(_keep_last(process.stderr, said))
+        errors = asyncio.ensure_future(_read_end(process.stderr, said))
         try:
-            await _give(process, asked)
+            await _send_request(process, asked)
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             while data := await process.stdout.read(4096):
                 yield decoder.decode(data)
             if await process.wait():
                 await asyncio.wait({errors}, timeout=1.0)  # what it has started may hold the pipe open
-                raise _failed(_last_line(said) or f"it ended with {process.returncode}")
+                raise _rewrite_error(_last_error_line(said) or f"it ended with {process.returncode}")
         finally:
             with contextlib.suppress(ProcessLookupError):  # and what it has started
                 os.killpg(process.pid, signal.SIGKILL)
@@ -70,19 +70,19 @@ class Program:
             errors.cancel()
 
 
-async def _keep_last(stream: asyncio.StreamReader, said: bytearray) -> None:
+async def _read_end(stream: asyncio.StreamReader, said: bytearray) -> None:
     """Reads all of a stream, so that its writer need not wait, and keeps the end."""
     while data := await stream.read(4096):
         said += data
         del said[:-MOST_ERRORS]
 
 
-def _last_line(said: bytearray) -> str:
+def _last_error_line(said: bytearray) -> str:
     """Of a traceback this is the error itself."""
     return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
-async def _give(process: Process, asked: RewriteRequest) -> None:
+async def _send_request(process: Process, asked: RewriteRequest) -> None:
     """Writes what is asked to the program, which may not care to read it."""
     given = {
         "prompt": asked.prompt,
@@ -98,5 +98,5 @@ async def _give(process: Process, asked: RewriteRequest) -> None:
         process.stdin.close()
 
 
-def _failed(reason: str) -> StudioError:
+def _rewrite_error(reason: str) -> StudioError:
     return StudioError("the prompt could not be rewritten:", one_line(reason)[-200:], BY_HAND)

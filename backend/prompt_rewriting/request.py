@@ -40,7 +40,7 @@ class RewriteRequest:
     @property
     def instructions(self) -> str:
         """What the helper should do, in the taste of the preset's model; "" for a model that nobody has written any for."""
-        words, language = _of_series(self.preset.series), self.language
+        words, language = _series_instructions(self.preset.series), self.language
         if words is None:
             return ""
         parts = [words[language], *([words[f"{language}_picture"]] if self.starts_from_picture else []), ONLY[language]]
@@ -66,7 +66,7 @@ class RewriteRequest:
 
 def has_instructions(preset: Preset) -> bool:
     """Whether a helper knows what the preset's model likes."""
-    return preset.reads_prompt and _of_series(preset.series) is not None
+    return preset.reads_prompt and _series_instructions(preset.series) is not None
 
 
 def extract_suggestion(answer: str) -> str:
@@ -85,11 +85,11 @@ def extract_suggestion(answer: str) -> str:
 
 
 @functools.cache
-def _all() -> dict[str, Mapping[str, Any]]:
+def _instructions_by_series() -> dict[str, Mapping[str, Any]]:
     """The instructions by series."""
     files = [tomllib.loads(path.read_text("utf-8")) for path in sorted(INSTRUCTIONS.glob("*.toml"))]
     return {series: words for words in files for series in words["series"]}
 
 
-def _of_series(series: str) -> Mapping[str, Any] | None:
-    return _all().get(series)
+def _series_instructions(series: str) -> Mapping[str, Any] | None:
+    return _instructions_by_series().get(series)

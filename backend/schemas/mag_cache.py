@@ -14,7 +14,7 @@ from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings, find_preset
 from backend.settings import from_environment
 from presets import Preset
-from presets.magnitude_files import BranchRatios, Magnitudes, file_name, published_magnitudes, read_magnitudes
+from presets.magnitude_files import BranchRatios, Magnitudes, magnitudes_file_name, published_magnitudes, read_magnitudes
 
 REUSED_COST = 0.02
 """What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (14B parameters,
@@ -75,10 +75,10 @@ def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
         return ()
     if values.get("mag_ratios"):
         return values["mag_ratios"]
-    measured = read_magnitudes(from_environment().magnitudes_dir / file_name(find_preset(values["preset"]).model))
+    measured = read_magnitudes(from_environment().magnitudes_dir / magnitudes_file_name(find_preset(values["preset"]).model))
     if measured is None or values["task"] not in measured.ratios:
         return ()
-    return measured.ratios[values["task"]].in_turn
+    return measured.ratios[values["task"]].interleaved
 
 
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
@@ -92,7 +92,7 @@ def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | No
     ratios = tuple(resampled)[request.steps - request.num_steps :]
     rule = _Rule(
         threshold=request.mag_cache,
-        longest=magnitudes.longest_row(request.mag_cache),
+        longest=magnitudes.max_reuses_in_a_row(request.mag_cache),
         retention=magnitudes.retention,
         late_only=magnitudes.late_only,
         ratios=ratios,

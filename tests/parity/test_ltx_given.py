@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.media.audio_inputs import read_heard, read_original
+from backend.media.audio_inputs import read_for_model, read_original
 from backend.media.sound import Sound, read_sound
 from backend.media.video import read_frames, write_frames
 from backend.models.model import SOUND, VIDEO
@@ -60,7 +60,7 @@ def test_the_picture_follows_a_given_sound(tiny_ltx, sweep, kind, tmp_path):
     *_, last = pipeline_module.generate(request, made.loaded, tmp_path, lambda: False)
     video = _latents(tmp_path, "latents")
     length = made.loaded.model.latent_shapes(request)[SOUND][2]
-    sound = encoded_sound(made, read_heard(request.sound, SoundPart.from_request(request)), length)
+    sound = encoded_sound(made, read_for_model(request.sound, SoundPart.from_request(request)), length)
     expected = _reference(made, request, {SOUND: sound})
     assert np.abs(_latents(tmp_path, "sound.latents") - sound).max() <= LATENT_TOLERANCE
     assert np.abs(video - expected).max() <= LATENT_TOLERANCE

@@ -16,7 +16,7 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.media.sound import MODEL_SOUND, Sound, put_sound
+from backend.media.sound import MODEL_SOUND, Sound, replace_audio
 from backend.media.video import write_frames
 from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
@@ -63,7 +63,7 @@ def clip(silent, tmp_path_factory) -> Path:
     """The same with a tone that rises on the left and falls on the right."""
     path = tmp_path_factory.mktemp("clips") / "heard.mp4"
     path.write_bytes(silent.read_bytes())
-    put_sound(path, _tone(25 / FPS), (SIDE, SIDE))
+    replace_audio(path, _tone(25 / FPS), (SIDE, SIDE))
     return path
 
 

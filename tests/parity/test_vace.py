@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from backend.media.source import source_of
+from backend.media.source import build_source
 from backend.models.wan import conditions, model, text_encoder
 from backend.pipeline import load as load_module
 from backend.pipeline.inputs import open_inputs
@@ -87,7 +87,7 @@ def request_of(made: Tiny, files: dict[str, str], use: str, **changes) -> Genera
 def run_reference(made: Tiny, request: GenerationRequest, *changes: object) -> np.ndarray:
     """diffusers' latents, without the references' frames. `changes` say what a test has changed in the reference."""
     inputs = open_inputs(request)
-    source = source_of(request, inputs)
+    source = build_source(request, inputs)
     shown = [] if source is None else [np.asarray(source.frames), np.asarray(source.is_new)]
     shown += [np.asarray(picture) for picture in inputs["references"]] if request.references else []
     return kept(lambda: _run_reference(made, request, inputs, source), made.weights, request, *shown, *changes)

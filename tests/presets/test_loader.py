@@ -208,8 +208,8 @@ def test_a_table_named_by_a_languages_code_is_its_translation():
 
 
 def test_the_reference_page_describes_every_field():
-    assert reference.PAGE.read_text("utf-8") == reference.page(), "run `python -m presets.reference`"
-    assert all(f"\n| `{name}` |" in reference.page() for name in Preset.model_fields)
+    assert reference.PAGE.read_text("utf-8") == reference.render_page(), "run `python -m presets.reference`"
+    assert all(f"\n| `{name}` |" in reference.render_page() for name in Preset.model_fields)
 
 
 @pytest.mark.parametrize("name", WAN)

@@ -16,7 +16,7 @@ from backend.pipeline.load import describe_model
 from backend.runtime.program import compile_now
 from backend.settings import PROJECT_FOLDER
 from presets import Preset, list_presets
-from presets.needs import NEEDS_FILE, needs_of
+from presets.needs import NEEDS_FILE, find_needs
 
 MODELS = {preset.model: preset for preset in reversed(list_presets())}
 QUICK = ("embedded:wan-tiny", "Wan-AI/Wan2.2-TI2V-5B-Diffusers", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers")
@@ -41,7 +41,7 @@ def test_the_weights_are_those_of_the_networks(model):
         stored.setdefault(model, {})["weights"] = weights
         NEEDS_FILE.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", "utf-8")
         return
-    assert needs_of(model).weights == weights
+    assert find_needs(model).weights == weights
 
 
 def test_every_model_is_there_and_no_other():
@@ -59,11 +59,11 @@ def rows() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def test_the_slices_are_those_of_the_document():
-    kept = {(one.preset, one.slice): (one.gib, one.step_seconds) for model in MODELS for one in needs_of(model).slices}
+    kept = {(one.preset, one.slice): (one.gib, one.step_seconds) for model in MODELS for one in find_needs(model).slices}
     assert kept == rows() and len(kept) > 10
 
 
 def test_a_slices_preset_uses_the_model():
     for model in MODELS:
         names = {preset.name for preset in list_presets() if preset.model == model}
-        assert {one.preset for one in needs_of(model).slices} <= names
+        assert {one.preset for one in find_needs(model).slices} <= names

@@ -24,8 +24,8 @@ def register(folder: Path) -> None:
     from tests.second_family.checkpoint import NAME, preset_of
 
     models.FAMILIES = (*models.FAMILIES, DOTS)
-    read, preset = loader._presets, preset_of(folder)
-    loader._presets = functools.cache(lambda place: {**read(place), NAME: preset})
+    read, preset = loader._read_presets, preset_of(folder)
+    loader._read_presets = functools.cache(lambda place: {**read(place), NAME: preset})
 
 
 if "DOTS_CHECKPOINT" in os.environ:

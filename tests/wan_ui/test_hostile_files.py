@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from backend.engine.engine import Engine
 from backend.errors import short
 from backend.media import ffmpeg
-from backend.media.masks import is_picture
+from backend.media.masks import is_single_image
 from backend.media.sandbox import SandboxCall
 from backend.media.video import read_facts, read_frames
 from tests.backend.media import sandbox_work
@@ -63,15 +63,15 @@ def test_whether_a_file_is_one_picture_is_answered_without_counting(tmp_path, mo
 
     (tmp_path / "many.tif").write_bytes(many_pages(1000))
     monkeypatch.setattr("PIL.TiffImagePlugin.TiffImageFile.n_frames", property(count))
-    assert not is_picture(tmp_path / "many.tif")
+    assert not is_single_image(tmp_path / "many.tif")
     monkeypatch.undo()
     Image.new("RGB", (16, 16)).save(tmp_path / "one.tif")
-    assert is_picture(tmp_path / "one.tif")
+    assert is_single_image(tmp_path / "one.tif")
 
 
 def test_a_page_that_is_empty_is_damage(tmp_path):
     (tmp_path / "empty.tif").write_bytes(many_pages(2, is_second_empty=True))
-    assert is_picture(tmp_path / "empty.tif") in (True, False)
+    assert is_single_image(tmp_path / "empty.tif") in (True, False)
 
 
 def test_a_mask_of_many_pages_is_answered_and_others_are_served(visitor, url, tmp_path, picture):
@@ -133,7 +133,7 @@ def test_strangers_videos_are_read_within_limits(tmp_path):
         list(read_frames(tmp_path / "old.mp4"))
     run_ffmpeg("-f", "lavfi", "-i", "testsrc2=s=64x64:r=8:d=1", "-pix_fmt", "yuv420p", str(tmp_path / "new.mp4"))
     assert read_facts(tmp_path / "new.mp4").codec == "h264"
-    with ffmpeg.running(ffmpeg.command("-f", "lavfi", "-i", "testsrc2", "-f", "null", "-")) as process:
+    with ffmpeg.running_process(ffmpeg.command("-f", "lavfi", "-i", "testsrc2", "-f", "null", "-")) as process:
         limits = Path(f"/proc/{process.pid}/limits").read_text()
     assert f"Max address space         {ffmpeg.MEMORY_BYTES}" in limits
 

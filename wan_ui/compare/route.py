@@ -63,7 +63,7 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, m
             original = await before(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
             work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
-            await engine.sandbox.opened(
+            await engine.sandbox.run_async(
                 SandboxCall(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
             )
         except Busy:

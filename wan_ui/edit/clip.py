@@ -11,8 +11,8 @@ from typing import Any, cast
 from PIL import Image
 
 from backend.errors import ClipError, ImageError
-from backend.media.clips import read_clip_facts, thumbnails
-from backend.media.masks import LIGHT, check_shape, is_picture
+from backend.media.clips import read_clip_facts, read_thumbnails
+from backend.media.masks import LIGHT, check_mask_shape, is_single_image
 from backend.media.pictures import load_checked_image
 from backend.schemas.request import GenerationRequest
 
@@ -24,7 +24,7 @@ _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 def described(path: Path) -> dict[str, Any]:
     """Plain values; the thumbnails are one picture inside them, as a data address. Decodes. Raises: ClipError."""
     facts = read_clip_facts(path)
-    pictures = thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
+    pictures = read_thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
     return {
         "name": path.name,
         "seconds": round(facts.seconds, 3),
@@ -48,13 +48,13 @@ def uploaded_clip(path: Path) -> dict[str, Any]:
 
 def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
     """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
-    is_one = is_picture(mask)
+    is_one = is_single_image(mask)
     try:
         _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
     except (ClipError, ImageError):
         mask.unlink(missing_ok=True)
         raise
-    check_shape(mask, clip)
+    check_mask_shape(mask, clip)
     return {"name": mask.name, "is_picture": is_one}
 
 
@@ -72,7 +72,7 @@ def picture_facts(path: Path) -> dict[str, Any]:
 
 def check_painted(request: GenerationRequest) -> None:
     """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
-    if request.mask is None or request.video is None or not is_picture(request.mask):
+    if request.mask is None or request.video is None or not is_single_image(request.mask):
         return
     mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
     if mask.size != (facts.width, facts.height):

@@ -11,7 +11,7 @@ import gradio as gr
 
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
-from backend.media.masks import is_picture
+from backend.media.masks import is_single_image
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part, make_trim
 from backend.schemas.control import extend_directions
@@ -165,7 +165,7 @@ def _described(clip: Path) -> Steps[dict[str, Any]]:
 
 
 def _known_mask(path: Path) -> Steps[dict[str, Any]]:
-    is_one = yield SandboxCall(work=is_picture, arguments=(path.resolve(),))
+    is_one = yield SandboxCall(work=is_single_image, arguments=(path.resolve(),))
     return _known(path) | {"is_picture": is_one}
 
 

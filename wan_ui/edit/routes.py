@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from backend.engine.job import Job
 from backend.errors import StudioError
-from backend.media.finished import larger_values
+from backend.media.finished import upscale_file_values
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest, find_preset
@@ -38,7 +38,7 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
 
     async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
         who, path = visitor(context.caller(gr.Request(request))), opening.arguments[0]
-        facts = await unless_gone(request, context.engine.sandbox.opened(opening, who))
+        facts = await unless_gone(request, context.engine.sandbox.run_async(opening, who))
         return facts | {"path": public_upload_path(path)}
 
     @json_endpoint
@@ -82,7 +82,7 @@ async def _queued(context: StudioContext, caller: Caller, wanted: GenerationRequ
     """Queues the video that is asked for. Raises: StudioError."""
     if wanted.mask is not None:
         opening = SandboxCall(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
-        await context.engine.sandbox.opened(opening, visitor(caller))
+        await context.engine.sandbox.run_async(opening, visitor(caller))
     return await context.submitted(wanted, caller)
 
 
@@ -110,8 +110,8 @@ def _is_larger(given: dict[str, Any]) -> bool:
 async def _larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
     clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
-    opening = SandboxCall(work=larger_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await context.engine.sandbox.opened(opening, visitor(caller)))
+    opening = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
+    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, visitor(caller)))
 
 
 def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:

@@ -273,7 +273,7 @@ class FormHandlers:
             return empty_preview(size, caller.texts), note_html()
         try:
             opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
-            address = await self.context.engine.sandbox.opened(opening, visitor(caller))
+            address = await self.context.engine.sandbox.run_async(opening, visitor(caller))
         except Busy as error:
             return gr.skip(), note_html(sentence(error))
         except StudioError as error:
@@ -305,7 +305,7 @@ class FormHandlers:
 
     async def _opened(self, opening: SandboxCall, request: gr.Request) -> Any:
         caller = await asyncio.to_thread(self.context.caller, request)
-        return await self.context.engine.sandbox.opened(opening, visitor(caller))
+        return await self.context.engine.sandbox.run_async(opening, visitor(caller))
 
     def _words(self, caller: Caller) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""

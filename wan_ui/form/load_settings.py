@@ -18,7 +18,7 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.image_inputs import write_frame
 from backend.media.sandbox import LONG_SECONDS, SandboxCall, Steps
-from backend.media.video import stored_request
+from backend.media.video import read_stored_request
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS
 from presets import Preset
@@ -195,7 +195,7 @@ class FillHandlers:
         return preset
 
     def _video(self, path: Path, caller: Caller) -> Steps[Updates]:
-        stored = yield SandboxCall(work=stored_request, arguments=(path,))
+        stored = yield SandboxCall(work=read_stored_request, arguments=(path,))
         request, texts = GenerationRequest.from_stored(stored), caller.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)

@@ -13,7 +13,7 @@ import gradio as gr
 from backend.budget import HourlyBudget
 from backend.errors import Busy, RequestError, StudioError
 from backend.media.sandbox import SandboxCall
-from backend.prompt_rewriting.helper import Helper, suggestions
+from backend.prompt_rewriting.helper import Helper, stream_suggestions
 from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from backend.schemas.request import find_preset
 from wan_ui.components.buttons import Act
@@ -145,7 +145,7 @@ class RewriteHandlers:
         if starts and given["image"]:
             size = (given["width"], given["height"])
             opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
-            picture = await self.context.engine.sandbox.opened(opening, visitor(caller))
+            picture = await self.context.engine.sandbox.run_async(opening, visitor(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return RewriteRequest(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 
@@ -164,7 +164,7 @@ async def _until(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) ->
     """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:
-        async with aclosing(suggestions(helper, asked)) as growing:
+        async with aclosing(stream_suggestions(helper, asked)) as growing:
             while True:
                 piece = asyncio.ensure_future(anext(growing))
                 await asyncio.wait({piece, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,7 +4,7 @@ wide as its picture. Files of strangers are opened in the sandbox."""
 import asyncio
 from typing import Any
 
-from backend.media.driving_video import from_files
+from backend.media.driving_video import settings_from_files
 from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.request import GenerationRequest
 from presets import Preset
@@ -19,6 +19,6 @@ async def described(context: StudioContext, caller: Caller, preset: Preset, valu
     """The request of these settings, by their names. Raises: StudioError."""
     if preset.segment_frames is not None and values.get("drive"):
         known = {name: values.get(name) for name in _OPENED}
-        opening = SandboxCall(work=from_files, arguments=(preset, known), seconds=LONG_SECONDS)
-        values = values | await context.engine.sandbox.opened(opening, visitor(caller))
+        opening = SandboxCall(work=settings_from_files, arguments=(preset, known), seconds=LONG_SECONDS)
+        values = values | await context.engine.sandbox.run_async(opening, visitor(caller))
     return await asyncio.to_thread(lambda: GenerationRequest.from_preset(preset, **values))

@@ -59,7 +59,7 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
         video, who = job.folder / VIDEO, asker(request, access)
 
         async def make(path: Path) -> None:
-            await engine.sandbox.opened(_work(video, form, path), who)
+            await engine.sandbox.run_async(_work(video, form, path), who)
 
         media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _most_bytes(video, form)
         named = {"name": _name(job, form), "media_type": media_type, "num_bytes": num_bytes}

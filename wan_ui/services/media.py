@@ -167,7 +167,7 @@ async def kept(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Reque
     """The file at this path, made if it is not there; None if that fails. Raises: Busy."""
     if not path.is_file():
         try:
-            await sandbox.opened(making, who)
+            await sandbox.run_async(making, who)
         except Busy:
             raise
         except (StudioError, OSError):

@@ -43,7 +43,7 @@ def project_route(engine: Engine, access: Access, downloads: Downloads) -> Route
         who = asker(request, access)
 
         async def make(path: Path) -> None:
-            await engine.sandbox.followed(engine.export_project_steps(project, path), who)
+            await engine.sandbox.run_steps_async(engine.export_project_steps(project, path), who)
 
         return await send_made(request, downloads, who, make, name=project_name(project), media_type="application/zip")
 

@@ -35,7 +35,7 @@ def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutin
     async def waiting(self: Any, *arguments: Any) -> Result:
         request = next(argument for argument in arguments if isinstance(argument, gr.Request))
         caller = await asyncio.to_thread(self.context.caller, request)
-        return await self.context.engine.sandbox.followed(handler(self, *arguments), visitor(caller))
+        return await self.context.engine.sandbox.run_steps_async(handler(self, *arguments), visitor(caller))
 
     return waiting
 

@@ -51,7 +51,7 @@ async def _made(sandbox: SandboxPool, job: Job, result: VideoResult, who: Reques
         path = Path(folder) / "sound.wav"
         work = (job.folder / VIDEO, result.num_frames / result.fps, exact, path)
         try:
-            await sandbox.opened(SandboxCall(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
+            await sandbox.run_async(SandboxCall(work=write_sound, arguments=work, seconds=LONG_SECONDS), who)
             return await asyncio.to_thread(path.read_bytes)
         except Busy:
             raise

@@ -121,7 +121,7 @@ class StudioContext:
     async def submitted(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Job:
         """As `submitting`, done. If the caller goes before it is told of the job, the job is cancelled."""
         steps = self.submitting(wanted, caller, again)
-        return await self.engine.sandbox.followed(steps, visitor(caller), lambda job: self.engine.cancel(job.id))
+        return await self.engine.sandbox.run_steps_async(steps, visitor(caller), lambda job: self.engine.cancel(job.id))
 
     def importing(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
         """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""

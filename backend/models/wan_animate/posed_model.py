@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from backend.media.driving_video import in_segments
+from backend.media.driving_video import split_into_segments
 from backend.models.common.pixels import as_float32, clip_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights
@@ -78,10 +78,10 @@ class PosedModel(SegmentModel):
         conditions[POSE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(poses))
         conditions[FACES] = np.stack(list(inputs["face"][0].segments(**how)))
         if inputs.get("video"):
-            conditions[BACKGROUND] = np.stack(list(in_segments(iter(inputs["video"][0]), **how)))
+            conditions[BACKGROUND] = np.stack(list(split_into_segments(iter(inputs["video"][0]), **how)))
             scale = self.kind.scales[0]
             is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
-            conditions[KNOWN] = np.stack(list(in_segments(is_known, **how))).astype(np.float32)
+            conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **how))).astype(np.float32)
         return conditions
 
     def _make_segment_context(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.media.source import source_of
+from backend.media.source import build_source
 from backend.models.common.context_windows import WindowPrograms
 from backend.models.common.flat_attention import Positions
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights
@@ -70,7 +70,7 @@ class VaceModel(WanModel):
         """See `Model`; the modules `conditions` of Wan and of VACE list the results."""
         conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
         programs, vae = self._programs(request.is_guided), weights["vae"]
-        source = source_of(request, inputs)
+        source = build_source(request, inputs)
         conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
         if request.references:
             conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)

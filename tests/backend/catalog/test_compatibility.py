@@ -6,7 +6,7 @@ from backend.catalog.compatibility import _num_devices, compatibility
 from backend.chips import SLICES
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
-from presets.needs import needs_of
+from presets.needs import find_needs
 
 GIB = 2**30
 
@@ -60,11 +60,11 @@ def test_the_memory_is_that_of_all_devices_together():
 
 
 def test_of_every_model_the_weights_are_known():
-    assert [preset.name for preset in list_presets() if needs_of(preset.model) is None] == []
+    assert [preset.name for preset in list_presets() if find_needs(preset.model) is None] == []
 
 
 def test_every_slice_that_is_kept_has_as_many_devices_as_the_compiler_knows():
-    kept = {one.slice for preset in list_presets() if (needs := needs_of(preset.model)) for one in needs.slices}
+    kept = {one.slice for preset in list_presets() if (needs := find_needs(preset.model)) for one in needs.slices}
     assert {"v6e:4x8", "v5p:4x4x4"} <= kept
     known = {f"{chip}:{shape}": count for chip, shapes in SLICES.items() for shape, count in shapes.items()}
     counted = {name: _num_devices(name) for name in kept}

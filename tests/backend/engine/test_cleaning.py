@@ -461,7 +461,7 @@ def test_a_visitor_who_keeps_too_much_loses_deleted_videos_and_is_then_refused(e
     with pytest.raises(RequestError, match="delete some of them"):
         archive = engine.settings.data_dir / "project.zip"
         archive.write_bytes(b"x")
-        engine.sandbox.follow(engine.import_project_steps(archive, engine.settings.data_dir, "ann", is_limited=True))
+        engine.sandbox.run_steps(engine.import_project_steps(archive, engine.settings.data_dir, "ann", is_limited=True))
     finished_job(engine, "bob")
     all_events(engine, engine.submit(request(), "ann").id)  # without a visitor's limits
     engine.library.delete(jobs[1])

@@ -7,7 +7,7 @@ from backend.schemas.request import example_request, find_preset
 from backend.schemas.windows import mean_step_calls
 from backend.schemas.worker import Device
 from presets import list_presets
-from presets.needs import needs_of
+from presets.needs import find_needs
 
 EIGHT = tuple(Device(name=f"tpu:{index}", kind="TPU v6 lite") for index in range(8))
 WAN = example_request(find_preset("wan2.1-t2v-14b-720p"))
@@ -15,7 +15,7 @@ WAN = example_request(find_preset("wan2.1-t2v-14b-720p"))
 
 def on_eight_chips(preset) -> float | None:
     """The seconds of a step that check-tpu says, if it was asked."""
-    needs = needs_of(preset.model)
+    needs = find_needs(preset.model)
     known = needs.slices if needs else ()
     return next((one.step_seconds for one in known if (one.preset, one.slice) == (preset.name, "v6e:2x4")), None)
 

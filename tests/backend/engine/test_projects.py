@@ -35,7 +35,7 @@ def prompts(engine: Engine, **selection) -> list[str]:
 def imported(engine: Engine, archive: Path, tmp_path: Path, owner: str = "ann") -> tuple[Project, int]:
     folder = tmp_path / f"unpacked-{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
-    return engine.sandbox.follow(engine.import_project_steps(archive, folder, owner))
+    return engine.sandbox.run_steps(engine.import_project_steps(archive, folder, owner))
 
 
 def test_videos_are_found_by_project_tag_length_size_and_words_in_any_order(engine):
@@ -114,7 +114,7 @@ def test_a_project_comes_in_elsewhere_as_it_was(make_engine, tmp_path):
     here.projects.set_tags(second, "best")
     here.library.star(second, True)
     archive = tmp_path / "film.zip"
-    assert here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), archive)) == 2
+    assert here.sandbox.run_steps(here.export_project_steps(here.projects.find(film.id, "ann"), archive)) == 2
     project, count = imported(there, archive, tmp_path, "bob")
     assert (project.name, count, project.videos) == ("film", 2, 2)
     listed = there.library.videos(Selection(owner="bob", project=project.id, order="oldest"))
@@ -140,7 +140,7 @@ def test_a_film_with_its_sound_and_made_shots_comes_in_elsewhere(make_engine, tm
     film = here.projects.create("ann", "film")
     here.projects.set_current("ann", film.id)
     job = here.submit(GenerationRequest.from_preset(load_preset("wan-tiny"), shots=rows, track=music, seed=1), "ann")
-    here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
+    here.sandbox.run_steps(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, _ = imported(there, tmp_path / "film.zip", tmp_path, "bob")
     (listed,) = there.library.videos(Selection(owner="bob", project=project.id))
     found = there.job(listed.id)
@@ -171,7 +171,7 @@ def test_a_project_keeps_the_figures_of_its_storyboards_and_takes_them_along(mak
     assert list(known) == ["anna", "../dog"] and known["anna"] == newest.request.figure_images[0]
     assert Image.open(known["anna"]).getpixel((0, 0)) == (0, 0, 255) and list(here.library.figures("ann", film.id, 1)) == ["anna"]
     assert here.library.figures("bob", film.id, 8) == here.library.figures("ann", "", 8) == {}
-    here.sandbox.follow(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
+    here.sandbox.run_steps(here.export_project_steps(here.projects.find(film.id, "ann"), tmp_path / "film.zip"))
     project, count = imported(there, tmp_path / "film.zip", tmp_path, "bob")
     taken = there.library.figures("bob", project.id, 8)
     assert count == 6 and list(taken) == ["anna", "../dog"] and Image.open(taken["anna"]).getpixel((0, 0)) == (0, 0, 255)
@@ -253,7 +253,7 @@ def test_a_hostile_project_is_refused_whole_with_one_sentence(engine, tmp_path):
     engine.projects.set_current("ann", film.id)
     made(engine)
     good = tmp_path / "good.zip"
-    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), good))
+    engine.sandbox.run_steps(engine.export_project_steps(engine.projects.find(film.id, "ann"), good))
     before = sorted(path.name for path in engine.settings.runs_dir.iterdir())
     for name in NAMES:
         archive = tmp_path / "bad.zip"
@@ -299,7 +299,7 @@ def test_inputs_that_the_request_names_are_never_opened(engine, tmp_path):
     engine.projects.set_current("ann", film.id)
     made(engine)
     archive = tmp_path / "film.zip"
-    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
+    engine.sandbox.run_steps(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
     with zipfile.ZipFile(archive) as good:
         manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
     manifest["videos"][0]["request"] |= {"image": "/etc/hostname", "sound": "/etc/passwd"}
@@ -319,7 +319,7 @@ def test_what_a_project_says_of_its_videos_can_be_shown(engine, tmp_path):
     engine.projects.set_current("ann", film.id)
     made(engine)
     archive = tmp_path / "film.zip"
-    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
+    engine.sandbox.run_steps(engine.export_project_steps(engine.projects.find(film.id, "ann"), archive))
     with zipfile.ZipFile(archive) as good:
         manifest, video = json.loads(good.read(MANIFEST)), good.read("videos/0001.mp4")
     manifest["name"] = "\ud800 night\u202e film\x00"

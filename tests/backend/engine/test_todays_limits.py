@@ -39,7 +39,7 @@ def forged_project(engine: Engine, folder: Path, **changes: object) -> Path:
     all_events(engine, engine.submit(request(), "ann").id)
     engine.projects.set_current("ann", "")
     path = folder / "project.zip"
-    engine.sandbox.follow(engine.export_project_steps(engine.projects.find(project.id, "ann"), path))
+    engine.sandbox.run_steps(engine.export_project_steps(engine.projects.find(project.id, "ann"), path))
     with zipfile.ZipFile(path) as archive:
         manifest, video = json.loads(archive.read(MANIFEST)), archive.read("videos/0001.mp4")
     manifest["videos"][0]["request"] |= changes
@@ -53,7 +53,7 @@ def imported_job(engine: Engine, folder: Path, **changes: object) -> Job:
     """The job that the import of such a project makes."""
     archive, unpacked = forged_project(engine, folder, **changes), folder / "unpacked"
     unpacked.mkdir()
-    project, _ = engine.sandbox.follow(engine.import_project_steps(archive, unpacked, "ann"))
+    project, _ = engine.sandbox.run_steps(engine.import_project_steps(archive, unpacked, "ann"))
     shutil.rmtree(unpacked)
     (job,) = engine.library.videos(Selection(owner="ann", project=project.id))
     return engine.job(job.id)

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from backend.media.animation import animation, colours_of, write_animation
+from backend.media.animation import estimate_colours, preview_frames, write_animation
 
 
 def scene(frames: int = 5, side: int = 12, channels: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +21,7 @@ def enlarged(colours: np.ndarray) -> np.ndarray:
 
 def test_colours_that_are_linear_in_the_latents_are_found_again():
     colours, latents = scene()
-    found = colours_of(latents, enlarged(colours))
+    found = estimate_colours(latents, enlarged(colours))
     assert np.abs(found - colours).max() < 12  # the ridge pulls towards the mean
 
 
@@ -29,7 +29,7 @@ def test_what_moves_is_seen_moving_and_what_stands_still_stays_sharp():
     colours, latents = scene()
     first = enlarged(colours)
     first[70:90, 2:6] = (255, 255, 255)  # detail finer than a latent
-    frames = animation(latents, first)
+    frames = preview_frames(latents, first)
     assert frames.shape == (5, 96, 96, 3)
     assert frames[0, 48, 12, 0] > 180 and frames[4, 48, 12, 0] < 90 and frames[4, 48, 52, 0] > 180
     assert np.abs(frames[4, 72:88, 3:5].astype(int) - first[72:88, 3:5]).max() < 40
@@ -37,7 +37,7 @@ def test_what_moves_is_seen_moving_and_what_stands_still_stays_sharp():
 
 def test_more_channels_than_latents_do_no_harm():
     latents = np.random.default_rng(1).normal(size=(48, 3, 2, 2)).astype(np.float32)
-    frames = animation(latents, np.full((32, 32, 3), 128, np.uint8))
+    frames = preview_frames(latents, np.full((32, 32, 3), 128, np.uint8))
     assert np.isfinite(frames).all() and np.abs(frames[0].astype(int) - 128).max() <= 1
 
 
@@ -52,4 +52,4 @@ def test_it_is_written_as_an_animation_that_browsers_play(tmp_path):
 
 def test_large_frames_are_made_smaller():
     latents = np.zeros((16, 2, 60, 104), np.float32)
-    assert animation(latents, np.zeros((480, 832, 3), np.uint8)).shape == (2, 240, 416, 3)
+    assert preview_frames(latents, np.zeros((480, 832, 3), np.uint8)).shape == (2, 240, 416, 3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backend.errors import SoundError
-from backend.media.audio_inputs import HEARD_RATE, MAX_RATE, check_sound_part, read_heard, read_original, read_sound_facts
-from backend.media.sound import Sound, put_sound
+from backend.media.audio_inputs import MAX_RATE, MODEL_RATE, check_sound_part, read_for_model, read_original, read_sound_facts
+from backend.media.sound import Sound, replace_audio
 from backend.media.video import write_exact_frames
 from backend.schemas.sound import SoundPart
 from backend.settings import PROJECT_FOLDER
@@ -55,9 +55,9 @@ def test_every_format_gives_its_part_in_stereo(tmp_path, name):
     facts = read_sound_facts(path)
     assert facts.seconds == pytest.approx(2.0, abs=0.1) and facts.suffix == {"a.m4a": ".mp4"}.get(name, path.suffix)
     part = SoundPart(start=0.5, seconds=1.0)
-    heard, original = read_heard(path, part), read_original(path, part)
-    assert heard.shape == (2, HEARD_RATE) and original.samples.shape == (2, original.rate)
-    spectrum = np.abs(np.fft.rfft(heard[0] * np.hanning(HEARD_RATE)))
+    heard, original = read_for_model(path, part), read_original(path, part)
+    assert heard.shape == (2, MODEL_RATE) and original.samples.shape == (2, original.rate)
+    spectrum = np.abs(np.fft.rfft(heard[0] * np.hanning(MODEL_RATE)))
     assert abs(spectrum.argmax() - TONE) <= 1  # one bin a hertz
     left, right = np.abs(heard).max(1)
     assert left == pytest.approx(0.5, abs=0.1) and right == pytest.approx(0.05, abs=0.04)
@@ -73,11 +73,11 @@ def test_many_channels_and_high_rates_become_stereo_at_48_khz(tmp_path):
 
 
 def test_silence_follows_a_sound_that_ends_sooner(tmp_path):
-    heard = read_heard(tone(tmp_path / "a.wav", seconds=0.5), SoundPart(start=0.25, seconds=1.0))
+    heard = read_for_model(tone(tmp_path / "a.wav", seconds=0.5), SoundPart(start=0.25, seconds=1.0))
     assert (
-        heard.shape == (2, HEARD_RATE)
-        and np.abs(heard[0, : HEARD_RATE // 5]).max() > 0.4
-        and not heard[:, HEARD_RATE // 2 :].any()
+        heard.shape == (2, MODEL_RATE)
+        and np.abs(heard[0, : MODEL_RATE // 5]).max() > 0.4
+        and not heard[:, MODEL_RATE // 2 :].any()
     )
 
 
@@ -132,6 +132,6 @@ def test_a_part_of_a_videos_sound_begins_where_it_should(tmp_path, start):
     write_exact_frames([np.full((64, 64, 3), 9, np.uint8)] * 17, path, fps=24)
     time = np.arange(round(17 / 24 * rate)) / rate
     tone = Sound(samples=0.5 * np.sin(2 * np.pi * (200 + 300 * time) * time).astype(np.float32)[None].repeat(2, 0), rate=rate)
-    put_sound(path, tone, (64, 64))
+    replace_audio(path, tone, (64, 64))
     heard = read_original(path, SoundPart(start=start, seconds=0.3))
     assert np.abs(heard.samples - tone.part(start, 0.3).samples).max() < 0.05  # AAC's own loss; a packet too late it is 1

@@ -12,8 +12,8 @@ import pytest
 
 from backend.errors import ClipError, VideoFileError
 from backend.media import clips
-from backend.media.clips import read_clip, read_clip_facts, read_part, thumbnails
-from backend.media.sound import add_sound
+from backend.media.clips import read_clip, read_clip_facts, read_part, read_thumbnails
+from backend.media.sound import copy_clip_audio
 from backend.media.video import read_facts, read_frames, read_request, write_video
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
@@ -50,8 +50,8 @@ def test_every_format_gives_the_frames_that_it_holds(tmp_path, name, options):
 
 
 def test_a_clip_is_gone_through_once_until_its_file_is_another(tmp_path, monkeypatch):
-    path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run
-    monkeypatch.setattr(clips, "_run", lambda *arguments: runs.append(arguments) or run(*arguments))
+    path, runs, run = counting_clip(tmp_path / "a.mp4", 20, 10, options=LOSSLESS), [], clips._run_ffmpeg
+    monkeypatch.setattr(clips, "_run_ffmpeg", lambda *arguments: runs.append(arguments) or run(*arguments))
     assert [read_clip_facts(path).seconds for _ in range(3)] == [2.0] * 3 and len(runs) == 2  # its header, and all of it
     read_part(path, part(fps=10)), read_part(str(path), part(fps=10))
     assert len(runs) == 2
@@ -238,11 +238,11 @@ def test_a_clip_whose_pictures_break_off_inside_is_told(tmp_path):
 def test_thumbnails_are_of_equal_parts(tmp_path, monkeypatch):
     path = counting_clip(tmp_path / "a.mp4", 48, 12, options=LOSSLESS)
     facts = read_clip_facts(path)
-    pictures = thumbnails(path, facts, 12, 24)
+    pictures = read_thumbnails(path, facts, 12, 24)
     assert [picture.size for picture in pictures] == [(32, 24)] * 12
     assert numbers([np.asarray(picture) for picture in pictures]) == pytest.approx([4 * index + 2 for index in range(12)], abs=1)
     monkeypatch.setattr(clips, "_WHOLE_PIXELS", 0)
-    keys = numbers([np.asarray(picture) for picture in thumbnails(path, facts, 4, 24)])
+    keys = numbers([np.asarray(picture) for picture in read_thumbnails(path, facts, 4, 24)])
     assert keys == pytest.approx([0, 12, 24, 36], abs=1), "the key frames before"
 
 
@@ -254,7 +254,7 @@ def test_the_sound_of_the_part_comes_along_and_the_request_stays(tmp_path):
     video = tmp_path / "video.mp4"
     write_video(read_clip(clip, Part.from_request(request)), video, fps=16, request=request)
     before = list(read_frames(video))
-    add_sound(video, clip, 0.5, 17 / 16, (96, 96))
+    copy_clip_audio(video, clip, 0.5, 17 / 16, (96, 96))
     assert read_clip_facts(video).has_sound and read_facts(video).seconds == pytest.approx(17 / 16, abs=0.03)
     assert read_request(video).for_sharing() == request.for_sharing()
     assert (read_request(video).video, read_request(video).trim, read_request(video).strength) == ("clip.mp4", (0.5, 1.5625), 0.5)
@@ -267,7 +267,7 @@ def test_a_sound_that_cannot_be_had_leaves_the_video_as_it_was(tmp_path):
     video = counting_clip(tmp_path / "video.mp4", 16, 16)
     kept = video.read_bytes()
     with pytest.raises(VideoFileError, match="the clip's sound could not be kept"):
-        add_sound(video, clip, 0.0, 1.0, (64, 48))
+        copy_clip_audio(video, clip, 0.0, 1.0, (64, 48))
     assert video.read_bytes() == kept and not list(tmp_path.glob(".*.part"))
 
 

@@ -23,7 +23,7 @@ def test_a_shot_that_comes_out_lighter_and_flatter_and_wanders_gets_the_colours_
     first = as_bytes(shot())
     wander = np.linspace(0, 6, 24)[:, None, None, None]
     drifted = as_bytes(shot() * 0.92 + 9 + wander)
-    graded = grade_frames(drifted, first[0], Look.of(first))
+    graded = grade_frames(drifted, first[0], Look.from_frames(first))
     before, after = (np.abs(np.median(frames, axis=(1, 2)) - BACKGROUND).max() for frames in (drifted, graded))
     assert before > 8 and after <= 2
     assert np.abs(graded[0].astype(int) - first[0]).max() <= 2  # the shape too: the spread is that of the frame before
@@ -34,7 +34,7 @@ def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colour
     first = as_bytes(shot())
     drifted = as_bytes(shot() * 0.92 + 9)
     drifted[:4] = as_bytes(shot() * 0.5)[:4]  # what comes before that frame counts for nothing
-    graded = grade_frames(drifted, first[4], Look.of(first), 4)
+    graded = grade_frames(drifted, first[4], Look.from_frames(first), 4)
     assert np.abs(graded[4].astype(int) - first[4]).max() <= 2
     assert np.abs(np.median(graded[4:], axis=(1, 2)) - BACKGROUND).max() <= 2
 
@@ -42,7 +42,7 @@ def test_a_shot_that_begins_with_several_frames_of_the_one_before_has_its_colour
 def test_a_frame_of_two_colours_of_as_many_pixels_is_graded_too():
     frames = np.zeros((4, 8, 8, 3), np.uint8)
     frames[:, :, 4:] = 255
-    assert np.array_equal(grade_frames(frames, frames[0], Look.of(frames)), frames)
+    assert np.array_equal(grade_frames(frames, frames[0], Look.from_frames(frames)), frames)
 
 
 def test_less_than_a_level_is_told():
@@ -52,7 +52,7 @@ def test_less_than_a_level_is_told():
 
 
 def test_six_shots_one_after_the_other_stay_within_two_of_255():
-    look, frames = Look.of(as_bytes(shot())), as_bytes(shot())
+    look, frames = Look.from_frames(as_bytes(shot())), as_bytes(shot())
     for number in range(5):
         worse = as_bytes(shot(background=np.median(frames[-1], axis=(0, 1))) * 0.97 + 3 + number % 2)
         frames = grade_frames(worse, as_bytes(shot(background=np.median(frames[-1], axis=(0, 1))))[0], look)
@@ -62,10 +62,10 @@ def test_six_shots_one_after_the_other_stay_within_two_of_255():
 def test_what_the_shot_shows_is_left_as_it_is():
     """A scene of another brightness is no drift."""
     first, other = as_bytes(shot()), as_bytes(shot(background=BACKGROUND + 3 * MOST_DRIFT))
-    np.testing.assert_array_equal(grade_frames(other, other[0], Look.of(first)), other)
+    np.testing.assert_array_equal(grade_frames(other, other[0], Look.from_frames(first)), other)
 
 
 def test_a_look_is_kept_in_a_file(tmp_path):
-    look = Look.of(as_bytes(shot()))
+    look = Look.from_frames(as_bytes(shot()))
     look.write(tmp_path / "look.json")
     assert Look.read(tmp_path / "look.json") == look and look.median == tuple(BACKGROUND)

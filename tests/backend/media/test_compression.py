@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backend.media.compression import compressed
+from backend.media.compression import compress_image
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def psnr(one: Image.Image, other: Image.Image) -> float:
 
 
 def test_stronger_compression_makes_it_worse(picture):
-    assert compressed(picture, 0) is picture
-    found = [psnr(picture, compressed(picture, crf)) for crf in (1, 18, 33)]
-    assert found == sorted(found, reverse=True) and 20 < found[2] < 32 and compressed(picture, 33).size == picture.size
-    np.testing.assert_array_equal(compressed(picture, 33), compressed(picture, 33))
+    assert compress_image(picture, 0) is picture
+    found = [psnr(picture, compress_image(picture, crf)) for crf in (1, 18, 33)]
+    assert found == sorted(found, reverse=True) and 20 < found[2] < 32 and compress_image(picture, 33).size == picture.size
+    np.testing.assert_array_equal(compress_image(picture, 33), compress_image(picture, 33))

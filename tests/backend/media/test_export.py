@@ -13,7 +13,7 @@ from app import main
 from backend.errors import RequestError, VideoFileError
 from backend.media.clips import read_clip_facts
 from backend.media.export import ExportLimits, write_export
-from backend.media.sound import put_sound
+from backend.media.sound import replace_audio
 from backend.media.video import read_frames, write_video
 from tests.backend.conftest import request
 from tests.wan_ui.services.test_sound import a_tone
@@ -53,7 +53,7 @@ def test_an_animation_has_the_frames_the_time_and_the_pictures_of_the_video(form
 
 
 def test_a_webm_has_the_sound_too(video, tmp_path):
-    put_sound(video, a_tone(COUNT / FPS, 440), SIZE)
+    replace_audio(video, a_tone(COUNT / FPS, 440), SIZE)
     write_export(video, "webm", tmp_path / "out.webm")
     facts = read_clip_facts(tmp_path / "out.webm")
     assert (facts.width, facts.height, facts.has_sound) == (*SIZE, True) and facts.seconds == pytest.approx(COUNT / FPS, abs=0.1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.errors import ClipError, RequestError, SoundError
-from backend.media.film import Film, crossed, write_film
+from backend.media.film import Film, cross_fade, write_film
 from backend.media.sound import read_sound
 from backend.media.video import read_facts, read_frames
 from backend.schemas.film import Piece, Track
@@ -52,9 +52,9 @@ def test_a_fade_mixes_more_and_more_of_the_new_and_shortens_the_film():
     def parts(*levels):
         return [[np.full((2, 2, 3), level, np.uint8)] * 6 for level in levels]
 
-    levels = [int(frame[0, 0, 0]) for frame in crossed(parts(0, 100, 0), [0, 3, 1])]
+    levels = [int(frame[0, 0, 0]) for frame in cross_fade(parts(0, 100, 0), [0, 3, 1])]
     assert levels == [0, 0, 0, 25, 50, 75, 100, 100, 50, 0, 0, 0, 0, 0]
-    assert [int(frame[0, 0, 0]) for frame in crossed(parts(7), [0])] == [7] * 6
+    assert [int(frame[0, 0, 0]) for frame in cross_fade(parts(7), [0])] == [7] * 6
 
 
 def test_a_silent_piece_is_silent_and_the_track_lies_where_it_should(clips, tmp_path):

@@ -8,7 +8,7 @@ from PIL import ExifTags, Image, PngImagePlugin
 
 from backend.engine.folder import write_inputs
 from backend.media.pictures import load_checked_image
-from backend.media.plain_pictures import plain_picture
+from backend.media.plain_pictures import strip_metadata
 from tests.backend.conftest import request
 
 SECRET = b"PLACE-OF-THE-PICTURE"
@@ -75,7 +75,7 @@ def test_other_pictures_are_stored_as_png(tmp_path):
     frames = [noise(), noise().rotate(180)]
     frames[0].save(tmp_path / "b.webp", save_all=True, append_images=frames[1:])
     for number, name in enumerate(("a.bmp", "b.webp")):
-        assert plain_picture(tmp_path / name) is None
+        assert strip_metadata(tmp_path / name) is None
         stored = kept(tmp_path / name, tmp_path / f"kept {number}")
         assert stored.suffix == ".png" and load_checked_image(stored).size == (301, 200)
 
@@ -86,5 +86,5 @@ def test_a_damaged_picture_is_copied_by_nobody(tmp_path, name):
     data = bytearray((tmp_path / name).read_bytes())
     for cut in range(0, len(data), len(data) // 50):
         (tmp_path / name).write_bytes(data[:cut] + b"\x00\xff" * 20)
-        found = plain_picture(tmp_path / name)
+        found = strip_metadata(tmp_path / name)
         assert found is None or len(found[0]) <= cut + 60

@@ -88,7 +88,7 @@ def test_it_gives_what_work_returns_and_what_goes_wrong(sandboxes):
         sandbox.run(SandboxCall(work=work.refuse))
     with pytest.raises(RuntimeError, match="not JSON serializable"):
         sandbox.run(SandboxCall(work=work.answer_with_an_object))
-    assert asyncio.run(sandbox.opened(doubled(5))) == 10
+    assert asyncio.run(sandbox.run_async(doubled(5))) == 10
 
 
 def test_two_work_at_once_and_one_for_a_visitor_or_an_address(sandboxes, waiting):
@@ -110,7 +110,7 @@ def test_clips_never_take_all_places(sandboxes, waiting):
         clips = [visitors.submit(sandbox.run, waiting.call("one", seconds=LONG_SECONDS), Requester(owner="one"))]
         waiting.begun("one")
         clips.append(visitors.submit(sandbox.run, waiting.call("two", seconds=LONG_SECONDS), Requester(owner="two")))
-        until(lambda: len(sandbox._short._line) == 1)
+        until(lambda: len(sandbox._short._queue) == 1)
         assert sandbox.run(doubled(1), Requester(owner="three")) == 2
         assert not (waiting.folder / "two").exists()
         waiting.let_go()
@@ -123,11 +123,11 @@ def test_a_visitor_has_a_few_requests_in_line_and_there_is_an_end_to_the_line(sa
         visitors.submit(sandbox.run, waiting.call("first"), Requester(owner="a"))
         waiting.begun("first")
         line = [visitors.submit(sandbox.run, doubled(1), Requester(owner="a")) for _ in range(2)]
-        until(lambda: len(sandbox._short._line) == 2)
+        until(lambda: len(sandbox._short._queue) == 2)
         with pytest.raises(Busy, match="try again"):
             sandbox.run(doubled(1), Requester(owner="a"))
         line.append(visitors.submit(sandbox.run, doubled(1), Requester(owner="b")))
-        until(lambda: len(sandbox._short._line) == 3)
+        until(lambda: len(sandbox._short._queue) == 3)
         with pytest.raises(Busy):
             sandbox.run(doubled(1), Requester(owner="c"))
         waiting.let_go()
@@ -149,7 +149,7 @@ def test_who_waits_too_long_is_refused_with_a_thread_and_without(sandboxes, wait
         with pytest.raises(Busy, match="try again"):
             sandbox.run(doubled(1))
         with pytest.raises(Busy, match="try again"):
-            asyncio.run(sandbox.opened(doubled(1)))
+            asyncio.run(sandbox.run_async(doubled(1)))
         waiting.let_go()
         assert first.result(PATIENCE) == "done", "work that has begun is waited for"
     assert sandbox.run(doubled(2)) == 4
@@ -160,7 +160,7 @@ def test_a_hundred_wait_in_one_thread(sandboxes, waiting):
 
     async def all_of_them() -> tuple[int, list[int]]:
         before = threading.active_count()
-        line = [asyncio.ensure_future(sandbox.opened(doubled(number))) for number in range(100)]
+        line = [asyncio.ensure_future(sandbox.run_async(doubled(number))) for number in range(100)]
         await asyncio.sleep(0)
         threads = threading.active_count() - before
         waiting.let_go()
@@ -177,7 +177,7 @@ def test_a_caller_who_goes_takes_the_work_along(sandboxes, waiting):
     sandbox = sandboxes(at_once=1)
 
     async def go() -> list[int]:
-        task = asyncio.ensure_future(sandbox.opened(waiting.call("gone")))
+        task = asyncio.ensure_future(sandbox.run_async(waiting.call("gone")))
         processes = await asyncio.to_thread(waiting.begun, "gone")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -206,7 +206,7 @@ def test_steps_whose_caller_goes_while_they_move_are_closed_and_their_result_is_
         return "the result"
 
     async def go() -> None:
-        task = asyncio.ensure_future(sandbox.followed(steps(), undo=seen.append))
+        task = asyncio.ensure_future(sandbox.run_steps_async(steps(), undo=seen.append))
         await asyncio.to_thread(begun.wait, PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -243,7 +243,7 @@ def test_closing_ends_what_is_done_and_takes_nothing_more(sandboxes, waiting):
         first = visitors.submit(sandbox.run, waiting.call("first"))
         processes = waiting.begun("first")
         second = visitors.submit(sandbox.run, doubled(1))
-        until(lambda: len(sandbox._short._line) == 1)
+        until(lambda: len(sandbox._short._queue) == 1)
         sandbox.close()
         with pytest.raises(StudioError):
             first.result(PATIENCE)
@@ -344,7 +344,7 @@ def test_a_process_whose_studio_is_gone_ends_in_the_middle_of_its_work(waiting):
 
     process = _Process(())
     with ThreadPoolExecutor(1) as visitor:
-        visitor.submit(process.do, waiting.call("orphan"))
+        visitor.submit(process.execute, waiting.call("orphan"))
         pids = waiting.begun("orphan")
         process._process.stdin.close()
         for pid in pids:

@@ -11,7 +11,7 @@ from backend.errors import RequestError
 from backend.media.clips import read_clip_facts
 from backend.media.mp4 import read_comment
 from backend.media.smooth import write_smooth
-from backend.media.sound import put_sound
+from backend.media.sound import replace_audio
 from backend.media.video import read_frames, read_request, write_video
 from tests.backend.conftest import request
 from tests.wan_ui.services.test_sound import a_tone
@@ -32,7 +32,7 @@ def moving(number: int) -> np.ndarray:
 def video(tmp_path) -> Path:
     path = tmp_path / "video.mp4"
     write_video(map(moving, range(COUNT)), path, fps=FPS, request=request(num_frames=17))
-    put_sound(path, a_tone(COUNT / FPS, 440), SIZE)
+    replace_audio(path, a_tone(COUNT / FPS, 440), SIZE)
     return path
 
 

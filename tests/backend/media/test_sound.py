@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backend.errors import VideoFileError
-from backend.media.sound import FADE_SECONDS, Sound, joined, put_sound, read_sound, write_sound
+from backend.media.sound import FADE_SECONDS, Sound, join_sounds, read_sound, replace_audio, write_sound
 from backend.media.video import write_video
 from tests.backend.conftest import request
 
@@ -25,7 +25,7 @@ def noise(seconds: float) -> Sound:
 
 
 def test_a_videos_sound_is_written_as_long_as_is_asked_for(video, tmp_path):
-    put_sound(video, noise(1.0), (64, 64))
+    replace_audio(video, noise(1.0), (64, 64))
     out = tmp_path / "out" / "sound.wav"
     out.parent.mkdir()
     for seconds in (1.0, 0.5, 1.25):
@@ -54,7 +54,7 @@ def tone(seconds: float, cycles: float, level: float = 0.5) -> Sound:
 @pytest.mark.parametrize("overlap", [0.0, 1 / 24, 5 / 24, 0.001])
 def test_sounds_meet_without_a_click_and_are_as_long_as_they_should_be(overlap):
     shots = [tone(1.0, 200), tone(0.9, 333), tone(1.1, 141)]
-    whole = joined(shots, [overlap, overlap]).samples
+    whole = join_sounds(shots, [overlap, overlap]).samples
     assert whole.shape == (2, round((3.0 - 2 * overlap) * RATE))
     steepest = 0.5 * 2 * np.pi * 333 / RATE  # of any of the tones, from sample to sample
     risen = 0.5 * np.pi / 2 / max(1, min(overlap or 1, FADE_SECONDS) * RATE)  # what fading adds
@@ -67,9 +67,9 @@ def test_sounds_meet_without_a_click_and_are_as_long_as_they_should_be(overlap):
 def test_where_two_sounds_are_heard_they_are_as_loud_as_each():
     rng = np.random.default_rng(0)
     shots = [Sound(samples=rng.normal(0, 0.1, (2, 100_000)).astype(np.float32), rate=100_000) for _ in range(2)]
-    seam = joined(shots, [0.05]).samples[:, round((1 - FADE_SECONDS) * 100_000) : 100_000]
+    seam = join_sounds(shots, [0.05]).samples[:, round((1 - FADE_SECONDS) * 100_000) : 100_000]
     assert seam.std() == pytest.approx(0.1, rel=0.05)  # 4,000 random values
 
 
 def test_one_sound_alone_stays_as_it_is():
-    assert np.array_equal(joined([tone(0.5, 100)], []).samples, tone(0.5, 100).samples)
+    assert np.array_equal(join_sounds([tone(0.5, 100)], []).samples, tone(0.5, 100).samples)

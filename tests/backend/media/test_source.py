@@ -7,9 +7,9 @@ from PIL import Image
 from backend.errors import ClipError
 from backend.media.clips import read_part
 from backend.media.control import control_frame
-from backend.media.masks import check_shape, read_mask
+from backend.media.masks import check_mask_shape, read_mask
 from backend.media.pictures import fit_on_white
-from backend.media.source import GREY, Kept, source_of
+from backend.media.source import GREY, KeptPixels, build_source
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
@@ -29,12 +29,12 @@ def clip(num_frames: int = 9, size: tuple[int, int] = (256, 256)) -> np.ndarray:
 
 
 def test_without_frames_there_is_no_source():
-    assert source_of(request(), {}) is None
-    assert source_of(request(references=("/r.png",)), {"references": (Image.new("RGB", (256, 256)),)}) is None
+    assert build_source(request(), {}) is None
+    assert build_source(request(references=("/r.png",)), {"references": (Image.new("RGB", (256, 256)),)}) is None
 
 
 def test_a_control_clip_is_made_anew_all_over():
-    source = source_of(request(control="/c.mp4"), {"control": (clip(),)})
+    source = build_source(request(control="/c.mp4"), {"control": (clip(),)})
     assert source.is_new.all() and (source.frames == clip()).all()
 
 
@@ -42,10 +42,10 @@ def test_a_mask_leaves_grey_where_it_is_white_or_what_the_control_clip_shows_the
     mask = np.zeros((9, 256, 256), bool)
     mask[:, 10:20, 30:50] = True
     given = request(video="/v.mp4", mask="/m.png")
-    source = source_of(given, {"video": (clip(),), "mask": (mask,)})
+    source = build_source(given, {"video": (clip(),), "mask": (mask,)})
     assert (source.is_new == mask).all()
     assert (source.frames[mask] == GREY).all() and (source.frames[~mask] == clip()[~mask]).all()
-    both = source_of(given.changed(control="/c.mp4"), {"video": (clip(),), "mask": (mask,), "control": (clip() + 100,)})
+    both = build_source(given.changed(control="/c.mp4"), {"video": (clip(),), "mask": (mask,), "control": (clip() + 100,)})
     assert (both.frames[mask] == (clip() + 100)[mask]).all() and (both.frames[~mask] == clip()[~mask]).all()
 
 
@@ -54,7 +54,7 @@ def test_margins_are_new_and_the_clip_lies_between_them():
     assert Part.from_request(given).size == Part.from_request(given, "mask").size == (192, 224) and Part.from_request(
         given, "control"
     ).size == (256, 256)
-    source = source_of(given, {"video": (clip(size=(192, 224)),)})
+    source = build_source(given, {"video": (clip(size=(192, 224)),)})
     inner = np.zeros((256, 256), bool)
     inner[32:, 16:208] = True
     assert (source.is_new == ~inner).all() and (source.frames[4][inner] == 5).all()
@@ -62,14 +62,14 @@ def test_margins_are_new_and_the_clip_lies_between_them():
 
 @pytest.mark.parametrize(("extend", "known"), [("after", range(5)), ("before", range(4, 9))])
 def test_a_clip_goes_on_after_its_end_or_leads_up_to_its_beginning(extend, known):
-    source = source_of(request(video="/v.mp4", extend=extend, overlap=5), {"video": (clip(5),)})
+    source = build_source(request(video="/v.mp4", extend=extend, overlap=5), {"video": (clip(5),)})
     assert [index for index in range(9) if not source.is_new[index].any()] == list(known)
     assert [source.frames[index, 0, 0, 0] for index in known] == [1, 2, 3, 4, 5]
 
 
 def test_key_frames_stand_in_their_places():
     pictures = tuple(Image.new("RGB", (256, 256), (value,) * 3) for value in (10, 20, 30))
-    source = source_of(request(keyframes=("/a", "/b", "/c"), keyframe_at=(0, 4, 8)), {"keyframes": pictures})
+    source = build_source(request(keyframes=("/a", "/b", "/c"), keyframe_at=(0, 4, 8)), {"keyframes": pictures})
     assert [int(frame.mean()) for frame in source.frames] == [10, *[GREY] * 3, 20, *[GREY] * 3, 30]
     assert [bool(new.all()) for new in source.is_new] == [index not in (0, 4, 8) for index in range(9)]
 
@@ -94,7 +94,7 @@ def test_the_last_and_the_first_frames_of_a_clip_are_found(tmp_path):
 def test_what_was_not_made_anew_comes_back_to_the_last_bit():
     mask = np.zeros((9, 256, 256), bool)
     mask[:, 100:150, 100:150] = True
-    kept = Kept(request=request(video="/v.mp4", mask="/m.png"), inputs={"video": (clip(),), "mask": (mask,)})
+    kept = KeptPixels(request=request(video="/v.mp4", mask="/m.png"), inputs={"video": (clip(),), "mask": (mask,)})
     made = np.full((4, 256, 256, 3), 200, np.uint8)
     back = kept.put_back(made, 5)
     own = clip()[5:]
@@ -106,17 +106,17 @@ def test_what_was_not_made_anew_comes_back_to_the_last_bit():
 
 def test_margins_and_new_frames_stay_as_they_were_made():
     made = np.full((9, 256, 256, 3), 200, np.uint8)
-    wider = Kept(request=request(video="/v.mp4", margins=(16, 0, 0, 0)), inputs={"video": (clip(size=(240, 256)),)})
+    wider = KeptPixels(request=request(video="/v.mp4", margins=(16, 0, 0, 0)), inputs={"video": (clip(size=(240, 256)),)})
     back = wider.put_back(made, 0)
     assert (back[:, :, :16] == 200).all() and (back[2, :, 16:] == 3).all()
-    longer = Kept(request=request(video="/v.mp4", extend="before", overlap=4), inputs={"video": (clip(4),)})
+    longer = KeptPixels(request=request(video="/v.mp4", extend="before", overlap=4), inputs={"video": (clip(4),)})
     assert [int(frame.mean()) for frame in longer.put_back(made, 0)] == [200] * 5 + [1, 2, 3, 4]
 
 
 def test_a_thin_mask_is_seen_too():
     mask = np.zeros((9, 256, 256), bool)
     mask[:, :, 80] = True
-    kept = Kept(request=request(video="/v.mp4", mask="/m.png"), inputs={"video": (clip(),), "mask": (mask,)})
+    kept = KeptPixels(request=request(video="/v.mp4", mask="/m.png"), inputs={"video": (clip(),), "mask": (mask,)})
     assert (kept.put_back(np.full((1, 256, 256, 3), 200, np.uint8), 0)[0, :, 80] > 90).all()
 
 
@@ -131,16 +131,16 @@ def test_a_mask_may_be_a_picture_or_a_clip_of_another_size(tmp_path):
     assert still.shape == (9, 256, 256) and still[:, :, 130:].all() and not still[:, :, :126].any()
     assert [bool(frame.all()) for frame in read_mask(moving, part)] == [24 + index >= 28 for index in range(9)]
     own = counting_clip(tmp_path / "clip.mp4", 20, 16, (128, 128))
-    check_shape(picture, own)
-    check_shape(moving, own)
+    check_mask_shape(picture, own)
+    check_mask_shape(moving, own)
     wide = tmp_path / "wide.png"
     Image.new("L", (64, 48)).save(wide)
     with pytest.raises(ClipError, match=r"mask 'wide\.png' has 64x48 pixels and must have the shape of the clip, 128x128; make"):
-        check_shape(wide, own)
+        check_mask_shape(wide, own)
     nothing = tmp_path / "mask.txt"
     nothing.write_text("no mask")
     with pytest.raises(ClipError, match=r"'mask\.txt' must be a video"):
-        check_shape(nothing, own)
+        check_mask_shape(nothing, own)
 
 
 def test_edges_are_thin_lines_and_grey_is_grey():

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from backend.media.mp4 import read_comment
-from backend.media.sound import Sound, put_sound, read_sound
+from backend.media.sound import Sound, read_sound, replace_audio
 from backend.media.tiles import LABEL_HEIGHT, Tile, write_tiled
 from backend.media.video import read_facts, read_frames, write_video
 from tests.backend.conftest import request
@@ -48,7 +48,7 @@ def test_a_slower_video_keeps_its_speed_and_its_sound_fits_the_whole(tmp_path):
         write_video(frames, path, fps=one.fps, request=one)
         tiles.append(Tile(path=path, label=str(one.fps), fps=one.fps))
     tone = numpy.sin(numpy.arange(9000) / 3, dtype=numpy.float32)[None] / 2
-    put_sound(tiles[0].path, Sound(samples=tone, rate=8000), (96, 96))
+    replace_audio(tiles[0].path, Sound(samples=tone, rate=8000), (96, 96))
     assert write_tiled(tiles, requests, tmp_path / "both.mp4", tiles[0].path) == 18
     frames = list(read_frames(tmp_path / "both.mp4"))
     width = frames[0].shape[1] // 2

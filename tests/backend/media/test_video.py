@@ -43,7 +43,7 @@ def moving(width: int = 64, height: int = 48, num_frames: int = 9):
 
 def top_level_boxes(path) -> list[bytes]:
     with path.open("rb") as file:
-        return [box.kind for box in mp4_boxes._boxes(file, 0, path.stat().st_size)]
+        return [box.kind for box in mp4_boxes._read_boxes(file, 0, path.stat().st_size)]
 
 
 @pytest.mark.parametrize("fps", [1, 8, 16, 24, 30, 60])
@@ -300,5 +300,5 @@ def test_a_file_of_empty_boxes_is_left_soon(tmp_path):
         reads = []
         file_read = file.read
         counted = SimpleNamespace(seek=file.seek, read=lambda size: reads.append(size) or file_read(size))
-        assert list(mp4_boxes.find(counted, (b"moov", b"udta"))) == []
+        assert list(mp4_boxes.find_boxes(counted, (b"moov", b"udta"))) == []
     assert len(reads) <= 2 * mp4_boxes.MOST_BOXES

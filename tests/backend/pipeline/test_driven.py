@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from backend.engine.folder import open_inputs
 from backend.errors import ClipError
 from backend.media.clips import read_clip_facts
-from backend.media.driving_video import from_files, in_segments
-from backend.media.source import original
+from backend.media.driving_video import settings_from_files, split_into_segments
+from backend.media.source import original_frames
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
 from backend.pipeline.load import load
@@ -137,7 +137,7 @@ def test_conditions_are_those_of_the_stage_file(loaded, files, whole):
 def test_the_clip_is_seen_whole_upright_and_at_the_videos_rate(files, tmp_path):
     wide = marked_clip(tmp_path / "wide.mp4", (320, 180), 30, 15)
     for clip, rows in ((wide, slice(0, 21)), (turned(tmp_path / "turned.mp4", wide, 90), None)):
-        frame = next(original(a_request(files, drive=str(clip), num_frames=17)))
+        frame = next(original_frames(a_request(files, drive=str(clip), num_frames=17)))
         assert frame.shape == (96, 96, 3)
         bar = frame[rows] if rows else frame[:, :20]
         assert bar.max() < 40 and frame[48, 48].max() > 100  # black bars, and the clip between them
@@ -171,9 +171,9 @@ def test_shots_are_driven_by_clips_of_their_own(loaded, files, tmp_path):
 def test_what_a_request_leaves_open_comes_from_its_files(files, tmp_path):
     Image.new("RGB", (30, 60)).save(tmp_path / "tall.png")
     given = {"drive": files["drive"], "image": str(tmp_path / "tall.png")}
-    assert from_files(PRESET, given) == {"num_frames": 54, "width": 96, "height": 128}
-    assert from_files(PRESET, given | {"trim": (0, 1), "width": 96}) == {}
-    assert from_files(load_preset("wan-tiny"), given) == {}
+    assert settings_from_files(PRESET, given) == {"num_frames": 54, "width": 96, "height": 128}
+    assert settings_from_files(PRESET, given | {"trim": (0, 1), "width": 96}) == {}
+    assert settings_from_files(load_preset("wan-tiny"), given) == {}
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_what_a_request_leaves_open_comes_from_its_files(files, tmp_path):
 )
 def test_after_the_end_the_frames_go_back(repeats, count, expected):
     frames = (np.array(number) for number in range(7))
-    assert [segment.tolist() for segment in in_segments(frames, count, 5, repeats)] == expected
+    assert [segment.tolist() for segment in split_into_segments(frames, count, 5, repeats)] == expected
 
 
 def test_a_single_frame_fills_a_segment():
-    assert next(in_segments(iter([np.array(3)]), 1, 4, False)).tolist() == [3, 3, 3, 3]
+    assert next(split_into_segments(iter([np.array(3)]), 1, 4, False)).tolist() == [3, 3, 3, 3]

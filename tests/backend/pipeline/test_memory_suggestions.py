@@ -21,7 +21,7 @@ STEP = "denoise_step"
 
 @pytest.fixture(autouse=True)
 def long_videos_are_allowed(monkeypatch) -> None:
-    known = loader._presets(loader.PRESET_FOLDER)
+    known = loader._read_presets(loader.PRESET_FOLDER)
     monkeypatch.setitem(known, "wan-tiny", known["wan-tiny"].model_copy(update={"max_frames": LONG, "trained_frames": None}))
 
 

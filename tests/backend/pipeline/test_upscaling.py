@@ -13,7 +13,7 @@ import pytest
 
 from backend.errors import ClipError, ModelError, RequestError
 from backend.media.clips import read_clip_facts
-from backend.media.finished import larger_file
+from backend.media.finished import upscale_file_request
 from backend.media.mp4 import read_comment
 from backend.media.video import read_frames, read_request, write_video
 from backend.pipeline import upscaling
@@ -60,7 +60,7 @@ def sound_of(path: Path) -> bytes:
 
 
 def test_any_clip_becomes_larger_frame_by_frame_and_keeps_its_sound(clip, tmp_path):
-    events = events_of(larger_file(clip, 4), tmp_path / "job")
+    events = events_of(upscale_file_request(clip, 4), tmp_path / "job")
     assert {type(event) for event in events} == {Loading, Compiling, Upscaling, Finished}
     told = [event for event in events if isinstance(event, Upscaling)]
     assert (told[0].frame, told[-1].frame, told[-1].total) == (0, 12, 12)
@@ -87,7 +87,7 @@ def test_a_clip_becomes_larger_where_spandrel_is_not_installed(clip, tmp_path, m
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setitem(sys.modules, "spandrel", None)
-    result = events_of(larger_file(clip, 4), tmp_path / "job")[-1].result
+    result = events_of(upscale_file_request(clip, 4), tmp_path / "job")[-1].result
     assert (result.width, result.versions["spandrel"]) == (128, "none")
 
 
@@ -95,13 +95,13 @@ def test_a_video_of_ours_keeps_its_settings_and_can_be_made_again_from_them(tmp_
     made = GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a red circle", seed=7, num_frames=17)
     small = tmp_path / "small.mp4"
     write_video([np.full((96, 96, 3), 10 * index, np.uint8) for index in range(17)], small, fps=made.fps, request=made)
-    request = larger_file(small, 4)
+    request = upscale_file_request(small, 4)
     events_of(request, tmp_path / "job")
     kept = read_request(tmp_path / "job" / "video.mp4")
     assert without_upscaling(kept) == made and (kept.upscale, kept.final_size) == (4, (384, 384))
     smoother = tmp_path / "changed.mp4"
     run_ffmpeg("-i", str(small), "-vf", "fps=30", "-map_metadata", "0", "-movflags", "use_metadata_tags", str(smoother))
-    assert larger_file(smoother, 2).fps == 30  # the file is not what its settings say, so they are not its own
+    assert upscale_file_request(smoother, 2).fps == 30  # the file is not what its settings say, so they are not its own
 
 
 def test_a_step_after_a_video_makes_that_video_first(tmp_path):
@@ -135,7 +135,7 @@ def test_a_step_after_a_video_makes_that_video_first(tmp_path):
 
 def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path, clip, monkeypatch):
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
-    request, folder = larger_file(clip, 4), tmp_path / "job"
+    request, folder = upscale_file_request(clip, 4), tmp_path / "job"
     seen = []
     for event in make_larger(request, folder, lambda: len(seen) > 3, nothing):
         seen.append(event)
@@ -161,7 +161,7 @@ def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path,
 def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, monkeypatch, end):
     monkeypatch.setattr(upscaling, "PIECE_SECONDS", 0.0)  # each frame is a piece
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
-    request, folder, copy = larger_file(clip, 4), tmp_path / "first", tmp_path / "second"
+    request, folder, copy = upscale_file_request(clip, 4), tmp_path / "first", tmp_path / "second"
     events = make_larger(request, folder, lambda: False, nothing)
     for event in events:
         if isinstance(event, Upscaling) and event.frame == 7:
@@ -183,19 +183,19 @@ def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, 
 
 
 def test_pieces_of_another_request_are_made_anew(tmp_path, clip):
-    request, folder = larger_file(clip, 4), tmp_path / "job"
+    request, folder = upscale_file_request(clip, 4), tmp_path / "job"
     events = make_larger(request, folder, lambda: False, nothing)
     next(event for event in events if isinstance(event, Upscaling) and event.frame == 12)
     events.close()
     assert list((folder / PIECES).glob("*-*.mp4"))
-    other = larger_file(clip, 2)
+    other = upscale_file_request(clip, 2)
     told = [event.frame for event in events_of(other, folder) if isinstance(event, Upscaling)]
     assert told[0] == 0 and read_clip_facts(folder / "video.mp4").width == 64
 
 
 def test_a_smaller_video_that_a_killed_process_has_made_is_not_made_again(tmp_path, clip, monkeypatch):
     folder = tmp_path / "job"
-    step = GenerationRequest.from_stored(larger_file(clip, 4).to_json() | {"finished_video": None})
+    step = GenerationRequest.from_stored(upscale_file_request(clip, 4).to_json() | {"finished_video": None})
     result = VideoResult(
         path="", fps=8, num_frames=12, width=32, height=24, seconds={"denoise": 3.0}, request=without_upscaling(step), versions={}
     )
@@ -214,7 +214,7 @@ def test_a_smaller_video_that_a_killed_process_has_made_is_not_made_again(tmp_pa
 def test_rates_that_are_no_whole_number_and_turned_clips_are_taken_as_they_are_seen(tmp_path):
     clip = tmp_path / "film.mov"
     run_ffmpeg("-f", "lavfi", "-i", "testsrc2=s=48x32:r=24000/1001:d=1", "-pix_fmt", "yuv420p", str(clip))
-    request = larger_file(clip, 2)
+    request = upscale_file_request(clip, 2)
     assert (request.fps, request.width, request.height) == (24, 48, 32) and 23 <= request.num_frames <= 24
     assert events_of(request, tmp_path / "job")[-1].result.num_frames == request.num_frames
 
@@ -223,7 +223,7 @@ def test_rates_that_are_no_whole_number_and_turned_clips_are_taken_as_they_are_s
 def test_a_clip_that_is_none_is_one_sentence(tmp_path, content):
     (tmp_path / "a.mp4").write_bytes(content)
     with pytest.raises(ClipError) as refused:
-        larger_file(tmp_path / "a.mp4", 2)
+        upscale_file_request(tmp_path / "a.mp4", 2)
     assert "\n" not in str(refused.value)
 
 
@@ -231,9 +231,9 @@ def test_what_the_model_cannot_do_or_is_not_there_is_one_sentence(tmp_path, clip
     (data_dir / "upscalers").mkdir(parents=True)
     (data_dir / "upscalers" / "broken.pth").write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match="the upscaler broken.pth"):
-        events_of(larger_file(clip, 2, "broken.pth"), tmp_path / "job")
+        events_of(upscale_file_request(clip, 2, "broken.pth"), tmp_path / "job")
     with pytest.raises(RequestError, match="must be one of those that are here"):
-        events_of(larger_file(clip, 2, "missing.pth"), tmp_path / "job")
+        events_of(upscale_file_request(clip, 2, "missing.pth"), tmp_path / "job")
     with pytest.raises(RequestError, match="upscale=2 makes frames of 8192x9216"):
         upscale_clip_request("large", (4096, 4608), 1.0, 24.0, "/a.mp4", 2)
     for wrong in (0, 1, 3, 8, -4):

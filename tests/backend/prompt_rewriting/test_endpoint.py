@@ -10,7 +10,7 @@ import pytest
 
 from backend.errors import StudioError
 from backend.prompt_rewriting.endpoint import MOST_BYTES, Endpoint
-from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.helper import stream_suggestions
 from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
 
@@ -79,7 +79,7 @@ def server() -> Iterator[Server]:
 
 def suggested(endpoint: Endpoint, asked: RewriteRequest, **limits: float) -> list[str]:
     async def collect() -> list[str]:
-        return [one async for one in suggestions(endpoint, asked, **limits)]
+        return [one async for one in stream_suggestions(endpoint, asked, **limits)]
 
     return asyncio.run(collect())
 

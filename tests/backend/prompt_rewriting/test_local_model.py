@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from backend.errors import StudioError
-from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.helper import stream_suggestions
 from backend.prompt_rewriting.local_model import LocalModel
 from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
@@ -60,7 +60,7 @@ async def first_pieces(model: LocalModel, count: int) -> list[str]:
 
 
 async def whole(model: LocalModel) -> str:
-    return [one async for one in suggestions(model, asked("a cat"))][-1]
+    return [one async for one in stream_suggestions(model, asked("a cat"))][-1]
 
 
 def test_it_writes_piece_by_piece_can_be_stopped_and_asked_again(model):

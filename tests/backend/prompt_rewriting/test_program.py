@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from backend.errors import StudioError
-from backend.prompt_rewriting.helper import suggestions
+from backend.prompt_rewriting.helper import stream_suggestions
 from backend.prompt_rewriting.program import Program
 from backend.prompt_rewriting.request import RewriteRequest
 from presets import load_preset
@@ -22,7 +22,7 @@ def asked(prompt: str = "x") -> RewriteRequest:
 
 def all_suggestions(helper: Program, asked: RewriteRequest, **limits: float) -> list[str]:
     async def collect() -> list[str]:
-        return [one async for one in suggestions(helper, asked, **limits)]
+        return [one async for one in stream_suggestions(helper, asked, **limits)]
 
     return asyncio.run(collect())
 
@@ -51,7 +51,7 @@ def test_it_is_shown_as_it_is_written(tmp_path):
 
     async def collect() -> list[str]:
         shown = []
-        async for text in suggestions(helper, asked()):
+        async for text in stream_suggestions(helper, asked()):
             shown.append(text)
             (tmp_path / text.split()[-1]).touch()
         return shown
@@ -103,6 +103,6 @@ def test_one_that_says_much_beside_its_answer_is_heard_out():
 
 
 def test_a_command_line_is_read_as_a_shell_reads_it():
-    assert Program.of("python 'my file.py' -x").command == ("python", "my file.py", "-x")
+    assert Program.from_command_line("python 'my file.py' -x").command == ("python", "my file.py", "-x")
     with pytest.raises(StudioError, match="is no command line"):
-        Program.of("python 'my file.py")
+        Program.from_command_line("python 'my file.py")

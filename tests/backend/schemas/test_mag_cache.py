@@ -15,7 +15,7 @@ from presets.magnitude_files import (
     MAGNITUDES_FOLDER,
     BranchRatios,
     Magnitudes,
-    file_name,
+    magnitudes_file_name,
     published_magnitudes,
     read_magnitudes,
     write_magnitudes,
@@ -80,7 +80,7 @@ def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps)
     retention, longest, _ = PUBLISHED[name, threshold]
     wanted = asked(name, mag_cache=threshold, **({"steps": steps} if steps else {}))
     known, plan = find_magnitudes(wanted), plan_of(wanted, load_preset(name).boundary).steps
-    assert (known.retention, known.longest_row(threshold)) == (retention, longest)
+    assert (known.retention, known.max_reuses_in_a_row(threshold)) == (retention, longest)
     ratios = known.ratios[wanted.task]
     flat = [
         one for pair in zip(*(nearest(each, wanted.steps) for each in (ratios.prompt, ratios.other)), strict=True) for one in pair
@@ -168,10 +168,12 @@ def test_measured_ratios_come_from_the_data_folder_into_the_request(tmp_path, mo
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     preset = load_preset("hunyuanvideo-1.5-t2v-720p")
     own = BranchRatios(prompt=(1.0, 0.99, 0.98), other=(1.0, 0.97, 0.96))
-    write_magnitudes(Magnitudes(source="a test", ratios={"t2v": own}), tmp_path / "magnitudes" / file_name(preset.model))
+    write_magnitudes(
+        Magnitudes(source="a test", ratios={"t2v": own}), tmp_path / "magnitudes" / magnitudes_file_name(preset.model)
+    )
     wanted = asked(preset.name, mag_cache=0.1)
     assert wanted.mag_ratios == (1.0, 1.0, 0.99, 0.97, 0.98, 0.96) and any(reused_steps(wanted))
-    (tmp_path / "magnitudes" / file_name(preset.model)).unlink()
+    (tmp_path / "magnitudes" / magnitudes_file_name(preset.model)).unlink()
     assert reused_steps(GenerationRequest.from_stored(wanted.to_json())) == reused_steps(wanted)
     assert wanted.changed(mag_cache=0.0).mag_ratios == () and asked(preset.name).to_json().keys().isdisjoint({"mag_ratios"})
 
@@ -189,7 +191,7 @@ def test_a_file_that_is_none_counts_as_missing(tmp_path):
 
 
 def test_every_file_belongs_to_a_preset_and_says_where_it_is_from():
-    models = {file_name(preset.model): preset for preset in list_presets()}
+    models = {magnitudes_file_name(preset.model): preset for preset in list_presets()}
     for path in MAGNITUDES_FOLDER.iterdir():
         known = read_magnitudes(path)
         assert known.source and set(known.ratios) <= set(models[path.name].tasks), path.name

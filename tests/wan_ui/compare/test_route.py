@@ -13,7 +13,7 @@ from backend.engine.user_presets import Comparison
 from backend.errors import VideoFileError
 from backend.media.clips import read_clip_facts
 from backend.media.sandbox import SandboxPool
-from backend.media.sound import put_sound, read_sound
+from backend.media.sound import read_sound, replace_audio
 from backend.media.video import write_video
 from tests.fake_pipeline import hum
 from tests.wan_ui.builders import FakeEngine, a_job
@@ -31,7 +31,7 @@ def a_video(folder: Path, num_frames: int, seed: int, has_sound: bool):
     frames = (np.full((96, 96, 3), level, np.uint8) for level in range(num_frames))
     write_video(frames, folder / "video.mp4", fps=job.request.fps, request=job.request)
     if has_sound:
-        put_sound(folder / "video.mp4", hum(job.request), (96, 96))
+        replace_audio(folder / "video.mp4", hum(job.request), (96, 96))
     return job
 
 

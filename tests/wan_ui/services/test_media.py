@@ -50,7 +50,7 @@ def test_players_can_ask_for_a_part(site):
 @pytest.mark.parametrize("name", ["poster.webp", "before.mp4"])
 def test_what_cannot_be_made_under_load_is_answered_503_and_when_to_ask_again(name, folder):
     class BusySandbox:
-        async def opened(self, opening, *who):
+        async def run_async(self, call, *who):
             raise Busy("too many pictures and videos are being opened and", "one more must wait", "try again", 42.0)
 
     engine = FakeEngine([a_job(folder, owner=owner_name({COOKIE: MINE}), video="/clip.mp4", strength=0.5)])

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from backend.media.sandbox import SandboxPool
-from backend.media.sound import MODEL_SOUND, Sound, put_sound
+from backend.media.sound import MODEL_SOUND, Sound, replace_audio
 from backend.media.video import write_video
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
 from wan_ui.gateway.access import Access
@@ -35,7 +35,7 @@ def job(tmp_path):
     job = a_job(folder, owner=owner_name({COOKIE: MINE}), num_frames=17)
     frames = (np.full((96, 96, 3), level, np.uint8) for level in range(17))
     write_video(frames, folder / "video.mp4", fps=job.request.fps, request=job.request)
-    put_sound(folder / "video.mp4", a_tone(17 / 16, 440), (96, 96))
+    replace_audio(folder / "video.mp4", a_tone(17 / 16, 440), (96, 96))
     return job
 
 

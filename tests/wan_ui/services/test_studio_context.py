@@ -36,7 +36,7 @@ def queued(context: StudioContext, wanted: GenerationRequest, caller) -> Job:
 
 
 def revised(context: StudioContext, job: Job, wanted: GenerationRequest, caller) -> Job:
-    return context.engine.sandbox.follow(context.revising(job, wanted, caller))
+    return context.engine.sandbox.run_steps(context.revising(job, wanted, caller))
 
 
 @pytest.fixture
