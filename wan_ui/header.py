@@ -72,7 +72,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 def tools_html(views: Names, texts: Texts) -> str:
     """Language, queue, help, theme; and the help itself, which opens above the page."""
-    named = texts.between.join(name for _, name in views)
+    named = texts.list_separator.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)
     keys = pairs_html(shown)
@@ -104,11 +104,11 @@ def _notice(texts: Texts) -> str:
     """The question whether the browser may tell of the ends of videos, which `notice.js` shows once, and scripts' words."""
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
-        for answer, words in (("yes", texts.notice_yes), ("no", texts.notice_no))
+        for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))
     )
-    words = f'data-done="{escape(texts.notice_done)}" data-failed="{escape(texts.notice_failed)}"'
+    words = f'data-done="{escape(texts.notify_finished)}" data-failed="{escape(texts.notify_failed)}"'
     words += f' data-unsent="{escape(texts.recording_unsent)}"'
-    return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notice_ask)}</span>{buttons}</div>'
+    return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notify_ask)}</span>{buttons}</div>'
 
 
 def _tool(element: str, name: str, label: str) -> str:

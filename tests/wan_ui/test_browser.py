@@ -95,7 +95,7 @@ def test_progress_moves_and_previews_change(page, steps, gates):
     generate(page, HELD, steps)
     wait_for(page, "denoising")
     assert re.search(rf"Step \d+ of {steps}", page.locator(".stage .readout").inner_text())
-    assert re.search(r"a step", page.locator(".stage .numbers").inner_text())
+    assert re.search(r"per step", page.locator(".stage .numbers").inner_text())
     page.wait_for_function("document.querySelector('.stage .preview').naturalWidth > 1")
     for number, gate in enumerate(gates, 1):
         shows_step(page, number)

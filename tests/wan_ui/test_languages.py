@@ -48,8 +48,8 @@ def test_a_chinese_page_names_the_presets_in_chinese(url):
 def test_a_chinese_page_has_chinese_forms(url):
     page = answers(url, "zh", "open")
     assert CHINESE.storyboard in page["shots-editor"] and ENGLISH.storyboard not in page["shots-editor"]
-    assert CHINESE.many_file in page["many-plan"] and ENGLISH.many_file not in page["many-plan"]
-    assert CHINESE.live_choose in page["live"] and ENGLISH.live_choose not in page["live"]
+    assert CHINESE.batch_file in page["many-plan"] and ENGLISH.batch_file not in page["many-plan"]
+    assert CHINESE.live_image_choose in page["live"] and ENGLISH.live_image_choose not in page["live"]
 
 
 def test_a_chinese_page_captions_examples_whose_prompts_stay_english(url):

@@ -45,7 +45,7 @@ def test_the_system_panel_tells_of_the_machine(page):
     page.keyboard.press("Alt+7")
     page.locator(".system").wait_for()
     told = page.locator(".system").inner_text()
-    assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free on the disk\s+[\d.]+ GB", told)
+    assert "Square:0" in told and re.search(r"gradio\s+6", told) and re.search(r"Free disk space\s+[\d.]+ GB", told)
     report = page.locator("[data-copy-text]").get_attribute("data-copy-text")
     assert "Square:0" in report and str(PROJECT_FOLDER) not in report
 

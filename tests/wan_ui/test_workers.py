@@ -230,7 +230,7 @@ def test_several_workers_metrics_have_their_names():
 def test_the_system_says_what_is_done_without(tmp_path):
     facts = replace(worker().facts, refused=("No option x here", "No kernel y here"))
     sections = dict(report_of(Engine(worker(facts=facts), settings=from_environment(tmp_path, {})), VISITOR).sections)
-    assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_refused] == "No option x here. No kernel y here."
+    assert dict(sections[ENGLISH.system_worker])[ENGLISH.system_fallbacks] == "No option x here. No kernel y here."
 
 
 RATES = {"denoise": Rate(flops_per_second=2.5e15, mfu=0.615), "decode": Rate(flops_per_second=8e11, mfu=None)}

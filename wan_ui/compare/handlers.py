@@ -141,7 +141,7 @@ class CompareHandlers(Panel):
         if across == "preset":  # each model has its own settings
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
-        named = caller.texts.between.join(setting_label(name, caller.texts) for name in names)
+        named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
     def _varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:

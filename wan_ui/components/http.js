@@ -37,7 +37,7 @@ export const createTalk = (element, name) => {
       note(given.error ?? '');
       return answer.ok && !given.error ? given : null;
     } catch {
-      note(words().lost);
+      note(words().unreachable);
       return null;
     }
   };
@@ -49,9 +49,9 @@ export const createTalk = (element, name) => {
     try {
       const answer = await fetch('gradio_api/upload', { method: 'POST', body: form });
       if (answer.ok) return (await answer.json())[0];
-      note((await answer.text()) || words().lost);
+      note((await answer.text()) || words().unreachable);
     } catch {
-      note(words().lost);
+      note(words().unreachable);
     }
     return null;
   };

@@ -141,7 +141,7 @@ def spoken_seconds(seconds: float) -> str:
 def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
     """The place in the queue and what it means, with this many jobs waiting before it and one running."""
     if ahead == 0:
-        return texts.queued_next, texts.queued_one_first
+        return texts.queued_next, texts.queued_first_one
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 

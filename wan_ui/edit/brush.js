@@ -179,7 +179,7 @@ export const createBrush = (talk, view) => {
     state.clip = mask;
     one('.edit').dataset.mask = mask ? 'clip' : '';
     one('.brought').hidden = !mask;
-    one('.brought span').textContent = mask ? fill(words().brought, { name: mask.name }) : '';
+    one('.brought span').textContent = mask ? fill(words().mask_name, { name: mask.name }) : '';
   };
   /** @param {File} file */
   const takeMask = async file => {

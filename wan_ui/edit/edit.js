@@ -93,7 +93,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
       Object.assign(one(`#edit-${id}`), { value });
     const low = input('#edit-guidance-low').closest('label');
     if (low) low.hidden = own.guidance.length < 2;
-    const asPicture = own.ways.includes('animate') ? [new Option(words().as_picture, '')] : [];
+    const asPicture = own.ways.includes('animate') ? [new Option(words().image_shape, '')] : [];
     select('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();

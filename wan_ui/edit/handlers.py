@@ -80,7 +80,7 @@ class EditHandlers(Panel):
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
         act, caller = Act.of(event), self.context.caller(request)
         job = self.context.job(act.job, caller)
-        takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_goes_on}
+        takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
         if job is None or (job.request.is_from_pictures and act.what not in takes_video):
             return {self.message: gr.skip()}
         try:

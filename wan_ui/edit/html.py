@@ -53,7 +53,7 @@ def edit_html(
 def _words(texts: Texts) -> dict[str, str]:
     """What the scripts say."""
     large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
-    return texts.beginning("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "lost": texts.live_lost}
+    return texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
 
 
 def _clip(texts: Texts) -> str:
@@ -94,14 +94,14 @@ def _larger(larger: Sequence[Offer], texts: Texts) -> str:
 def _kept(kept: Mapping[str, Any], texts: Texts) -> str:
     """The settings of a loaded video that have no field here; a press on one takes it away."""
     chips = "".join(_chip(name, value, texts) for name, value in kept.items())
-    return f'<fieldset class="wide kept"><legend>{escape(texts.kept)}</legend>{chips}</fieldset>' if kept else ""
+    return f'<fieldset class="wide kept"><legend>{escape(texts.loaded_also)}</legend>{chips}</fieldset>' if kept else ""
 
 
 def _chip(name: str, value: Any, texts: Texts) -> str:
     words = setting_words(name, value, texts)
     return (
         f'<button type="button" data-kept="{escape(json.dumps({name: value}))}"'
-        f' title="{escape(texts.kept_remove.format(setting=words))}">{escape(words)}<i aria-hidden="true"> ×</i></button>'
+        f' title="{escape(texts.loaded_remove.format(setting=words))}">{escape(words)}<i aria-hidden="true"> ×</i></button>'
     )
 
 

@@ -250,8 +250,10 @@ export const createWays = (talk, view) => {
     if (given.overlap) {
       const overlaps = select('#edit-overlap');
       overlaps.dataset.wanted = given.overlap;
-      if (![...overlaps.options].some(option => Number(option.value) === given.overlap))
-        overlaps.prepend(new Option(fill(words().overlaps, { frames: given.overlap }), given.overlap));
+      if (![...overlaps.options].some(option => Number(option.value) === given.overlap)) {
+        const label = given.overlap === 1 ? words().overlaps_one : fill(words().overlaps, { frames: given.overlap });
+        overlaps.prepend(new Option(label, given.overlap));
+      }
     }
     showScaleValue();
     input('#edit-keeps').checked = given.keeps_pixels ?? true;

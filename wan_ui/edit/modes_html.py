@@ -25,7 +25,7 @@ _LARGEST_BRUSH = 40  # per cent of the frame's shorter side
 def menu(presets: Sequence[Preset], texts: Texts) -> str:
     """The ways that any of these models can go, and a line about the chosen one; hidden if there is only one."""
     ways = [way for way in WAYS if any(way in ways_of(preset) for preset in presets)]
-    names, hints = texts.beginning("edit_way_"), texts.beginning("edit_hint_")
+    names, hints = texts.with_prefix("edit_way_"), texts.with_prefix("edit_hint_")
     buttons = "".join(
         f'<label><input type="radio" name="edit-way" value="{way}" data-hint="{escape(hints[way])}">'
         f"<span>{icon(f'way_{way}')}{escape(names[way])}</span></label>"
@@ -33,7 +33,7 @@ def menu(presets: Sequence[Preset], texts: Texts) -> str:
     )
     hidden = " hidden" if len(ways) < 2 else ""
     return (
-        f'<div class="choose"{hidden}><div class="ways" role="radiogroup" aria-label="{escape(texts.edit_ways)}">{buttons}</div>'
+        f'<div class="choose"{hidden}><div class="ways" role="radiogroup" aria-label="{escape(texts.edit_modes)}">{buttons}</div>'
         f'<p class="hint"></p></div>'
     )
 
@@ -105,7 +105,7 @@ def _brush(texts: Texts) -> str:
         f'<div class="brush" data-of="paint"><div class="tools">{"".join(tools)}</div>'
         f"{_check('edit-invert', texts.edit_invert)}"
         f'<p class="line"><label class="link"><input type="file" id="edit-mask" accept="{_MASKS}">'
-        f"{escape(texts.edit_bring)}</label></p>"
+        f"{escape(texts.edit_upload_mask)}</label></p>"
         f'<p class="line brought" hidden><span></span><button type="button" class="link" id="edit-mask-remove">'
         f"{escape(texts.edit_remove)}</button></p></div>"
     )
@@ -156,7 +156,9 @@ def _track(texts: Texts) -> str:
 
 def _extend(texts: Texts) -> str:
     where = (("after", texts.edit_after), ("before", texts.edit_before))
-    overlaps = [(str(count), texts.edit_overlaps.format(frames=count)) for count in OVERLAPS]
+    overlaps = [
+        (str(count), (texts.edit_overlaps_one if count == 1 else texts.edit_overlaps).format(frames=count)) for count in OVERLAPS
+    ]
     return (
         f'<div class="asked" data-of="extend keys"><label data-of="extend">{escape(texts.edit_where)}<select id="edit-where">'
         f'{_options(where)}</select></label><label data-of="extend">{escape(texts.edit_overlap)}<select id="edit-overlap">'

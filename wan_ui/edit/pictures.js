@@ -30,7 +30,7 @@ export const createPictures = (talk, view) => {
   /** Sends a picture. Returns null if it cannot be used. @param {File} file @returns {Promise<Picture | null>} */
   const takePicture = async file => {
     if (!/^image\//.test(file.type) && !/\.(png|jpe?g|webp)$/i.test(file.name)) {
-      note(words().pictures_only);
+      note(words().images_only);
       return null;
     }
     const path = await upload(file);

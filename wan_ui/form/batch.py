@@ -32,15 +32,15 @@ def build_many(texts: Texts, labels: Texts) -> Many:
     """Builds the part, empty and out of sight until the button at the prompt shows it."""
     with gr.Column(elem_id="many"):
         table = gr.Textbox(
-            label=labels.many_table,
+            label=labels.batch_table,
             placeholder="prompt,seed,steps\na red circle,1,20\na blue star,2,20",
-            info=labels.many_hint,
+            info=labels.batch_hint,
             lines=5,
             max_lines=12,
             max_length=LONGEST_TABLE,
             elem_id="many-table",
         )
-        look = gr.Button(labels.many_look, size="sm", elem_id="many-look")
+        look = gr.Button(labels.batch_preview, size="sm", elem_id="many-look")
         plan = gr.HTML(file_html(texts), elem_id="many-plan", apply_default_css=False)
     return Many(table=table, look=look, plan=plan)
 
@@ -49,7 +49,7 @@ def file_html(texts: Texts) -> str:
     """The button for a CSV file."""
     return (
         '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv">'
-        f"<span>{escape(texts.many_file)}</span></label></p>"
+        f"<span>{escape(texts.batch_file)}</span></label></p>"
     )
 
 
@@ -64,11 +64,16 @@ def plan_html(
         if number <= MOST_SHOWN
     )
     more = len(requests) - MOST_SHOWN
-    rest = f'<p class="hint">{escape(texts.many_more.format(count=more))}</p>' if more > 0 else ""
+    rest = f'<p class="hint">{escape(texts.batch_more.format(count=more))}</p>' if more > 0 else ""
     known = [estimate.seconds for estimate in estimates if estimate]
-    cost = texts.many_cost if len(known) == len(requests) else texts.many_cost_unknown
+    is_one = len(requests) == 1
+    if len(known) == len(requests):
+        cost = texts.batch_cost_one if is_one else texts.batch_cost
+    else:
+        cost = texts.batch_cost_unknown_one if is_one else texts.batch_cost_unknown
     words = cost.format(count=len(requests), seconds=spoken_seconds(sum(known)))
-    queue = text_button("many:queue", texts.many_queue.format(count=len(requests)), name="play")
+    label = (texts.batch_queue_one if is_one else texts.batch_queue).format(count=len(requests))
+    queue = text_button("many:queue", label, name="play")
     return (
         f'<div class="many-plan"><table><tbody>{rows}</tbody></table>{rest}<p class="cost">{escape(words)}</p>'
         f'<div class="actions">{queue}</div></div>'
@@ -124,7 +129,8 @@ class ManyHandlers:
             jobs = yield from self.context.submitting_all(wanted, caller)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(caller.texts)}
-        said = Message(text=caller.texts.many_queued.format(count=len(jobs)))
+        text = caller.texts.batch_queued_one if len(jobs) == 1 else caller.texts.batch_queued
+        said = Message(text=text.format(count=len(jobs)))
         return {many.table: "", many.plan: file_html(caller.texts), self.message: said.html(caller.texts)}
 
     def _wanted(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:

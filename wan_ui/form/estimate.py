@@ -12,7 +12,12 @@ def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str
     """The line; if there is no estimate, `is_warm` says whether everything is compiled."""
     hint = ""
     if estimate is not None:
-        words = {"measured": texts.estimate_measured, "scaled": texts.estimate_scaled, "predicted": texts.estimate_predicted}
+        is_one = estimate.runs == 1
+        words = {
+            "measured": texts.estimate_measured_one if is_one else texts.estimate_measured,
+            "scaled": texts.estimate_scaled_one if is_one else texts.estimate_scaled,
+            "predicted": texts.estimate_predicted,
+        }
         hint = words[estimate.basis].format(count=estimate.runs)
     return f'<p class="estimate" title="{escape(hint)}">{escape(" · ".join(_parts(estimate, is_warm, texts)))}</p>'
 

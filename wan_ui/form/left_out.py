@@ -37,7 +37,7 @@ def left_out(request: GenerationRequest, shown: Collection[str], texts: Texts) -
     Raises: RequestError for an unknown preset.
     """
     named = [setting_words(one.name, one.value_in(request), texts) for one in changed_settings(request) if one.name not in shown]
-    return texts.not_used.format(settings=texts.between.join(named)) if named else ""
+    return texts.not_used.format(settings=texts.list_separator.join(named)) if named else ""
 
 
 def setting_words(name: str, value: Any, texts: Texts) -> str:
@@ -50,7 +50,7 @@ def setting_words(name: str, value: Any, texts: Texts) -> str:
 
 def setting_label(name: str, texts: Texts) -> str:
     """Returns a setting's short label: its own word, else that of its field in the form, else its name."""
-    return texts.beginning("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
+    return texts.with_prefix("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
 
 
 def _value_words(name: str, value: Any, texts: Texts) -> str:
@@ -60,16 +60,16 @@ def _value_words(name: str, value: Any, texts: Texts) -> str:
     if value is True:
         return texts.setting_on
     if SETTINGS[name].media:
-        return texts.between.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
+        return texts.list_separator.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
     match name:
         case "loras":
-            return texts.between.join(f"{one.source} × {one.scale:g}" for one in map(LoraChoice.model_validate, value))
+            return texts.list_separator.join(f"{one.source} × {one.scale:g}" for one in map(LoraChoice.model_validate, value))
         case "figures":
-            return texts.between.join(one.name for one in value)
+            return texts.list_separator.join(one.name for one in value)
         case "shots" | "cues":
             return str(len(value))
     if isinstance(value, tuple):
-        return texts.between.join(f"{one:g}" for one in value)
+        return texts.list_separator.join(f"{one:g}" for one in value)
     return f"{value:g}" if isinstance(value, float) else _shortened(str(value))
 
 

@@ -40,21 +40,21 @@ def build_own_presets(texts: Texts) -> gr.HTML:
 def own_presets_html(presets: Presets, texts: Texts) -> str:
     """The button and the menu that it opens."""
     rows = "".join(
-        f"<li>{text_button('own:load', name, hint=texts.own_load.format(name=name), value=name)}"
-        f"{icon_button('own:rename', 'edit', texts.own_rename, value=name)}"
+        f"<li>{text_button('own:load', name, hint=texts.my_presets_load.format(name=name), value=name)}"
+        f"{icon_button('own:rename', 'edit', texts.my_presets_rename, value=name)}"
         f"{icon_button('own:delete', 'bin', texts.delete, value=name)}</li>"
         for name in presets
     )
-    listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.own_none)}</p>'
-    named = escape(texts.own_name)
+    listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.my_presets_none)}</p>'
+    named = escape(texts.my_presets_name)
     return (
-        f'<details class="popover" id="own-menu"><summary>{escape(texts.own_presets)}</summary><div>'
-        f"<h2>{escape(texts.own_title)}</h2>{listed}"
+        f'<details class="popover" id="own-menu"><summary>{escape(texts.my_presets)}</summary><div>'
+        f"<h2>{escape(texts.my_presets_title)}</h2>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
-        f"{text_button('own:save', texts.own_save)}</p>"
+        f"{text_button('own:save', texts.my_presets_save)}</p>"
         f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export(presets, texts)}'
         f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
-        f"{escape(texts.own_import)}</label></p></div></details>"
+        f"{escape(texts.my_presets_import)}</label></p></div></details>"
     )
 
 
@@ -63,7 +63,7 @@ def _export(presets: Presets, texts: Texts) -> str:
         return ""
     content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
     address = f"data:application/json;base64,{base64.b64encode(content.encode()).decode()}"
-    return f'<a class="button" href="{address}" download="presets.json">{escape(texts.own_export)}</a>'
+    return f'<a class="button" href="{address}" download="presets.json">{escape(texts.my_presets_export)}</a>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class OwnPresetHandlers:
         match act.what:
             case "save":
                 user_presets.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
-                return self._said(texts.own_saved.format(name=act.job), texts)
+                return self._said(texts.my_presets_saved.format(name=act.job), texts)
             case "rename":
                 user_presets.rename_preset(owner, act.value, act.job)
             case "delete":
@@ -109,7 +109,7 @@ class OwnPresetHandlers:
             case "link":
                 draft = self.form.read(values)
                 copy = f"?settings={settings_code(draft.settings())}"
-                text = " ".join(filter(None, (texts.own_linked, _files_left_out(draft.given, texts))))
+                text = " ".join(filter(None, (texts.settings_linked, _files_left_out(draft.given, texts))))
                 return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 
@@ -131,9 +131,10 @@ class OwnPresetHandlers:
             given = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
             presets = {name: settings_of_form(checked_settings(settings)) for name, settings in given.items()}
         except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
-            raise RequestError(texts.own_bad_file.format(reason=str(error)[:200])) from None
+            raise RequestError(texts.my_presets_bad_file.format(reason=str(error)[:200])) from None
         self.context.engine.user_presets.save_presets(owner, presets)
-        return self._said(texts.own_imported.format(count=len(presets)), texts)
+        imported = texts.my_presets_imported_one if len(presets) == 1 else texts.my_presets_imported
+        return self._said(imported.format(count=len(presets)), texts)
 
     def _said(self, text: str, texts: Texts) -> Updates:
         return {self.message: Message(text=text).html(texts)}
@@ -146,8 +147,8 @@ def _files_left_out(given: Mapping[str, Any], texts: Texts) -> str:
     names = [one.name for one in INPUTS if given.get(one.name)]
     names += [name for name, parts in of_shots.items() if any(part.get("image") not in (None, "") for part in parts)]
     names += ["shot_videos"] if any(row.get("job") for row in rows) else []
-    named = texts.between.join(texts.beginning("setting_")[name] for name in names)
-    return texts.own_linked_without.format(settings=named) if names else ""
+    named = texts.list_separator.join(texts.with_prefix("setting_")[name] for name in names)
+    return texts.settings_linked_without.format(settings=named) if names else ""
 
 
 def settings_of_form(request: GenerationRequest) -> dict[str, Any]:

@@ -61,6 +61,6 @@ def _build_actions(choices: PresetChoices, labels: Texts) -> Actions:
         estimate = gr.HTML("", elem_id="estimate")
         with gr.Row(elem_id="buttons"):
             generate = gr.Button(labels.generate, variant="primary", size="lg", elem_id="generate", interactive=can_generate)
-            leave = gr.Button(labels.keep_as_it_is, size="lg", elem_id="leave", visible=False)
+            leave = gr.Button(labels.discard_changes, size="lg", elem_id="leave", visible=False)
             stop = gr.Button(labels.stop, variant="stop", size="lg", elem_id="stop")
     return Actions(generate=generate, leave=leave, stop=stop, estimate=estimate, project=project)

@@ -35,7 +35,7 @@ def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
 
 def growing_html(text: str, texts: Texts) -> str:
     """A suggestion that is being written, with a button to stop it."""
-    said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waits)}</p>'
+    said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waiting)}</p>'
     stop = text_button("rewrite:stop", texts.stop)
     return f'<div class="suggestion" aria-busy="true">{said}<div class="actions">{stop}</div></div>'
 

@@ -13,7 +13,7 @@ _SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
 def editor_html(film: str, texts: Texts) -> str:
     """The switch, the timeline, the tools for the chosen shot, the sound below and the player; `film` is the timeline as JSON, ""
     for none."""
-    words, timeline = json.dumps(_words(texts), ensure_ascii=False), escape(texts.film_timeline)
+    words, timeline = json.dumps(_words(texts), ensure_ascii=False), escape(texts.storyboard_timeline)
     return (
         f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
         f'data-words="{escape(words)}">'
@@ -24,7 +24,7 @@ def editor_html(film: str, texts: Texts) -> str:
         f'<div class="film-scroll"><ol class="film" title="{timeline}" aria-label="{timeline}"></ol>'
         f'<div class="film-lane" hidden><canvas role="img"></canvas></div></div>'
         f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
-        f"{_button('play', texts.film_play, 'play')}</div>"
+        f"{_button('play', texts.storyboard_play, 'play')}</div>"
         f'<p class="film-state" aria-live="polite"></p>'
         f"{_detail(texts)}{_figures(texts)}{_track(texts)}</div>"
     )
@@ -34,35 +34,36 @@ def _words(texts: Texts) -> dict[str, str]:
     """What the script says."""
     return {
         "number": texts.shot_number,
-        "seconds_of": texts.shot_seconds_of,
-        "is_made": texts.shot_is_made,
-        "is_new": texts.shot_is_new,
-        "all_made": texts.film_all_made,
-        "some_made": texts.film_some_made,
-        "made_anew": texts.film_made_anew,
-        "track_of": texts.film_track_of,
-        "large": texts.film_large,
-        "lost": texts.film_lost,
-        "play": texts.film_play,
-        "pause": texts.film_pause,
-        "none": texts.film_none,
-        "shot_with": texts.shot_with,
-        "shot_without": texts.shot_without,
-        "figures_hint": texts.figures_hint,
-        "figures_hint_one": texts.figures_hint_one,
-        "figures_none": texts.figures_none,
-        "figure_in": texts.figure_in,
-        "figure_unused": texts.figure_unused,
+        "seconds": texts.shot_length,
+        "finished": texts.shot_finished,
+        "unfinished": texts.shot_unfinished,
+        "all_finished": texts.storyboard_all_finished,
+        "to_generate": texts.storyboard_unfinished,
+        "regenerated": texts.storyboard_regenerated,
+        "soundtrack_span": texts.soundtrack_span,
+        "soundtrack_too_large": texts.soundtrack_too_large,
+        "unreachable": texts.upload_failed,
+        "play": texts.storyboard_play,
+        "pause": texts.storyboard_pause,
+        "empty": texts.storyboard_empty,
+        "characters": texts.shot_characters,
+        "no_characters": texts.shot_no_characters,
+        "characters_hint": texts.characters_hint,
+        "characters_hint_one": texts.characters_hint_one,
+        "characters_unsupported": texts.characters_unsupported,
+        "character_shots": texts.character_shots,
+        "character_unused": texts.character_unused,
     }
 
 
 def _player(texts: Texts) -> str:
+    close = escape(texts.storyboard_close)
     return (
-        f'<div class="film-player" hidden role="group" aria-label="{escape(texts.film_player)}"><div class="film-screen">'
+        f'<div class="film-player" hidden role="group" aria-label="{escape(texts.storyboard_player)}"><div class="film-screen">'
         "<video playsinline></video><video playsinline></video><p></p></div>"
         f'<div class="film-bar"><button type="button" data-shot="pause"></button>'
-        f'<input type="range" min="0" max="1000" value="0" aria-label="{escape(texts.film_place)}"><output></output>'
-        f'<button type="button" data-shot="close" title="{escape(texts.film_close)}" aria-label="{escape(texts.film_close)}">'
+        f'<input type="range" min="0" max="1000" value="0" aria-label="{escape(texts.storyboard_position)}"><output></output>'
+        f'<button type="button" data-shot="close" title="{close}" aria-label="{close}">'
         f"{icon('cross')}</button></div><audio></audio></div>"
     )
 
@@ -70,12 +71,16 @@ def _player(texts: Texts) -> str:
 def _detail(texts: Texts) -> str:
     starts = "".join(
         f'<option value="{value}">{escape(words)}</option>'
-        for value, words in (("on", texts.shot_goes_on), ("cut", texts.shot_cut), ("image", texts.shot_from_picture))
+        for value, words in (
+            ("on", texts.shot_start_previous),
+            ("cut", texts.shot_start_prompt),
+            ("image", texts.shot_start_image),
+        )
     )
     sides = (("up", texts.shot_up, "back"), ("down", texts.shot_down, "forward"))
     moves = "".join(_icon_button(what, words, drawing) for what, words, drawing in sides)
-    acts = {"split": texts.shot_split, "double": texts.shot_double, "remove": texts.shot_remove}
-    acts |= {"alone": texts.shot_alone, "keep": texts.shot_keep}
+    acts = {"split": texts.shot_split, "double": texts.shot_duplicate, "remove": texts.shot_remove}
+    acts |= {"alone": texts.shot_generate, "keep": texts.shot_keep}
     buttons = "".join(_button(what, words, None) for what, words in acts.items())
     prompt = escape(texts.shot_prompt)
     return (
@@ -83,8 +88,8 @@ def _detail(texts: Texts) -> str:
         f'<textarea name="prompt" rows="2" aria-label="{prompt}" placeholder="{prompt}"></textarea>'
         '<p class="hint shot-figures wide" hidden></p>'
         f'<label class="wide">{escape(texts.shot_start)}<select name="start">{starts}</select></label>'
-        f'<label class="wide shot-picture" hidden>{escape(texts.shot_picture)}<span><img alt="" hidden>'
-        f'<b>{escape(texts.shot_picture_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
+        f'<label class="wide shot-picture" hidden>{escape(texts.shot_image)}<span><img alt="" hidden>'
+        f'<b>{escape(texts.shot_image_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
         f"{_number('seconds', texts.shot_seconds)}{_number('seed', texts.seed, '1')}{_number('fade', texts.shot_fade, '0.1')}"
         f"{_number('from', texts.shot_from)}{_number('to', texts.shot_to)}"
         f'<span class="shot-buttons">{moves}{buttons}</span></fieldset>'
@@ -94,30 +99,31 @@ def _detail(texts: Texts) -> str:
 def _figures(texts: Texts) -> str:
     """The list of figures, which `storyboard_characters.js` fills; a row is a picture, which a press replaces, a name and the
     shots."""
-    name, picture = escape(texts.figure_name), escape(texts.figure_picture)
+    name, picture = escape(texts.character_name), escape(texts.character_image)
     return (
-        f'<fieldset class="film-figures"><legend>{escape(texts.figures)}</legend><p class="hint wide"></p><ul class="wide"></ul>'
+        f'<fieldset class="film-figures"><legend>{escape(texts.characters)}</legend>'
+        f'<p class="hint wide"></p><ul class="wide"></ul>'
         f'<template><li><label class="figure-picture" title="{picture}"><img alt="" hidden>'
         f'<input name="figure-picture" type="file" accept="image/*" aria-label="{picture}"></label>'
         f'<input name="figure" maxlength="{MAX_NAME}" autocomplete="off" placeholder="{name}" aria-label="{name}">'
         f"<output></output>"
-        f'<button type="button" data-figure="remove" title="{escape(texts.figure_remove)}"'
-        f' aria-label="{escape(texts.figure_remove)}">{icon("cross")}</button></li></template>'
-        f'<label class="film-file"><span>{escape(texts.figure_add)}</span>'
+        f'<button type="button" data-figure="remove" title="{escape(texts.character_remove)}"'
+        f' aria-label="{escape(texts.character_remove)}">{icon("cross")}</button></li></template>'
+        f'<label class="film-file"><span>{escape(texts.character_add)}</span>'
         f'<input name="figure-new" type="file" accept="image/*"></label>'
-        f'<p class="film-known wide" hidden>{escape(texts.figures_known)} <span></span></p></fieldset>'
+        f'<p class="film-known wide" hidden>{escape(texts.characters_known)} <span></span></p></fieldset>'
     )
 
 
 def _track(texts: Texts) -> str:
     return (
-        f'<fieldset class="film-track"><legend>{escape(texts.film_track)}</legend>'
-        f'<label class="film-file"><span>{escape(texts.film_track_add)}</span>'
+        f'<fieldset class="film-track"><legend>{escape(texts.soundtrack)}</legend>'
+        f'<label class="film-file"><span>{escape(texts.soundtrack_add)}</span>'
         f'<input name="track" type="file" accept="{_SOUNDS}"></label>'
-        f'<div class="film-track-set" hidden>{_number("track_start", texts.film_track_start, "0.1")}'
-        f"{_number('track_fade', texts.film_track_fade, '0.1')}"
-        f'<label>{escape(texts.film_track_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
-        f"</label>{_button('silence', texts.film_track_remove, None)}</div></fieldset>"
+        f'<div class="film-track-set" hidden>{_number("track_start", texts.soundtrack_start, "0.1")}'
+        f"{_number('track_fade', texts.soundtrack_fade, '0.1')}"
+        f'<label>{escape(texts.soundtrack_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
+        f"</label>{_button('silence', texts.soundtrack_remove, None)}</div></fieldset>"
     )
 
 

@@ -145,10 +145,10 @@ export const startFilm = ({ element, watch }) => {
     item.style.width = `${Math.max(76, secondsOf(film, shot) * scale)}px`;
     const label = [
       fill(words().number, { index: index + 1 }),
-      length && fill(words().seconds_of, { seconds: length }),
+      length && fill(words().seconds, { seconds: length }),
       shot.prompt,
-      names && fill(words().shot_with, { names }),
-      isMade ? words().is_made : words().is_new,
+      names && fill(words().characters, { names }),
+      isMade ? words().finished : words().unfinished,
     ];
     button.setAttribute('aria-label', label.filter(Boolean).join(', '));
     button.setAttribute('aria-pressed', String(shot.id === film.chosen));
@@ -179,10 +179,10 @@ export const startFilm = ({ element, watch }) => {
   const showState = () => {
     const { toMake, becauseOfBefore } = shotsToMake(film);
     let first = '';
-    if (!film.shots.length) first = words().none;
-    else if (!toMake.length) first = words().all_made;
-    else if (toMake.length < film.shots.length) first = fill(words().some_made, { shots: toMake.join(', ') });
-    const second = becauseOfBefore.length ? fill(words().made_anew, { shots: becauseOfBefore.join(', ') }) : '';
+    if (!film.shots.length) first = words().empty;
+    else if (!toMake.length) first = words().all_finished;
+    else if (toMake.length < film.shots.length) first = fill(words().to_generate, { shots: toMake.join(', ') });
+    const second = becauseOfBefore.length ? fill(words().regenerated, { shots: becauseOfBefore.join(', ') }) : '';
     one('.film-state').textContent = `${first} ${second}`.trim();
   };
 

@@ -48,10 +48,10 @@ export const createFigures = (talk, { film, change, mostFigures }) => {
     const list = one('.film-figures ul');
     one('.film-figures').dataset.taken = String(isTaken);
     one('.film-figures .hint').textContent = !isTaken
-      ? words().figures_none
+      ? words().characters_unsupported
       : mostFigures() === 1
-        ? words().figures_hint_one
-        : fill(words().figures_hint, { count: mostFigures() });
+        ? words().characters_hint_one
+        : fill(words().characters_hint, { count: mostFigures() });
     while (list.children.length > film.figures.length) list.lastElementChild?.remove();
     film.figures.forEach((figure, index) => {
       const row = /** @type {HTMLElement} */ (list.children[index] ?? list.appendChild(emptyRow()));
@@ -69,7 +69,7 @@ export const createFigures = (talk, { film, change, mostFigures }) => {
     picture.hidden = !figure.image;
     if (figure.image && picture.getAttribute('src') !== figure.image.url) picture.src = figure.image.url;
     const shots = film.shots.flatMap((shot, at) => (named(shot.prompt).includes(figure) ? [at + 1] : []));
-    const text = shots.length ? fill(words().figure_in, { shots: shots.join(', ') }) : words().figure_unused;
+    const text = shots.length ? fill(words().character_shots, { shots: shots.join(', ') }) : words().character_unused;
     get('output', HTMLOutputElement, row).textContent = text;
   };
   /** @param {Offer[]} all */

@@ -70,7 +70,7 @@ export const createDetail = (talk, editing, figures) => {
     const cast = one('.shot-figures');
     const names = figures.names(shot.prompt);
     cast.hidden = !film.figures.length || kept !== null;
-    cast.textContent = names ? fill(words().shot_with, { names }) : words().shot_without;
+    cast.textContent = names ? fill(words().characters, { names }) : words().no_characters;
     button('keep').hidden = !shot.made || kept !== null;
     button('alone').hidden = continues(film, shot) && !isKept(film, film.shots[index - 1]);
     button('up').disabled = index === 0;

@@ -32,7 +32,7 @@ export const createTrack = (talk, { film, change, draw }) => {
   };
   /** @param {File} file */
   const take = async file => {
-    if (file.size > MOST_BYTES) return note(words().large);
+    if (file.size > MOST_BYTES) return note(words().soundtrack_too_large);
     const path = await upload(file);
     if (!path) return;
     film.track = { path, name: file.name, start: 0, fade: 1, volume: 1 };
@@ -81,7 +81,7 @@ export const createTrack = (talk, { film, change, draw }) => {
     const scale = devicePixelRatio || 1;
     canvas.style.cssText = `margin-left:${left}px;width:${width}px`;
     const times = { start: track.start.toFixed(1), end: (track.start + heard).toFixed(1) };
-    canvas.setAttribute('aria-label', fill(words().track_of, times));
+    canvas.setAttribute('aria-label', fill(words().soundtrack_span, times));
     Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(HEIGHT * scale) });
     const pen = canvas.getContext('2d');
     if (!pen) return;

@@ -1,7 +1,7 @@
-"""Says what a worker does in the visitor's language.
+"""Translate what workers report.
 
-Workers report English texts. The languages' `details` list every text, with places for values, so the texts serve as codes.
-A text that is not listed stays English.
+Workers report English texts. `Texts.details` of each language lists every text and its translation, with placeholders for values.
+Other texts stay English.
 """
 
 import functools
@@ -12,7 +12,7 @@ from wan_ui.i18n.english import Texts
 
 
 def detail_words(text: str, texts: Texts) -> str:
-    """Translate a worker's text, and the known names in it."""
+    """Translate a worker's text, and the program and network names in it."""
     known = dict(texts.details)
     if text in known:
         return known[text]

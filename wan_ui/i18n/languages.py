@@ -1,4 +1,4 @@
-"""The page's languages, by the code that browsers ask for, and which of them a visitor reads."""
+"""The languages of the page by their codes, and the choice of a visitor's language."""
 
 import re
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ _CHOSEN = re.compile(r"(?:^|;\s*)studio_language=(\w+)")  # the cookie that wan_
 
 
 def texts_for(headers: Mapping[str, str]) -> Texts:
-    """Returns the texts in the language that the visitor chose in the page, else in the first one that the browser asks for.
+    """Return the texts in the language that the visitor chose, else in the first known language that the browser names.
 
     Args:
-        headers: The request's headers, of which `cookie` and `accept-language` are read.
+        headers: Headers of the request. `cookie` and `accept-language` are read.
     """
     chosen = _CHOSEN.search(headers.get("cookie", ""))
     if chosen and chosen[1] in LANGUAGES:

@@ -36,7 +36,7 @@ class Shelf:
 
 def library_html(shelf: Shelf, texts: Texts) -> str:
     """The grid."""
-    count = texts.library_one if shelf.count == 1 else texts.library_count.format(count=shelf.count)
+    count = texts.library_count_one if shelf.count == 1 else texts.library_count.format(count=shelf.count)
     if not shelf.jobs:
         words = texts.library_none if shelf.is_filtered else texts.library_empty
         return f'<section class="library"><p class="hint empty">{escape(words)}</p></section>'
@@ -51,7 +51,7 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
 def _card(job: ListedJob, shelf: Shelf, texts: Texts) -> str:
     request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
     named = name_of(request, texts)
-    label = f"{named}{texts.between}{texts.with_sound}" if sounds else named
+    label = f"{named}{texts.list_separator}{texts.with_sound}" if sounds else named
     ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""
     if job.deleted:
         buttons = icon_button("queue:restore", "again", texts.restore, **one)

@@ -110,7 +110,7 @@ def goes_into(projects: Sequence[Project], current: str, texts: Texts) -> str:
     if not name:
         return ""
     leave = icon_button("project:leave", "cross", texts.project_leave)
-    return f'<p class="goes-into"><span>{escape(texts.project_goes.format(name=name))}</span>{leave}</p>'
+    return f'<p class="goes-into"><span>{escape(texts.project_target.format(name=name))}</span>{leave}</p>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class ProjectHandlers:
             case "create":
                 project = projects.create(caller.owner, act.job)
                 projects.set_current(caller.owner, project.id)
-                return caller.texts.project_made.format(name=project.name)
+                return caller.texts.project_created.format(name=project.name)
             case "rename":
                 projects.rename(act.value, caller.scope, act.job)
             case "archive" | "restore":
@@ -182,4 +182,5 @@ class ProjectHandlers:
         with temporary_upload_folder() as folder:
             project, count = yield from self.context.importing(archive, folder, caller)
         archive.unlink(missing_ok=True)
-        return caller.texts.project_imported.format(name=project.name, count=count)
+        imported = caller.texts.project_imported_one if count == 1 else caller.texts.project_imported
+        return imported.format(name=project.name, count=count)

@@ -26,7 +26,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
     options = "".join(_option(preset, texts) for preset in presets)
-    words = texts.beginning("live_")
+    words = texts.with_prefix("live_")
     return (
         f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
         f' aria-label="{escape(texts.live_on)}">'
@@ -37,9 +37,9 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"></label>'
         f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*">'
-        f"<b>{escape(texts.live_choose)}</b></label>"
+        f"<b>{escape(texts.live_image_choose)}</b></label>"
         f'<button type="button" id="live-start" class="primary">{escape(texts.live_start)}</button>'
-        f'<button type="button" id="live-say" hidden>{escape(texts.live_say)}</button>'
+        f'<button type="button" id="live-say" hidden>{escape(texts.live_apply)}</button>'
         f'<button type="button" id="live-stop" hidden>{escape(texts.stop)}</button></div>'
         f'<p class="note" role="alert" hidden></p></section>'
     )

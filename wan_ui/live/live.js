@@ -41,7 +41,7 @@ export const startLive = ({ element, watch }) => {
     one('#live-start').hidden = isOn;
     for (const name of ['#live-stop', '#live-say']) one(name).hidden = !isOn;
     one('.picture').hidden = isOn || !tasks.includes('i2v');
-    one('.picture span').textContent = tasks.includes('t2v') ? words().picture_may : words().picture;
+    one('.picture span').textContent = tasks.includes('t2v') ? words().image_optional : words().image;
     one('.wide').hidden = reads === 'false';
     if (reads === 'false') one('#live-say').hidden = true;
     if (live.hasEnded && !live.drawn.length) one('.veil').textContent = looks ? words().drag : words().start_hint;
@@ -127,7 +127,7 @@ export const startLive = ({ element, watch }) => {
   /** @param {string} text */
   const finish = text => {
     live.hasEnded = true;
-    one('.headline').textContent = text ? `${text} ${live.drawn.length ? words().kept : ''}` : '';
+    one('.headline').textContent = text ? `${text} ${live.drawn.length ? words().saved : ''}` : '';
     show();
   };
 

@@ -74,7 +74,7 @@ class ModelsHandlers(Panel):
 
     def _fetch(self, source: str, caller: Caller) -> Message:
         self.context.engine.models.fetch(source)
-        return Message(text=caller.texts.model_begun.format(model=name_of(source), where=caller.texts.models_coming))
+        return Message(text=caller.texts.model_started.format(model=name_of(source), where=caller.texts.models_downloading))
 
     def _pause(self, source: str, caller: Caller) -> None:
         self.context.engine.models.pause(source)
@@ -82,7 +82,7 @@ class ModelsHandlers(Panel):
     def _ask(self, source: str, caller: Caller) -> Message:
         """Asks before anything is removed."""
         button = text_button("model:remove", caller.texts.model_remove, value=source)
-        return Message(text=caller.texts.model_sure.format(model=name_of(source)), button=button)
+        return Message(text=caller.texts.model_remove_ask.format(model=name_of(source)), button=button)
 
     def _remove(self, source: str, caller: Caller) -> Message:
         freed = self.context.engine.remove_model(source)

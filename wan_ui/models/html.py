@@ -24,7 +24,7 @@ def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
     is_busy = any(row.download and row.download.is_active for row in rows)
     groups = [(texts.models_here, here)]
     if caller.is_operator:
-        groups = [(texts.models_coming, coming), *groups, (texts.models_others, others)]
+        groups = [(texts.models_downloading, coming), *groups, (texts.models_available, others)]
     drawn = "".join(_group(title, members, caller) for title, members in groups if members)
     hint = texts.models_operator if caller.is_operator else texts.models_visitor
     busy = "true" if is_busy else "false"
@@ -104,7 +104,7 @@ def _memory(row: ModelRow, texts: Texts) -> str:
         return texts.model_unknown
     words = texts.model_weights.format(size=size_words(row.weight_bytes))
     room = row.outlook.memory_bytes if row.outlook else None
-    return words if room is None else f"{words}; {texts.model_room.format(size=size_words(room))}"
+    return words if room is None else f"{words}; {texts.model_memory_total.format(size=size_words(room))}"
 
 
 def _slice(row: ModelRow, texts: Texts) -> str:
@@ -167,8 +167,8 @@ def _buttons(row: ModelRow, caller: Caller) -> str:
         case "paused":
             buttons = [text_button("model:fetch", texts.model_resume, name="download", **one), remove]
         case "failed":
-            again = text_button("model:fetch", texts.model_again, name="again", **one)
-            buttons = [again, text_button("model:pause", texts.model_later, **one), *([remove] if _is_begun(row) else [])]
+            again = text_button("model:fetch", texts.model_retry, name="again", **one)
+            buttons = [again, text_button("model:pause", texts.model_dismiss, **one), *([remove] if _is_begun(row) else [])]
         case _:
             buttons = [text_button("model:fetch", texts.download, name="download", **one)]
     return f'<div class="actions">{"".join(buttons)}</div>'

@@ -47,7 +47,7 @@ def queue_html(queue: Queue, texts: Texts) -> str:
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
     pause = f'<p class="pause" role="alert">{escape(disk_words(queue.shortage, texts))}</p>' if queue.shortage else ""
-    words = texts.queue_other if queue.others == 1 else texts.queue_others.format(count=queue.others)
+    words = texts.queue_others_one if queue.others == 1 else texts.queue_others.format(count=queue.others)
     others = f'<p class="hint">{escape(words)}</p>' if queue.others else ""
     count = len(queue.running) + len(queue.waiting)
     recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list(queue.recent, texts) if queue.recent else ""
@@ -89,7 +89,8 @@ def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
 def _item(entry: Entry, texts: Texts) -> str:
     job, request = entry.job, entry.job.summary
     label = escape(texts.queue_show.format(prompt=name_of(request, texts)))
-    facts = texts.queue_steps.format(steps=request.num_steps, seed=request.seed)
+    steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
+    facts = steps.format(steps=request.num_steps, seed=request.seed)
     percent = round(entry.view.fraction * 100)
     bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
     return (
@@ -137,7 +138,7 @@ def _buttons(entry: Entry, texts: Texts) -> str:
     is_held_by_form = request.is_from_pictures and not request.is_upscaling
     match entry.job.state:
         case "queued":
-            held = [icon_button("queue:go_on", "play", texts.go_on_now, job=job_id)] if entry.view.is_held else []
+            held = [icon_button("queue:go_on", "play", texts.resume_job, job=job_id)] if entry.view.is_held else []
             buttons = [
                 *held,
                 icon_button("queue:up", "up", texts.queue_up, job=job_id),

@@ -36,6 +36,6 @@ def tasks_routes(context: StudioContext) -> Sequence[Route]:
 def _described(task: Task, texts: Texts) -> dict[str, str | int | None]:
     name = getattr(texts, f"task_{task.kind}")
     if task.share is None:
-        return {"id": task.id, "text": f"{name} · {texts.task_waits}", "percent": None}
+        return {"id": task.id, "text": f"{name} · {texts.task_waiting}", "percent": None}
     percent = int(100 * task.share)
     return {"id": task.id, "text": f"{name} · {percent} %", "percent": percent}

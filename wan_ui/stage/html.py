@@ -91,7 +91,7 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
         case "idle":
             return texts.idle_title, texts.idle_detail
         case "queued" if view.interrupted_at:
-            return texts.interrupted, texts.held if view.is_held else texts.goes_on
+            return texts.interrupted, texts.held_detail if view.is_held else texts.interrupted_detail
         case "queued":
             return queue_place(view.ahead, texts)
         case "failed":
@@ -153,7 +153,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
         *_windows(request, texts),
         *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
-        *([(texts.figures, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
+        *([(texts.characters, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
         *upscaled_pair(request, texts),
     ]
@@ -183,7 +183,7 @@ def _player(view: StageView, texts: Texts) -> str:
     has_sound = bool(result and result.has_sound)
     return (
         f'<div class="player" {facts} data-sound="{_flag(has_sound)}"{_hidden(not result)}>'
-        f"{_key('back', texts.frame_back)}{play_button(texts, _PLAYS)}{_key('forward', texts.frame_on)}"
+        f"{_key('back', texts.frame_back)}{play_button(texts, _PLAYS)}{_key('forward', texts.frame_forward)}"
         f'<span class="scrubber"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
         f'<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"></span><output></output>'
@@ -210,7 +210,7 @@ def _key(name: str, label: str, is_pressed: bool = False) -> str:
 def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
     """The buttons for the job in its state; a video that failed can be made again, one that is held let go."""
     if job and view.is_held:
-        return f'<div class="actions">{text_button("queue:go_on", texts.go_on_now, name="play", job=job.id)}</div>'
+        return f'<div class="actions">{text_button("queue:go_on", texts.resume_job, name="play", job=job.id)}</div>'
     if not job or view.is_active or view.phase == "idle":
         return '<div class="actions" hidden></div>'
     one = {"job": job.id}
@@ -283,8 +283,8 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
 
 def go_on_button(job: Job, texts: Texts) -> str:
     """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
-    act, hint = ("edit", texts.go_on_sound_hint) if goes_on_with_sound(job.request) else ("fill", texts.go_on_hint)
-    return text_button(f"{act}:continue", texts.go_on, name="go_on", hint=hint, job=job.id)
+    act, hint = ("edit", texts.continue_sound_hint) if goes_on_with_sound(job.request) else ("fill", texts.continue_hint)
+    return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 
 
 def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
@@ -293,7 +293,7 @@ def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
     shot |= {"video": media_url(job, result.path), "poster": media_url(job, POSTER)}
     return (
         f'<button type="button" data-view="create" data-take="{escape(json.dumps(shot, ensure_ascii=False))}"'
-        f' title="{escape(texts.film_take_hint)}">{icon("list")}<span>{escape(texts.film_take)}</span></button>'
+        f' title="{escape(texts.add_to_storyboard_hint)}">{icon("list")}<span>{escape(texts.add_to_storyboard)}</span></button>'
     )
 
 

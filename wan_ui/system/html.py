@@ -84,10 +84,13 @@ def _kept_html(worker: WorkerView, texts: Texts) -> str:
 
     rows = []
     for model in worker.facts.kept:
-        unpin, pin = (texts.system_unpin, texts.system_unpin_hint), (texts.system_pin, texts.system_pin_hint)
+        unpin, pin = (
+            (texts.system_allow_unload, texts.system_allow_unload_hint),
+            (texts.system_keep_loaded, texts.system_keep_loaded_hint),
+        )
         buttons = button("unpin", *unpin, model) if model.is_pinned else button("pin", *pin, model)
         if model.model != worker.facts.model:
-            buttons += button("drop", texts.system_drop, texts.system_drop_hint, model)
+            buttons += button("drop", texts.system_unload, texts.system_unload_hint, model)
         rows.append(f'<p class="kept"><span>{escape(Path(model.model).name)}</span>{buttons}</p>')
     return "".join(rows)
 
@@ -147,7 +150,7 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else f": {detail_words(without_paths(status.detail), texts)}"
-    without = ((texts.system_refused, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
+    without = ((texts.system_fallbacks, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
     names = dict(texts.stage_names)
     rates = "; ".join(f"{names[stage]} {rate_words(rate, texts)}" for stage, rate in facts.rates.items())
     last = ((texts.system_rates, rates),) if rates else ()
@@ -161,14 +164,14 @@ def _kept(worker: WorkerView, texts: Texts) -> Rows:
     if not facts.kept:
         return ()
     return (
-        (texts.system_kept, _places(*facts.kept_bytes, texts)),
+        (texts.system_cached_models, _places(*facts.kept_bytes, texts)),
         *((_kept_name(one, texts), _place(one, texts)) for one in facts.kept),
     )
 
 
 def _kept_name(model: CachedModel, texts: Texts) -> str:
     name = Path(model.model).name
-    return f"{name} ({texts.system_pinned})" if model.is_pinned else name
+    return f"{name} ({texts.system_kept_loaded})" if model.is_pinned else name
 
 
 def _place(model: CachedModel, texts: Texts) -> str:
@@ -176,7 +179,7 @@ def _place(model: CachedModel, texts: Texts) -> str:
 
 
 def _places(chips: int, host: int, texts: Texts) -> str:
-    words = texts.system_kept_bytes if chips and host else texts.system_kept_host if host else texts.system_kept_chips
+    words = texts.system_cached_both if chips and host else texts.system_cached_host if host else texts.system_cached_chips
     return words.format(chips=size_words(chips), host=size_words(host))
 
 
@@ -211,7 +214,8 @@ def _storage(engine: Engine, texts: Texts) -> Rows:
 
 
 def _limits(limits: Limits, texts: Texts) -> str:
-    days = "" if limits.days is None else texts.system_limit_days.format(days=limits.days)
+    days_text = texts.system_limit_days_one if limits.days == 1 else texts.system_limit_days
+    days = "" if limits.days is None else days_text.format(days=limits.days)
     size = "" if limits.gigabytes is None else texts.system_limit_size.format(gigabytes=limits.gigabytes)
     if days and size:
         return texts.system_limit_both.format(days=days, size=size)
@@ -224,7 +228,7 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
         return texts.system_cleaned_nothing
     sizes: dict[str, int] = {**freed}
     parts = [f"{name} {size_words(sizes[part])}" for part, name in texts.system_parts if part in sizes]
-    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.between.join(parts))
+    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.list_separator.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:

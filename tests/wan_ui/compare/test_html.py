@@ -46,4 +46,4 @@ def test_only_videos_with_sound_have_a_speaker():
     cells = tuple(Cell(job=job, view=StageView(phase="denoising", result=result)) for result in results)
     html = compare_html(Side(id="abc", cells=cells), ENGLISH)
     assert re.findall(r'data-compare="sound"( hidden)?>', html) == [" hidden", "", " hidden"]
-    assert 'aria-label="Hear video 2 (key 2)" aria-pressed="false"' in html and html.count("<video muted ") == 3
+    assert 'aria-label="Play the audio of video 2 (key 2)" aria-pressed="false"' in html and html.count("<video muted ") == 3

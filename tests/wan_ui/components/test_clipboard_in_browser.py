@@ -70,7 +70,7 @@ def copy_link(page) -> str:
 def test_a_report_and_a_link_are_copied(open_page):
     page = open_page()
     report = copy_report(page)
-    page.locator("#message .shown", has_text="The report is in the clipboard.").wait_for()
+    page.locator("#message .shown", has_text="Report copied.").wait_for()
     assert pasted(page) == report
     link = copy_link(page)
     page.locator("#message .shown", has_text="clipboard").wait_for()

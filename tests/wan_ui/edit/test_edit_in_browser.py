@@ -70,13 +70,13 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     until(page, "document.querySelector('#edit-player').readyState >= 2")
     assert page.locator(".edit .thumbs").evaluate("picture => picture.naturalWidth") == 12 * 96
     until(page, "document.querySelector('.edit .film').width > 300 && !document.querySelector('.edit .thumbs').offsetParent")
-    assert "160 × 120 · 30 frames a second · 4.0 s · with sound" in page.locator(".edit .facts").inner_text()
-    assert page.locator("#edit-part").inner_text() == "0.00 to 1.06 s: 17 frames at 16 a second, 1.06 s"
+    assert "160 × 120 · 30 frames per second · 4.0 s · with audio" in page.locator(".edit .facts").inner_text()
+    assert page.locator("#edit-part").inner_text() == "0.00 to 1.06 s: 17 frames at 16 per second, 1.06 s"
     assert page.locator("#edit-size").input_value() == "128x96", "the shape nearest to the clip's"
     slide(page, "#edit-from", 1.0)
-    assert page.locator("#edit-part").inner_text() == "1.00 to 2.06 s: 17 frames at 16 a second, 1.06 s"
+    assert page.locator("#edit-part").inner_text() == "1.00 to 2.06 s: 17 frames at 16 per second, 1.06 s"
     slide(page, "#edit-to", 2.4)  # 22.4 frames: the handle goes to 21
-    assert page.locator("#edit-part").inner_text() == "1.00 to 2.31 s: 21 frames at 16 a second, 1.31 s"
+    assert page.locator("#edit-part").inner_text() == "1.00 to 2.31 s: 21 frames at 16 per second, 1.31 s"
     assert float(page.locator("#edit-to").input_value()) == pytest.approx(2.31, abs=0.011)
     slide(page, "#edit-to", 4.0)  # 48 frames: the handle goes to 45
     assert "45 frames" in page.locator("#edit-part").inner_text()
@@ -87,7 +87,7 @@ def test_a_clip_is_dropped_trimmed_made_and_compared_with_what_it_was(visit, cli
     assert "2 of 4 steps" in page.locator(".edit .strength output").inner_text()
     make(page, f"a square over my holiday {width}")
     facts = page.locator(".stage .facts").inner_text()
-    assert "45 frames" in facts and "Windows of" in facts and "128 × 96" in facts and "0.5" in facts
+    assert "45 frames" in facts and "Context windows" in facts and "128 × 96" in facts and "0.5" in facts
     video = page.locator(".stage video")
     page.locator('[data-player="sound"]').click()
     assert video.evaluate("video => !video.muted")

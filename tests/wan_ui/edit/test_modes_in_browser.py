@@ -109,7 +109,7 @@ def test_a_clip_is_dropped_trimmed_painted_over_made_and_compared(visit, clip, d
     assert "17 frames" in page.locator("#edit-part").inner_text()
     page.locator("#edit-prompt").fill("x")
     page.locator("#edit-make").click()
-    until(page, "document.querySelector('.edit > .note').innerText.includes('Paint what should be made anew')")
+    until(page, "document.querySelector('.edit > .note').innerText.includes('Paint the areas to regenerate')")
     finger = Finger(page, "#edit-canvas")
     finger.line((0.4, 0.25), (0.6, 0.25))
     first = page.evaluate(PAINTED)
@@ -199,12 +199,12 @@ def test_margins_are_seen_at_once_and_a_clip_goes_on(visit, clip, data_dir, pict
     assert request["margins"] == [192, 0, 96, 0] and len(request["references"]) == 1
     choose(page, "extend")
     page.locator("#edit-length").select_option("33")
-    assert "Begins with the 17 frames before 3" in page.locator("#edit-goes").inner_text()
+    assert "Repeated frames before 3" in page.locator("#edit-goes").inner_text()
     request = asked_for(data_dir, make(page, "and then"))
     assert (request["extend"], request["overlap"], request["num_frames"]) == ("after", 17, 33)
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "margins" not in request
     slide(page, "#edit-to", 3.5)
-    assert "Begins with the 9 frames before 3.49 s" in page.locator("#edit-goes").inner_text(), "its part may have any length"
+    assert "Repeated frames before 3.49 s: 9." in page.locator("#edit-goes").inner_text(), "its part may have any length"
     slide(page, "#edit-from", 1.0)
     choose(page, "follow")
     assert page.locator("#edit-part").inner_text().startswith("1.00 to"), "the part that was chosen stays"
@@ -237,11 +237,11 @@ def test_key_frames_are_dropped_and_dragged_to_their_places(visit, pictures, dat
     assert page.locator(".chosen output").inner_text() == "Frame 5 of 16, at 0.31 s"
     page.evaluate(DROP, [list(pictures[2].read_bytes()), "blue.png", 0.001])
     page.locator(".key").nth(3).wait_for()
-    assert "this one went to the nearest free one, 1" in page.locator(".edit > .note").inner_text(), "not two at one place"
+    assert "went to the nearest free frame, 1" in page.locator(".edit > .note").inner_text(), "not two at one place"
     page.locator("#edit-key-remove").click()
     (tmp_path / "notes.txt").write_text("no picture")
     page.locator("#edit-keys").set_input_files(tmp_path / "notes.txt")
-    until(page, "document.querySelector('.edit > .note').innerText === 'Key frames are pictures: png, jpeg or webp.'")
+    until(page, "document.querySelector('.edit > .note').innerText === 'Keyframes must be png, jpeg or webp images.'")
     choose(page, "anew")
     choose(page, "keys")
     job = make(page, f"from red over blue to green {width}")
@@ -267,7 +267,7 @@ def test_the_demo_model_goes_on_after_a_clip_and_its_last_frame_begins_another_v
     assert not any(page.locator(f".edit {one}").is_visible() for one in hidden)
     assert page.locator('#edit-where option[value="before"]').is_disabled()
     page.locator("#edit-length").select_option("17")
-    assert "Begins with the 9 frames before 3.99 s" in page.locator("#edit-goes").inner_text()
+    assert "Repeated frames before 3.99 s: 9." in page.locator("#edit-goes").inner_text()
     request = asked_for(data_dir, make(page, "and so on"))
     assert (request["extend"], request["overlap"], request["num_frames"], request["preset"]) == ("after", 9, 17, "wan-tiny")
     assert request["trim"][1] == pytest.approx(4.0, abs=0.02) and "strength" not in request
@@ -287,7 +287,7 @@ def test_a_model_that_sounds_goes_on_from_the_end_of_its_video(visit, clip, data
     make(page, "rain on a tin roof")
     page.locator('.stage [data-act="edit:continue"]').click()
     page.locator('.edit[data-way="extend"]').wait_for()
-    page.locator("#message .message.shown", has_text=ENGLISH.loaded_goes_on).wait_for()
+    page.locator("#message .message.shown", has_text=ENGLISH.loaded_extend).wait_for()
     assert page.locator("#edit-preset").input_value() == LTX and page.locator("#edit-where").input_value() == "after"
     page.locator("#edit-length").select_option("49")
     offered = page.locator("#edit-overlap option:not([disabled])").evaluate_all("options => options.map(one => one.value)")

@@ -31,7 +31,7 @@ def test_a_table_is_looked_at_then_queued_whole(visit, tmp_path):
     page.locator(".many-plan .cost", has_text="2 videos").wait_for()
     assert page.locator(".many-plan td b").count() == 0 and "steps 3" in page.locator(".many-plan tr").first.inner_text()
     page.locator('[data-act="many:queue"]').click()
-    page.locator("#message .message.shown", has_text="2 videos wait in line.").wait_for()
+    page.locator("#message .message.shown", has_text="Queued 2 videos.").wait_for()
     page.locator(".queue li[data-state=finished]", has_text="a <b>red</b> square").wait_for()
     page.locator(".queue li[data-state=finished]", has_text="a blue square").wait_for()
     assert table.input_value() == ""

@@ -49,24 +49,24 @@ def faces(page) -> list[int]:
 def test_shots_show_the_figures_that_they_name_and_only_those_are_made_anew(width, visit, pictures):
     page = visit(width=width, height=844)
     begin(page, "Anna waits", "a red square", "anna's house")
-    assert page.locator(".film-figures .hint").inner_text().startswith("Figures need a model of VACE")
+    assert page.locator(".film-figures .hint").inner_text().startswith("Characters need a VACE model")
     assert not page.locator("[name=figure-new]").locator("..").is_visible()
     take_model(page)
     page.locator("[name=figure-new]").set_input_files(pictures / "Anna.png")
     until(page, "document.querySelector('[name=figure]')?.value === 'Anna'")
     add(page, pictures / "IMG_1.png", "<b>dog</b>")
-    assert faces(page) == [1, 0, 1] and page.locator(".film-figures output").all_inner_texts() == ["in shot 1, 3", "in no shot"]
-    assert "Shown to it: Anna" in page.locator(".film-block").first.get_attribute("aria-label")
+    assert faces(page) == [1, 0, 1] and page.locator(".film-figures output").all_inner_texts() == ["Shots: 1, 3", "not used"]
+    assert "Characters: Anna" in page.locator(".film-block").first.get_attribute("aria-label")
     for index in (1, 2):
         choose(page, index)
         page.locator(".shot-detail [name=start]").select_option("cut")
-    assert page.locator(".shot-figures").inner_text() == "Shown to it: Anna"
+    assert page.locator(".shot-figures").inner_text() == "Characters: Anna"
     assert [one["name"] for one in film(page)["figures"]] == ["Anna", "<b>dog</b>"]
     generated(page)
     until_made(page, [True, True, True])
     page.locator("[name=figure-picture]").first.set_input_files(pictures / "IMG_2.png")
     until_made(page, [False, True, False])
-    assert state(page).startswith("Still to be made: 1, 3.")
+    assert state(page).startswith("Shots to generate: 1, 3.")
     page.locator("[data-figure=remove]").first.click()
     page.locator("[data-figure=again]").click()
     assert page.locator("[name=figure]").evaluate_all("all => all.map(one => one.value)") == ["<b>dog</b>", "Anna"]

@@ -90,7 +90,7 @@ def test_create_names_what_it_cannot_show(language):
     texts, request = LANGUAGES[language], changed(next(one for one in FIELDS if one.name == "perturbed_guidance"))
     said = fill_handlers().shown(request, texts, Message(text="loaded"))["message"]
     assert escape(f"loaded {left_out(request, SHOWN_BY_FORM, texts)}") in said
-    assert f"{texts.setting_perturbed_guidance} 2{texts.between}1" in said
+    assert f"{texts.setting_perturbed_guidance} 2{texts.list_separator}1" in said
 
 
 def test_a_dropped_storyboard_names_the_files_that_it_does_not_hold():
@@ -171,7 +171,7 @@ def test_a_link_names_the_files_that_it_does_not_hold():
     draft.settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
     link = Mock(what="link")
     said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
-    assert escape(ENGLISH.own_linked_without.format(settings="first frame")) in said
+    assert escape(ENGLISH.settings_linked_without.format(settings="first frame")) in said
     draft.given = {"shots": ({"prompt": "a", "job": "job-1"}, {"prompt": "b", "image": "/x.png"}), "figures": ({"name": "Mia"},)}
     said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
     assert "images of shots, finished shots." in said and "characters" not in said

@@ -41,7 +41,7 @@ def test_a_dropped_video_loads_its_settings(visit, tmp_path):
     assert other.locator("#seed input").input_value() == seed and not other.locator("#seed-random input").is_checked()
     assert other.locator("#steps input[type=number]").input_value() == "3"
     assert "128" in other.locator("#resolution input").input_value()
-    other.locator("#message [data-act]", has_text="New seed instead").click()
+    other.locator("#message [data-act]", has_text="Use a new seed").click()
     until(other, "document.querySelector('#seed-random input').checked")
     (tmp_path / "notes.mp4").write_text("no video")
     drop(other, tmp_path / "notes.mp4")

@@ -118,4 +118,4 @@ def test_what_is_far_too_long_is_refused_in_words(page, tmp_path):
     page.locator("#prompt textarea").fill("a red square")
     (tmp_path / "presets.json").write_text('{"format": "' + "圆" * 900_000)
     page.set_input_files("#own-file", tmp_path / "presets.json")
-    page.locator("#message .message.shown", has_text="holds no presets of this studio").wait_for()
+    page.locator("#message .message.shown", has_text="contains no presets of this studio").wait_for()

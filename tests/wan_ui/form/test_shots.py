@@ -81,7 +81,7 @@ def test_the_browser_keeps_no_file_of_a_film():
 def test_the_frame_is_in_both_languages_and_shows_no_markup_of_a_prompt():
     for texts in (ENGLISH, CHINESE):
         drawn = editor_html(text(), texts)
-        assert 'data-on="true"' in drawn and texts.shot_add in drawn and texts.film_play in drawn
+        assert 'data-on="true"' in drawn and texts.shot_add in drawn and texts.storyboard_play in drawn
         assert "&lt;b&gt;fox" in drawn and "<b>fox" not in drawn
     assert 'data-on="false"' in editor_html("", ENGLISH)
 

@@ -123,7 +123,7 @@ def test_what_goes_on_from_a_changed_shot_is_said_before_it_is_made_anew(visit):
     choose(page, 1)
     page.locator(".shot-detail textarea").fill("another square")
     until_made(page, [True, False, False])
-    assert state(page).startswith("Still to be made: 2, 3.") and state(page).endswith("go on from a shot that has changed: 3.")
+    assert state(page).startswith("Shots to generate: 2, 3.") and state(page).endswith("because the previous shot changed: 3.")
     choose(page, 2)
     press(page, "keep")
     until_made(page, [True, False, True])

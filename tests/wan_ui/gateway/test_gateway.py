@@ -177,7 +177,7 @@ def test_a_name_that_is_not_served_gets_one_sentence(url, path):
     answer = httpx.get(url + path, headers=EVIL)
     assert answer.status_code == 421
     assert answer.json()["error"] == (
-        "This server does not answer to the name evil.example:7960. If it should, start it with --allowed-host evil.example:7960."
+        "This server does not accept the host name evil.example:7960. To allow it, start the server with --allowed-host evil.example:7960."
     )
 
 
@@ -261,7 +261,7 @@ def test_refusals_have_the_shape_that_their_sender_reads(url, path):
     told = answer.json()["error"]
     assert answer.status_code == 404 and isinstance(told, str if path.startswith("v1x") else dict)
     if isinstance(told, dict):
-        assert told == {"message": "There is nothing here.", "type": "invalid_request_error", "param": None, "code": "not_found"}
+        assert told == {"message": "Page not found.", "type": "invalid_request_error", "param": None, "code": "not_found"}
     assert httpx.get(f"{url}v1/videos", headers=EVIL).json()["error"].keys() == {"message", "type", "param", "code"}
 
 

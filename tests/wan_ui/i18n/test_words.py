@@ -42,7 +42,10 @@ def _used_by_scripts() -> set[str]:
     """The words that the scripts of these views take by their names."""
     scripts = {view: (Path(wan_ui.__file__).parent / view).glob("*.js") for view in ("edit", "live")}
     said = {(view, name) for view, paths in scripts.items() for path in paths for name in SAID.findall(path.read_text())}
-    assert {f"{view}_{name}" for view, name in said} <= {field.name for field in fields(Texts)} | {"edit_bytes", "edit_lost"}
+    assert {f"{view}_{name}" for view, name in said} <= {field.name for field in fields(Texts)} | {
+        "edit_bytes",
+        "edit_unreachable",
+    }
     return {f"{view}_{name}" for view, name in said}
 
 

@@ -13,8 +13,8 @@ def test_a_card_is_marked_if_its_video_has_sound():
     html = library_html(Shelf(jobs=(silent, sounding), count=2, sounding=frozenset({"job-2"})), ENGLISH)
     first, second = html.split("<li ")[1:]
     assert "sound-mark" not in first and 'aria-label="a red circle"' in first
-    assert second.count('class="sound-mark" role="img" aria-label="with sound"') == 1
-    assert 'aria-label="a &lt;bell&gt;, with sound"' in second and "<video muted " in second
+    assert second.count('class="sound-mark" role="img" aria-label="with audio"') == 1
+    assert 'aria-label="a &lt;bell&gt;, with audio"' in second and "<video muted " in second
 
 
 def test_the_sound_can_be_saved_where_there_is_one_and_the_video_is_not_deleted():

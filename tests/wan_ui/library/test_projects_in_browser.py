@@ -37,7 +37,7 @@ def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studi
     page.locator("#projects li[data-current=true]", has_text="Night film · 0").wait_for()
     page.keyboard.press("Escape")
     page.locator('#views [data-view="create"]').click()
-    page.locator(".goes-into", has_text="Goes into the project Night film.").wait_for()
+    page.locator(".goes-into", has_text="New videos join project Night film.").wait_for()
     made(page, "a blue circle")
     page.locator('.goes-into [data-act="project:leave"]').click()
     page.locator(".goes-into").wait_for(state="detached")
@@ -73,14 +73,14 @@ def test_a_video_goes_into_a_project_is_moved_found_and_taken_along(visit, studi
     other.locator('#views [data-view="library"]').click()
     other.locator("#projects summary").click()
     other.set_input_files("#project-file", file)
-    other.locator("#message .message.shown", has_text="Night film: 2 videos have come in.").wait_for()
+    other.locator("#message .message.shown", has_text="Imported 2 videos into Night film.").wait_for()
     shown(other, "a blue circle", "a red square")
     (tmp_path / "bad.zip").write_bytes(b"PK no project")
     other.set_input_files("#project-file", tmp_path / "bad.zip")
     other.locator("#message .message.shown", has_text="must be a project that this studio has exported").wait_for()
     (tmp_path / "large.zip").write_bytes(bytes(64_000_000))
     other.set_input_files("#project-file", tmp_path / "large.zip")
-    other.locator("#message .message.shown", has_text="a project may have 60 MB").wait_for()
+    other.locator("#message .message.shown", has_text="A project may have at most 60 MB").wait_for()
 
 
 def test_the_menu_keeps_what_is_typed_when_it_is_drawn_anew_and_imports_by_keyboard(visit, studio):

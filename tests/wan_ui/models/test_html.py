@@ -47,8 +47,8 @@ def download(phase, **values) -> Download:
         (row(num_bytes=57_000_000_000), "here", ["ask"], "57.0 GB"),
         (row(begun=5_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB"),
         (row(begun=5_000_000_000, total=57_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB of 57.0 GB"),
-        (row(download=download("waiting")), "waiting", ["pause"], "Waits for the download before it"),
-        (row(download=download("asking")), "asking", ["pause"], "Asking the Hub"),
+        (row(download=download("waiting")), "waiting", ["pause"], "Waiting for another download"),
+        (row(download=download("asking")), "asking", ["pause"], "Requesting the list of files"),
         (row(download=download("pausing")), "pausing", [], "Pausing"),
         (
             row(download=download("running", bytes_done=19_000_000_000, bytes_total=57_000_000_000, bytes_per_second=1e8)),
@@ -72,9 +72,9 @@ def test_a_card_says_its_state_and_offers_what_can_be_done(given, state, offered
 
 def test_a_card_says_disk_memory_slice_and_licence():
     html = models_html([row()], caller())
-    assert "40.0 GB of weights, on all devices together" in html
-    assert "v6e:2x2 for wan2.1-t2v-14b-720p: 23.6 GiB a chip, 5.4 s a step (predicted)" in html
-    assert "as on its page on the Hub" in html and "devices not known yet" in html
+    assert "40.0 GB of weights, over all devices" in html
+    assert "v6e:2x2 for wan2.1-t2v-14b-720p: 23.6 GiB per chip, 5.4 s per step (predicted)" in html
+    assert "see its page on the Hub" in html and "devices not known yet" in html
     tencent = row(source="hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-480p_i2v")
     html = models_html([tencent], caller())
     assert "does not cover the European Union" in html and "app.py check-tpu --preset hunyuanvideo-1.5-i2v-480p" in html
@@ -90,7 +90,7 @@ def test_visitors_see_only_what_is_here():
 def test_a_group_counts_models_and_loras_apart():
     rows = [row(), row(source=LORA), row(source=LORA)]
     assert "models 1, LoRAs 2" in models_html(rows, caller())
-    assert "模型 1，LoRA 2" in models_html(rows, caller(texts=CHINESE))
+    assert "模型：1，LoRA：2" in models_html(rows, caller(texts=CHINESE))
 
 
 def test_what_came_with_the_studio_has_no_buttons():

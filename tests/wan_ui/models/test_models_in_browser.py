@@ -72,7 +72,7 @@ def test_a_model_is_fetched_paused_resumed_and_removed(visit, studio, data_dir, 
     card(page).get_by_role("button", name="Remove").click()
     assert card(page, "here").count() == 1 and list(blobs_of(home, MODEL).iterdir())  # it asks first
     page.locator("#message .message.shown button", has_text="Remove").click()
-    page.locator("#message .message.shown", has_text="was removed").wait_for()
+    page.locator("#message .message.shown", has_text="Removed").wait_for()
     card(page, "elsewhere").wait_for()
     assert not blobs_of(home, MODEL).exists()
 
@@ -93,7 +93,7 @@ def test_what_would_fit_is_a_button_that_fills_the_form_and_makes_nothing(page):
     page.locator('.stage[data-phase="failed"]').wait_for()
     assert "It would fit at 96x96 with 5 frames" in page.locator(".stage .veil").inner_text()
     page.locator('.stage .actions [data-act="fill:fits"]').first.click()
-    page.locator("#message .message.shown", has_text="it fits into the memory").wait_for()
+    page.locator("#message .message.shown", has_text="fit into memory").wait_for()
     until(page, "document.querySelector('#length input').value.includes('5 frames')")
     assert page.locator("#prompt textarea").input_value() == "a memory that is short"
     assert page.locator('.stage[data-phase="failed"]').count() == 1

@@ -24,7 +24,7 @@ def after(*events) -> StageView:
 
 def test_the_stage_says_why_and_where_and_that_it_goes_on():
     html = stage_html(after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
-    assert "The worker was killed by SIGKILL" in html and "goes on by itself" in html and "queue:go_on" not in html
+    assert "The worker was killed by SIGKILL" in html and "continues by itself" in html and "queue:go_on" not in html
     assert progress_words(after(STOP), ENGLISH)[:2] == (
         "Interrupted",
         "Step 4 of 20 · The worker was killed by SIGKILL, from outside",
@@ -47,5 +47,5 @@ def test_a_held_job_has_a_button_on_the_stage_and_in_the_queue():
 
 def test_a_full_disk_is_one_sentence_over_the_queue():
     html = queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), ENGLISH)
-    assert "The disk has 1.2 GB free, and the next video needs 3.4 GB: make room, the queue goes on by itself." in html
+    assert "The disk has 1.2 GB free, and the next video needs 3.4 GB. Free disk space, and the queue continues." in html
     assert "1.2 GB" in queue_html(Queue(shortage=Shortage(free=1_200_000_000, needed=3_400_000_000)), CHINESE)

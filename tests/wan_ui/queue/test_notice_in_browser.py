@@ -43,8 +43,8 @@ def test_it_asks_once_tells_when_nobody_looks_and_says_it_in_the_title(visit, cl
     page.evaluate("isAway = true")
     make_one_that_takes_long(page, close_gate("a <i>blue</i> square"))
     until(page, "notices.length > 0")
-    assert page.evaluate("notices") == [["Your video is done", "a <i>blue</i> square"]]
-    assert page.title() == f"Your video is done · {TITLE}"
+    assert page.evaluate("notices") == [["Your video is finished", "a <i>blue</i> square"]]
+    assert page.title() == f"Your video is finished · {TITLE}"
     page.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
     until(page, f"document.title === '{TITLE}'")
     make_one_that_takes_long(page, close_gate("a green square"))

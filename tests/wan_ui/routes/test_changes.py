@@ -69,7 +69,7 @@ def test_a_new_page_gets_everything_at_once_and_then_what_changes(context, close
         return found
 
     act, is_finished = (lambda: submit(context, ANNA, "a held square")), in_queue('data-state="finished"')
-    first, came, _ = told(context, ANNA, in_queue("Nothing is waiting"), is_shown, is_finished, act=act)
+    first, came, _ = told(context, ANNA, in_queue("The queue is empty"), is_shown, is_finished, act=act)
     assert set(first["parts"]) == {"worker-status", "queue", "warm"} and came["count"] > first["count"]
 
 

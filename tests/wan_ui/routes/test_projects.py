@@ -81,6 +81,6 @@ def test_one_upload_comes_in_once(url, project, data_dir, tmp_path):
     video.write_bytes(video.read_bytes().rstrip(b"\0"))
     (tmp_path / "film.zip").write_bytes(httpx.get(f"{url}studio/project/{project}.zip", headers={"cookie": ANN}).content)
     upload = ann.upload(tmp_path / "film.zip")
-    assert "Film 2: 1 videos have come in." in act(ann, "import", value=upload)
+    assert "Imported 1 video into Film 2." in act(ann, "import", value=upload)
     assert "must be an uploaded file" in act(ann, "import", value=upload)
     assert len(list(data_dir.glob("runs/*/video.mp4"))) == 2

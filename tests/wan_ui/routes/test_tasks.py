@@ -48,7 +48,7 @@ def test_a_visitor_sees_their_own_in_their_language(sandbox):
     assert told["stop"] == "Stop"
     assert told["tasks"][:2] == [
         {"id": "export", "text": "Exporting · 42 %", "percent": 42},
-        {"id": "film", "text": "Cutting the film · waiting for others", "percent": None},
+        {"id": "film", "text": "Cutting the film · waiting for other tasks", "percent": None},
     ]
     chinese = site(sandbox, MINE).get(PATH, headers={"accept-language": "zh"}).json()
     assert all(one["text"] not in str(told) for one in chinese["tasks"])

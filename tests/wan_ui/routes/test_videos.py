@@ -242,7 +242,7 @@ def test_a_key_works_at_once_and_no_longer_once_it_is_revoked(program, data_dir,
     Keys(data_dir).revoke("brief")
     for wrong in (brief, program(key="studio-" + "x" * 43), program(key="sk-of-elsewhere")):
         for ask in (wrong.videos.list, wrong.models.list, lambda one=wrong: one.videos.create(prompt=PROMPT)):
-            with pytest.raises(openai.AuthenticationError, match="not known here, or was revoked") as refused:
+            with pytest.raises(openai.AuthenticationError, match="unknown or was revoked") as refused:
                 ask()
             assert refused.value.body["code"] == "invalid_api_key"
     nobody = httpx.get(f"{url}v1/videos")
@@ -297,7 +297,7 @@ def test_what_openai_has_and_we_have_not_is_refused_in_its_own_shape(client):
         client.videos.edit(prompt=PROMPT, video=b"x")
     with pytest.raises(openai.NotFoundError) as refused:
         client.chat.completions.create(model="x", messages=[])
-    assert refused.value.body["message"] == "There is nothing here."
+    assert refused.value.body["message"] == "Page not found."
 
 
 def test_generate_and_mcp_know_the_same_key(program, url, data_dir):

@@ -60,8 +60,8 @@ def test_a_step_shows_rate_and_time_left():
 
 
 def test_the_place_in_the_queue_counts_the_running_video_too():
-    assert queue_place(0, ENGLISH) == ("Next in the queue", "One video comes first.")
-    assert queue_place(2, ENGLISH) == ("Place 3 in the queue", "3 videos come first.")
+    assert queue_place(0, ENGLISH) == ("Next in the queue", "1 video is ahead.")
+    assert queue_place(2, ENGLISH) == ("Place 3 in the queue", "3 videos are ahead.")
 
 
 def test_a_stopped_job_says_what_was_kept():
@@ -129,7 +129,7 @@ def test_what_would_fit_is_a_button_each():
     )
     html = stage_html(advance(StageView(), events.Failed("Too large", "It would fit at ...", proposals)), a_job(), ENGLISH)
     assert html.count('data-act="fill:fits"') == 2 and 'data-value="832x480x81"' in html
-    assert "832 × 480 · 81 frames" in html and "nothing is made yet" in html
+    assert "832 × 480 · 81 frames" in html and "generates nothing yet" in html
     assert "fill:fits" not in stage_html(advance(StageView(), events.Failed("No", "Why")), a_job(), ENGLISH)
     clip = a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5)
     assert 'data-act="edit:fits"' in stage_html(advance(StageView(), events.Failed("No", "", proposals)), clip, ENGLISH)

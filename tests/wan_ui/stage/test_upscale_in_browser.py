@@ -36,7 +36,7 @@ def test_a_stop_ends_it_and_the_first_video_stays(visit, close_gate):
     page.locator(".stage .menu.upscale summary").click()
     page.locator(".stage .menu.upscale button").first.click()
     page.locator(".stage .detail", has_text="of 17").wait_for()
-    assert page.locator(".stage .headline").inner_text() == "Making it larger"
+    assert page.locator(".stage .headline").inner_text() == "Upscaling"
     page.locator("#stop").click()
     until(page, "document.querySelector('.stage').dataset.phase === 'cancelled'")
     page.locator(f'.queue li [data-job="{first}"]').first.wait_for(state="attached")

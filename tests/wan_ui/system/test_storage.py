@@ -21,8 +21,8 @@ def test_every_part_has_a_name_in_each_language(texts):
     [
         (Limits(), "none"),
         (Limits(days=30), "30 days"),
-        (Limits(gigabytes=0.5), "0.5 GB in all"),
-        (Limits(days=30, gigabytes=100), "30 days, 100 GB in all"),
+        (Limits(gigabytes=0.5), "0.5 GB in total"),
+        (Limits(days=30, gigabytes=100), "30 days, 100 GB in total"),
     ],
 )
 def test_the_rows_show_each_part_the_free_space_and_the_limits(tmp_path, limits, words):
@@ -30,11 +30,11 @@ def test_the_rows_show_each_part_the_free_space_and_the_limits(tmp_path, limits,
     cleaner = SimpleNamespace(usage=lambda: usage, limits=limits)
     rows = dict(_storage(SimpleNamespace(cleaner=cleaner, settings=from_environment(tmp_path, {})), ENGLISH))
     assert rows["Intermediate files"] == "1.0 GB" and rows["Compiled programs"] == "6.0 GB" and len(rows) == len(PARTS) + 2
-    assert rows["Free on the disk"].endswith("B") and rows["Limits for videos"] == words
+    assert rows["Free disk space"].endswith("B") and rows["Storage limits for videos"] == words
 
 
 def test_cleaning_says_what_it_freed():
-    assert cleaned_words({}, ENGLISH) == "There was nothing to remove."
+    assert cleaned_words({}, ENGLISH) == "Nothing to remove."
     freed = {"bin": 2 * 10**9, "videos": 5 * 10**8}
     assert cleaned_words(freed, ENGLISH) == "2.5 GB freed: Videos 500.0 MB, Deleted videos 2.0 GB."
     assert cleaned_words(freed, CHINESE) == "已释放 2.5 GB：视频 500.0 MB、已删除的视频 2.0 GB。"
