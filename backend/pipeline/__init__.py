@@ -1,1 +1,1 @@
-"""Makes one video with any model: loading, compiling ahead, generating."""
+"""Generate one video with any model: load, compile ahead, run."""

@@ -1,5 +1,7 @@
-"""Makes a video's programs ready in a thread of its own while the model's weights are read: stored ones are loaded from their
-files, others compiled. Reading waits for the disk, and this for the processor."""
+"""Prepare a video's programs in a background thread while the model's weights are read.
+
+Stored programs are loaded from their files, others are compiled. Reading waits for the disk, preparing needs the processor.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundWarmUp:
-    """A context: its thread begins with the block and ends, after the program that it is making, when the block does. What it
-    could not make is made again afterwards, and says then why. Does nothing without a `request`.
+    """Context manager that prepares programs in a thread while its block runs.
+
+    Leaving the block waits for the program in progress. A program that fails here is prepared again later, where the error is
+    reported. Does nothing without a `request`.
     """
 
     def __init__(self, model: Model, request: GenerationRequest | None, on_event: Callable[[Event], None]) -> None:
@@ -32,7 +36,7 @@ class BackgroundWarmUp:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """After an error it does not wait: a model whose reading was stopped is not needed, and a program takes up to minutes."""
+        """Wait for the thread, except after an error: then the model is not needed, and a program can take minutes."""
         self._is_over.set()
         if error is not None or self._request is None:
             return
@@ -47,5 +51,5 @@ class BackgroundWarmUp:
                 self._making = event
                 if self._is_over.is_set():
                     return
-        except Exception as error:  # the same comes again when the video needs the program, and is explained there
-            logger.info("A program was not made in the background (%s)", error)
+        except Exception as error:  # the later warm-up raises the same error, with an explanation
+            logger.info("A program could not be prepared in the background (%s)", error)

@@ -1,4 +1,4 @@
-"""Measures how much a model's layers add from step to step, in one video, for MagCache."""
+"""Measure how much the output of a model's layers changes from step to step in one video, for MagCache."""
 
 from collections.abc import Generator
 
@@ -18,16 +18,17 @@ from backend.schemas.request import GenerationRequest
 from presets.magnitude_files import BranchRatios
 
 NEVER = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
-"""Settings by which every step runs all layers and gives what they added: the ratios say that none may be reused."""
+"""Settings that return the layers' output and reuse no step: the ratios exceed any allowed error."""
 
 
 def as_measured(request: GenerationRequest) -> GenerationRequest:
-    """The request with nothing that spares work, and with guidance on all steps."""
+    """Return the request without settings that skip work, and with guidance in all steps."""
     return request.changed(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NEVER)
 
 
 def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
-    """The ratios of all steps of a request that is `as_measured`. Denoises the whole video, and makes no pixels."""
+    """Denoise the whole video and return the ratios of all steps. `run.request` must be from `disable_shortcuts`. Decodes
+    nothing."""
     model, request, own = run.model, run.request, prompt_schedule.conditions_of(conditions, 0)
     plan, noise = plan_of(request, model.kind.boundary), initial_noise(request, model)
     states, key, before = model.start(request, own, noise), None, None
@@ -35,7 +36,7 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
     ratios = []
     for index, step_plan in enumerate(plan.steps):
         if key != step_plan.context_key:
-            step_context = None  # its keys take much memory
+            step_context = None  # its keys take much memory: free it before the next is created
             (step_context, _), key = (
                 do(model.make_step_context(run.weights, request, own, step_plan, None)),
                 step_plan.context_key,
@@ -54,8 +55,11 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
 
 
 def _growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
-    """How many times as large as before that is which was added to a token, in the mean of the tokens that are no padding: in the
-    branch with the prompt and in the other one, or twice the same if there is one. Source: the authors' calibration."""
+    """Compute the growth of what the layers add: its norm divided by its norm in the previous step, as a mean over the tokens.
+
+    Padding is ignored. Returns: the ratio of the branch with the prompt and of the branch with the negative prompt; the same
+    ratio twice without guidance. Source: the authors' calibration.
+    """
     if before is None:
         return 1.0, 1.0
     branches = min(len(before), len(added))
@@ -65,6 +69,6 @@ def _growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tupl
 
 @jax.jit
 def _mean_ratio(before: jax.Array, added: jax.Array) -> jax.Array:
-    """[B] of two [B, S, D]."""
+    """Compute ratios [B] from two outputs [B, S, D]."""
     old, new = (jnp.linalg.norm(tokens.astype(jnp.float32), axis=-1) for tokens in (before, added))
     return jnp.mean(new / jnp.maximum(old, 1e-8), axis=1)

@@ -1,4 +1,4 @@
-"""Divides a video's latents into chunks of frames, which are denoised one after another. A whole video may be one chunk."""
+"""Divide a video's latents into chunks of frames, which are denoised one after another. A whole video may be one chunk."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """One chunk; `shapes` are those of its latents, by stream."""
+    """One chunk. `shapes` are the shapes of its latents by stream."""
 
     index: int
     shapes: dict[str, tuple[int, ...]]
 
 
 def chunks_of(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
-    """The chunks in order; the last one may be shorter. Other streams than the video are divided at the same moments."""
+    """Yield the chunks in order. The last chunk may be shorter. All streams are divided at the same times."""
     shapes = model.latent_shapes(request)
     num_frames = shapes[VIDEO][2]
     size = model.kind.chunk or num_frames
@@ -26,6 +26,6 @@ def chunks_of(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
 
 
 def _between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
-    """The shape of the part between these two of the video's latent frames."""
+    """Return the shape of the part between two latent frames of the video."""
     length = shape[2] * end // num_frames - shape[2] * first // num_frames
     return (*shape[:2], length, *shape[3:])

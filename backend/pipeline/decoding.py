@@ -1,4 +1,4 @@
-"""The decoding: latents to frames, piece by piece, and to sound; then the mp4."""
+"""Decode latents to frames, piece by piece, and to audio, then write the mp4."""
 
 import functools
 import itertools
@@ -30,30 +30,34 @@ from backend.schemas.events import Cancelled, Decoding, Event, Finished, VideoRe
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart
 
-AUDIBLE_SECONDS = 0.05  # a silence at the end that is worth a note
+AUDIBLE_SECONDS = 0.05  # a shorter silence at the end gets no note
 
 
 def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: StepState = None) -> Work:
-    """Work: the frames [1, 3, F, height, width] of the piece of the video's latents that begins with latent frame `first`, and
-    the carry after it, which the next piece uses up. The first piece of a segment begins anew."""
+    """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
+
+    Returns: frames [1, 3, F, height, width], and the decoder's state, which decoding the next piece consumes. The first piece of
+    a segment ignores `decoder_state`.
+    """
     cut = functools.partial(_cut, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))
     return (yield from run.model.decode(run.weights, run.request, piece, None if _begins_again(run, first) else carry))
 
 
 def _begins_again(run: Run | Described, first: int) -> bool:
-    """Whether a segment of the video begins with this latent frame, whose pixels the one before ended with."""
+    """Return whether a later segment starts at this latent frame. Its first pixel frame repeats the previous segment's last
+    frame."""
     return first > 0 and run.model.segment is not None and first % run.model.segment == 0
 
 
 def decode_preview(run: Run | Described, latents: Any) -> Work:
-    """Work: the first frames [1, 3, F, height, width] of the video's latents, as a preview shows them."""
+    """Yield the work of decoding a preview: the first frames [1, 3, F, height, width] of the video's latents."""
     piece = yield OnHost(functools.partial(_cut, 0, run.model.preview_stride), (latents,))
     return (yield from run.model.preview(run.weights, run.request, piece))
 
 
 def decode_all(run: Run | Described, latents: Latents) -> Work:
-    """Work: everything that the decoders do for a whole video and its sound; the results are dropped."""
+    """Yield the work of decoding a whole video and its audio, for describing it. The results are dropped."""
     carry = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
         _, carry = yield from decode_piece(run, latents[VIDEO], first, carry)
@@ -62,7 +66,7 @@ def decode_all(run: Run | Described, latents: Latents) -> Work:
 
 
 def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
-    """Pixel frames [1, 3, F, height, width] in [-1, 1] of the video's latents, piece by piece."""
+    """Yield pixel frames [1, 3, F, height, width] in [-1, 1] of the video's latents, piece by piece."""
     for frames, _ in decode_pieces(run, latents):
         yield frames
 
@@ -70,7 +74,7 @@ def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
 def decode_pieces(
     run: Run, latents: np.ndarray, first: int = 0, carry: StepState = None
 ) -> Iterator[tuple[jax.Array, StepState]]:
-    """The frames of each piece from latent frame `first` on, and the carry after it, which the next piece uses up."""
+    """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece consumes."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, carry = do(decode_piece(run, latents, begin, carry))
         frames = whole(frames)
@@ -78,8 +82,10 @@ def decode_pieces(
 
 
 class _Decoding:
-    """The loop over the pieces of one video, with what each passes to the next. On several hosts, each of which has a part of the
-    carry, it always begins with the first piece."""
+    """The loop over the pieces of one video, with the state that each piece passes to the next.
+
+    On several hosts the loop always starts with the first piece, because each host has only a part of the decoder's state.
+    """
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
@@ -91,11 +97,11 @@ class _Decoding:
 
     @property
     def num_frames(self) -> int:
-        """Pixel frames so far."""
+        """The number of pixel frames decoded so far."""
         return sum(map(len, self.pieces))
 
     def copy(self) -> Decoded:
-        """What is decoded so far, on the host."""
+        """Copy the frames and the decoder's state to the host."""
         return Decoded(
             latent_frames=self._latent_frames,
             pixels=np.concatenate(self.pieces),
@@ -103,7 +109,7 @@ class _Decoding:
         )
 
     def run(self) -> Iterator[None]:
-        """Decodes one piece after another; measures the time for them."""
+        """Decode one piece after another, and measure the time."""
         run, stride = self._run, self._run.model.decode_stride
         pieces = decode_pieces(run, self._latents, self._latent_frames, self._carry)
         self._carry = None
@@ -120,7 +126,7 @@ class _Decoding:
                 yield
 
     def _describe_carry(self) -> Any:
-        """The shapes and places of the carry after a later piece than the first."""
+        """Return the shapes and shardings of the decoder's state after any piece except the first."""
         carry = None
         for _ in range(2):
             _, carry = describe(decode_piece(self._run, self._latents, 0, carry))
@@ -128,8 +134,10 @@ class _Decoding:
 
 
 def decode(run: Run, latents: Latents) -> Generator[Event]:
-    """Decodes with progress, or what is left of it, and writes the mp4. Ends with Finished or Cancelled. Closing the iterator
-    keeps the frames so far."""
+    """Decode all frames, or the remaining ones of an interrupted decoding, and write the mp4.
+
+    Ends with Finished or Cancelled. Closing the iterator saves the decoded frames.
+    """
     decoding = _Decoding(run, np.asarray(latents[VIDEO]))
     if decoding.num_frames:
         yield Decoding(decoding.num_frames, run.request.num_frames)
@@ -150,13 +158,15 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
 
 
 def with_kept(kept: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
-    """Frames uint8 [F, H, W, 3] of the video, of which the first has this number, with the clip's pixels that stay."""
+    """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the number of the first frame."""
     return pixels if kept is None else kept.put_back(pixels, first)
 
 
 def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
-    """Writes the mp4 of these frames, uint8 [F, H, W, 3] in pieces, with the sound that was given, that of the latents, or else
-    that of the clip."""
+    """Write the mp4 of frames uint8 [F, H, W, 3], given in pieces.
+
+    The audio is the audio input, the decoded audio latents, or the clip's audio, in this order.
+    """
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
         sound = _given_sound(run, request.sound) if request.sound else None
@@ -166,7 +176,7 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         count = sum(map(len, pieces))
         if HERE.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        if sound is not None and (HERE.is_first or run.is_shot):  # the next shot may begin with it, on all hosts
+        if sound is not None and (HERE.is_first or run.is_shot):  # all hosts: the next shot may start with it
             write_sound(run, sound)
         if HERE.is_first:
             has_sound = _add_sound(run, path, count, sound)
@@ -174,31 +184,34 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
 
 
 def _makes_sound(request: GenerationRequest) -> bool:
-    """Whether the sound's latents become one that is heard."""
+    """Return whether the audio latents become the video's audio."""
     return request.keeps_sound and not request.sound
 
 
 def _given_sound(run: Run, path: str) -> Sound | None:
-    """The request's own sound as it is. Where it ends before the video, the notes say so."""
+    """Read the audio input. Add a note if it ends before the video."""
     request = run.request
     if not request.keeps_sound:
         return None
     part = SoundPart.from_request(request)
     left = read_sound_facts(path).seconds - part.start
     if left < part.seconds - AUDIBLE_SECONDS:
-        run.notes.append(f"The sound ends after {left:.1f} s; the rest of the video is silent.")
+        run.notes.append(f"The audio ends after {left:.1f} s; the rest of the video is silent.")
     return read_original(path, part)
 
 
 def _sound_of(run: Run, latents: Any) -> Sound:
     samples, rate = whole(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
-    assert rate is not None, "the model makes sound"
+    assert rate is not None, "the model generates audio"
     return Sound(samples=np.asarray(samples, np.float32), rate=rate)
 
 
 def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
-    """Puts this sound into the video, or its clip's; whether it has one then. Notes if that failed, because a silent video is
-    better than none. A video that goes on where a clip ends has not the clip's: most of it is new."""
+    """Put this audio, or the clip's audio, into the video. Return whether the video has audio then.
+
+    A failure becomes a note, because a silent video is better than no video. A video that extends a clip does not get the clip's
+    audio, because most of the video is new.
+    """
     request, seconds = run.request, num_frames / run.request.fps
     size = request.width, request.height
     try:
@@ -211,7 +224,7 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         copy_clip_audio(path, clip, Part.from_request(request).trim[0], seconds, size)
         return True
     except StudioError as error:
-        run.notes.append(f"The video has no sound: {error.cause}")
+        run.notes.append(f"The video has no audio: {error.cause}")
         return False
 
 

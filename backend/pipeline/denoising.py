@@ -1,4 +1,7 @@
-"""The denoising loop: chunk by chunk, step by step. A step is work: a video runs it, and compiling ahead describes it."""
+"""The denoising loop: chunk by chunk, step by step.
+
+Each step is work (`backend.runtime.work`): a video runs the work, and compiling ahead describes it.
+"""
 
 import dataclasses
 import functools
@@ -24,13 +27,13 @@ from backend.schemas.progressive import HALF, full_size_cost, num_half_size_step
 from backend.schemas.request import GenerationRequest
 
 MOST_AHEAD = 4
-"""Steps that may be called before the devices have done the first of them. With any number of calls in flight, steps of other TPU
-pipelines took 3.30 s instead of 2.69 (published by AI-Hypercomputer/maxdiffusion, not measured here)."""
+"""Maximum number of steps dispatched ahead of the devices. With any number of calls in flight, steps of other TPU pipelines took
+3.30 s instead of 2.69 (published by AI-Hypercomputer/maxdiffusion, not measured here)."""
 
 
 class ChunkNoise:
-    """The seed's noise for one chunk after another, float32, as diffusers draws it on the CPU: stream by stream, and a longer
-    video begins with the same."""
+    """The seed's noise for one chunk after another, float32. PyTorch draws it on the CPU, as in diffusers, stream by stream. A
+    longer video starts with the noise of a shorter video."""
 
     def __init__(self, seed: int, chunks: Sequence[Chunk]) -> None:
         self._seed, self._chunks = seed, chunks
@@ -38,7 +41,6 @@ class ChunkNoise:
         self._last: Latents = {}
 
     def of(self, index: int) -> Latents:
-        """The chunk's of this number."""
         if index < self._drawn - 1:
             self._generator.manual_seed(self._seed)
             self._drawn = 0
@@ -50,7 +52,7 @@ class ChunkNoise:
 
 
 def initial_noise(request: GenerationRequest, model: Model) -> Latents:
-    """The noise from which the whole video begins, in the latents' shapes then."""
+    """Return the whole video's noise in the shapes that the latents have in the first step."""
     chunks = list(chunks_of(model, request_at_first_size(request)))
     noise = ChunkNoise(request.seed, chunks)
     pieces = [noise.of(chunk.index) for chunk in chunks]
@@ -67,7 +69,7 @@ class Denoising:
         resumed_from: Denoised | None = None,
         script: prompt_schedule.Script | None = None,
     ) -> None:
-        """`script` and `conditions` may grow until the block begins in which what is new in them is said."""
+        """Callers may append to `script` and `conditions` until the block that uses the new entries starts."""
         request = run.request
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
         self._script, self._text = script or prompt_schedule.Script(request), 0
@@ -83,9 +85,9 @@ class Denoising:
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
         self._step_state: StepState = None
-        self._num_settled = 0  # chunks that the carry holds
+        self._num_settled = 0  # chunks whose latents are in the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
-        self._ahead = 0  # steps that were called since the devices were last waited for
+        self._ahead = 0  # steps dispatched since the last wait for the devices
 
     @property
     def total(self) -> int:
@@ -93,7 +95,7 @@ class Denoising:
 
     @property
     def costs(self) -> list[float]:
-        """What each step costs beside the others, estimated from the video's size in it and what it reuses."""
+        """Return each step's relative cost, estimated from the video's size in the step and from what the step reuses."""
         full = full_size_cost(self._run.request)
         sizes = [1.0 if step_plan.is_small else full for step_plan in self._plan]
         shares = [REUSED_COST if step_plan.reuses else 1.0 for step_plan in self._plan]
@@ -101,47 +103,48 @@ class Denoising:
 
     @property
     def has_cache(self) -> bool:
-        """Whether steps depend on more than the state: then it is kept only where the next step starts afresh."""
+        """Return whether steps depend on more than the sampler's states. Such a video is saved only where the next step does
+        not."""
         return self._run.request.uses_step_cache
 
     @property
     def starts_afresh(self) -> bool:
-        """Whether the next step needs nothing but the state, as far as that is known before it."""
+        """Return whether the next step needs only the sampler's states, as far as this is known before the step."""
         return not self.has_cache and not self._reuses(self.steps_done)
 
     def _reuses(self, step: int) -> bool:
-        """Whether this step, of all chunks' steps, reuses the one before it."""
+        """Return whether this step, counted over all chunks, reuses the previous step's output."""
         return step < self.total and self._plan[step % self.schedule.steps].reuses
 
     @property
     def skipped_steps(self) -> int:
-        """Steps that reused an earlier one's work."""
+        """Return the number of steps that reused an earlier step's output."""
         return self._skipped + self._run.model.skipped_steps(self._step_state) + sum(map(self._reuses, range(self.steps_done)))
 
     def denoised(self) -> Denoised:
-        """The states so far."""
+        """Return the states after the steps so far."""
         states = self._states if self._states is not None else do(self._started(self._chunks[0]))
         skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
         return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
     def copy(self) -> Denoised:
-        """The states so far on the host: the next step uses up those on the devices."""
+        """Copy the states to the host. The next step consumes the states on the devices."""
         denoised = self.denoised()
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
     def sample(self) -> Latents:
-        """The latents that the last step left of the present chunk, with given frames in their places. Waits for that step."""
+        """Return the current chunk's latents after the last step, with given frames in their places. Waits for the step."""
         self._ahead = 0
         sample = {name: state.sample for name, state in self._begun_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions_now(), sample)))
 
     def forget(self) -> None:
-        """Frees the last chunk that the carry holds, in a video whose latents nobody asks for."""
+        """Free the last committed chunk's latents, for a video whose latents are not needed later."""
         if self._num_settled:
             self._finished[self._num_settled - 1] = {}
 
     def clean(self) -> Latents:
-        """The clean estimate of the present chunk, with given frames in their places. Waits for the last step."""
+        """Return the clean estimate of the current chunk, with given frames in their places. Waits for the last step."""
         self._ahead = 0
         clean = {name: state.clean for name, state in self._begun_states.items()}
         return _as_float32(do(self._run.model.finish(self._conditions_now(), clean)))
@@ -157,7 +160,7 @@ class Denoising:
         return self._step_context
 
     def _conditions_now(self) -> Conditions:
-        """Those at the size that the latents have after the steps so far."""
+        """Return the conditions for the current latent size, full or half."""
         return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
 
     def _conditions_at(self, step_plan: StepPlan) -> Conditions:
@@ -167,12 +170,15 @@ class Denoising:
         return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
 
     def wait(self) -> None:
-        """Returns when the devices have done the last step."""
+        """Wait until the devices have finished the last step."""
         do(self._waited())
 
     def warm_up(self) -> None:
-        """One step of each expert, guided and unguided, whose program has not run yet in this process, from noise; its result is
-        dropped. A program's first run also brings it onto the devices, which would count as the first step's time."""
+        """Run one step from noise for each program that has not run yet in this process, and drop the results.
+
+        There is one program for each expert, guided and unguided. A program's first run also loads it onto the devices, which
+        must not count as the first step's time.
+        """
         model, run = self._run.model, self._run
         for indices in _first_steps_of_each_context(self._plan):
             step_plan = self._plan[indices[0]]
@@ -183,12 +189,12 @@ class Denoising:
                 step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
                 states = jax.device_put(do(self._first_states(step_plan)), step_context.layout.replicated)
                 jax.block_until_ready(do(self._tried(own, step_context, states, step_state, indices)))
-                del step_context, step_state, states  # before the next lane is made: its keys take much memory
+                del step_context, step_state, states  # free the keys before the next step context is created
 
     def _tried(
         self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
     ) -> Work:
-        """The steps of these numbers, one after another."""
+        """Yield the work of these steps, one after another."""
         for index in indices:
             row = make_step_inputs(self.schedule, index, self._plan[index].guidance)
             states, step_state = yield from self._run.model.step(
@@ -197,7 +203,7 @@ class Denoising:
         return states
 
     def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
-        """Whether every program of this lane's steps has run on such arguments."""
+        """Return whether every program of this step context's steps has run with arguments of these shapes."""
         model, request = self._run.model, self._request_at(step_plan)
         step_context, step_state = describe(
             model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
@@ -207,11 +213,12 @@ class Denoising:
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
     def step(self) -> None:
-        """Calls the next step, and returns before the devices have done it; after the end of a chunk it begins the next one."""
+        """Dispatch the next step and return before the devices have finished it. After the end of a chunk, the next chunk
+        starts."""
         do(self.next_step())
 
     def next_step(self) -> Work:
-        """Work: as `step`, with all that comes before the step itself: its chunk's beginning, and its lane."""
+        """Yield the work of the next step, and of what precedes it: starting a chunk and creating a step context."""
         number, index = divmod(self.steps_done, self.schedule.steps)
         if index == 0:
             yield from self._begin(self._chunks[number])
@@ -237,14 +244,15 @@ class Denoising:
         self._ahead += 1
 
     def _begin(self, chunk: Chunk) -> Work:
-        """Adds the last chunk to the finished ones, and starts this one from its noise."""
+        """Append the previous chunk's latents to the finished chunks, and start this chunk from its noise."""
         if chunk.index > len(self._finished):
             samples = {name: state.sample for name, state in self._begun_states.items()}
             self._finished.append((yield OnHost(_as_they_are, (samples,))))
         self._states = yield from self._started(chunk)
 
     def _settle_before(self, chunk: Chunk) -> Work:
-        """Adds the chunks before this one to the carry: the last one, or all if the denoising continues from files."""
+        """Commit the chunks before this chunk to the step state: the previous chunk, or all if the denoising resumes from
+        files."""
         for number in range(self._num_settled, chunk.index):
             clean = self._finished[number]
             self._hear(number)
@@ -256,19 +264,19 @@ class Denoising:
         self._num_settled = chunk.index
 
     def _hear(self, block: int) -> None:
-        """Takes the conditions of this chunk; the lane is made anew where they differ from those in use."""
+        """Select the conditions of this chunk. If they differ from the current conditions, the step context is created again."""
         text = self._script.number_at(block)
         if text != self._text:
             own = prompt_schedule.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
             self._text, self._conditions, self._step_context = text, own, None
 
     def _started(self, chunk: Chunk) -> Work:
-        """The states of this chunk before its first step."""
+        """Yield the work of the states before this chunk's first step."""
         noise = yield self._drawn(chunk, chunk.index)
         return (yield from self._start(request_at_first_size(self._run.request), self._conditions_at(self._plan[0]), noise))
 
     def _drawn(self, chunk: Chunk, number: int) -> Make:
-        """The noise of this number, in the chunk's shapes."""
+        """Return the effect that draws noise number `number`, in the chunk's shapes."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
         return Make(lambda: self._noise.of(number), described)
 
@@ -276,14 +284,14 @@ class Denoising:
         return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
 
     def _enlarge(self, index: int) -> Work:
-        """The states at the video's full size, as the step of this number begins with them."""
+        """Change to states at the video's full size, for the step of this number."""
         samples = {name: state.sample for name, state in self._begun_states.items()}
         with self._run.clock.measure("denoise"):
             self._states = yield from self._enlarged(samples, index)
 
     def _enlarged(self, samples: Latents, index: int) -> Work:
-        """States at the full size from the latents after the steps at half of it: these as they are, or made clean, enlarged by
-        the model and brought to the noise level of step `index`."""
+        """Yield the work of states at full size from half-size latents, for step `index`. The latents are enlarged as they are,
+        or the clean latents are enlarged by the model and brought to the noise level of the step."""
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:
             samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
@@ -296,7 +304,8 @@ class Denoising:
         return (yield from self._start(request, self._conditions_at(self._plan[index]), samples))
 
     def _first_states(self, step_plan: StepPlan) -> Work:
-        """States of the shapes that this step takes, from noise, by all programs that make them: for trying these."""
+        """Yield the work of states with the shapes of this step, from noise, through all programs that create them. For a trial
+        run."""
         states = yield from self._started(self._chunks[0])
         if step_plan.is_small or not self._full:
             return states
@@ -304,8 +313,11 @@ class Denoising:
         return (yield from self._enlarged({name: state.sample for name, state in states.items()}, first))
 
     def _enter(self, step_plan: StepPlan) -> Work:
-        """Makes this step's lane, unless it is in use already. What a lane holds takes much memory: the last lane is freed first;
-        where experts take turns, with their copies of matrices, once no step that was called needs it."""
+        """Create this step's step context, unless it is the current context.
+
+        A context takes much memory, so the previous context is freed first. With several experts, which take turns with their
+        copies of matrices, the devices must have finished all steps that need it.
+        """
         if self._step_context is not None and self._context_key == step_plan.context_key:
             return
         if self._step_context is not None and self._run.model.kind.num_experts > 1:
@@ -329,13 +341,15 @@ class Denoising:
 
 
 def warms_up(model: Model, request: GenerationRequest) -> bool:
-    """Whether a first run costs more than the next: on accelerators. On a CPU it would only add a step."""
+    """Return whether a program's first run takes longer than the next runs, as on accelerators. A CPU needs no warm-up."""
     return model.layout(request.is_guided).platform != "cpu"
 
 
 def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int, ...]]:
-    """The number of the first step of each expert, guided and unguided, and of each size, in their order; where steps of it reuse
-    others, those of the first pair of such steps."""
+    """Yield the number of the first step of each expert, guided and unguided, and of each size, in order.
+
+    If steps of the expert reuse other steps, yield the numbers of the first such pair instead.
+    """
     context_keys = dict.fromkeys(step_plan.context_key for step_plan in plan)
     for step_context in context_keys:
         own = [index for index, step_plan in enumerate(plan) if step_plan.context_key == step_context]
@@ -344,7 +358,7 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
 
 
 def conditions_at_size(conditions: Conditions, is_full: bool) -> Conditions:
-    """Those at the video's full size, or at the one at which its steps begin."""
+    """Return the conditions for the video's full size, or for the size of its first steps."""
     full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
     small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
     return full if is_full else full | small

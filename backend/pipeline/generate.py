@@ -1,4 +1,4 @@
-"""A request to a video: encode -> denoise -> decode, yielding an event wherever there is something to report."""
+"""Generate a video from a request: encode, denoise, decode. Yields events as progress reports."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loadin
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 
-ANIMATED_STEP_SECONDS = 0.25  # a preview that is replaced sooner than this has no time to move
-DECODE_SHARE = 0.15  # decoding time over denoising time; derived from the demo model
+ANIMATED_STEP_SECONDS = 0.25  # previews that are replaced sooner are still images, because they have no time to move
+DECODE_SHARE = 0.15  # decoding time divided by denoising time; derived from the demo model
 
 
 def generate(
@@ -60,8 +60,10 @@ def generate(
     profile: Profile | None = None,
     grade: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
 ) -> Generator[Event]:
-    """Make the request's video in `folder`, going on from the stage files that are there. Ends with Finished, or with Cancelled
-    and the unfinished video. Closing the iterator keeps what was done so far. `grade` as in `Run`.
+    """Generate the request's video in `folder`, and resume from stage files in it.
+
+    Ends with Finished, or with Cancelled and the unfinished video. Closing the iterator saves the work so far. `grade` is as in
+    `Run`.
 
     Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
     """
@@ -88,7 +90,7 @@ def _stages_left(conditions: Conditions | None, latents: Latents | None) -> Coll
 
 
 def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
-    """Encodes and denoises, or does what is left of it; None if it was cancelled, after the final event."""
+    """Encode and denoise, or do the remaining part of it. Return None after a cancel, once Cancelled was yielded."""
     resumed_from = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
         try:
@@ -97,7 +99,7 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
             yield Cancelled(None)
             return None
     if resumed_from is not None:
-        run.notes.append(f"It was interrupted, and went on after step {resumed_from.steps_done}")
+        run.notes.append(f"The video was interrupted and resumed after step {resumed_from.steps_done}")
     denoised = yield from denoise(run, conditions, resumed_from)
     if run.is_cancelled():
         yield Cancelled(_partial_video(run, conditions, denoised))
@@ -109,10 +111,10 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
-    """The work before the first of these stages: merges LoRAs and compiles programs. A cancel ends it between two programs; it is
-    asked for before each program that is compiled or read, which are the same on all hosts.
+    """Merge LoRAs and compile programs before the first of these stages.
 
-    Raises: ModelError if a LoRA changes nothing.
+    A cancel stops between two programs. It is checked before each program that is compiled or read, because these are the same on
+    all hosts. Raises: ModelError if a LoRA changes nothing.
     """
     if "denoise" in stages:
         yield from _merge_loras(run)
@@ -127,16 +129,18 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
 
 
 def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
-    """Lets other kept models give up their places where these stages' programs need them."""
+    """Unload other cached models if the programs of these stages need their memory."""
     model_cache = run.loaded.model_cache
     if model_cache is not None and model_cache.knows_devices:
         model_cache.reserve_program_memory(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
 def _merge_loras(run: Run) -> Generator[Event]:
-    """Merges the request's LoRAs into the weights and removes the last request's; reports a download's progress. A cancel ends it
-    within a second or so; the next request's merge then starts from whatever was merged by that time. On several hosts it runs to
-    its end: they would stop at different tensors."""
+    """Merge the request's LoRAs into the weights, remove the previous request's LoRAs, and report the progress of downloads.
+
+    A cancel stops within about a second. The next request's merge then starts from the LoRAs that are merged at that time.
+    Several hosts merge to the end, because they would stop at different tensors.
+    """
     if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
         return
     yield Loading(0, 0, "the LoRAs")
@@ -151,7 +155,7 @@ def _merge_loras(run: Run) -> Generator[Event]:
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
-    """Encodes text and pictures for the denoiser, and writes the result to the run's folder too.
+    """Encode the prompt and the inputs, and write the conditions to the run's folder.
 
     Several hosts encode to the end, because they would stop at different programs.
 
@@ -168,15 +172,17 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
 
 
 def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = None) -> Generator[Event, None, Denoised]:
-    """Does all steps, or those left after `resumed_from`, until a cancel. A step's preview is made, and its state kept, while the
-    next step runs. Closing the generator keeps the state of the last step."""
+    """Run all steps, or those left after `resumed_from`, until a cancel.
+
+    A step's preview is created, and its state saved, while the next step runs. Closing the generator saves the last step's state.
+    """
     loop, clock = Denoising(run, conditions, resumed_from), run.clock
     if warms_up(run.model, run.request):
         loop.warm_up()
     if resumed_from is not None:
         yield _going_on(run, resumed_from.steps_done, loop.costs)
     waiting: _StepReport | None = None
-    spent = clock.seconds["denoise"]  # when the last step's result was there
+    spent = clock.seconds["denoise"]  # seconds until the previous step's result was ready
     tracer = trace_steps(run.profile, run.folder)
     with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
@@ -203,7 +209,7 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
         if waiting is not None:
             yield waiting.event(clock)
     if run.request.window_frames:
-        run.notes.append(f"It was denoised in overlapping windows of {run.request.window_frames} frames")
+        run.notes.append(f"The video was denoised in overlapping windows of {run.request.window_frames} frames")
     if run.request.progressive:
         run.notes.append(_progressive_note(run.request, loop.total))
     if run.request.uses_step_cache:
@@ -216,25 +222,27 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
 def _progressive_note(request: GenerationRequest, total: int) -> str:
     small, sized = num_half_size_steps(request), request_at_first_size(request)
     if not small:
-        return "No step was made at half the size: with so few of them the first one counts at the full size already"
-    return f"The first {small} of {total} steps were made at {sized.width}x{sized.height}"
+        return "No step ran at half the size: with so few steps, even the first one is needed at full size"
+    return f"The first {small} of {total} steps ran at {sized.width}x{sized.height}"
 
 
 def _going_on(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
-    """The event of the last step that an earlier process did; its seconds are the mean of that process's steps."""
+    """Create the event of the last step of an earlier process. Its seconds are the mean of that process's steps."""
     spent = run.clock.before.get("denoise", 0.0)
     left = _seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
     return Step(steps_done, len(costs), spent / max(steps_done, 1), left, find_preview(run.folder, steps_done))
 
 
 def _seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
-    """Seconds of the steps after the first `index` ones and of the decoder, where those from `first` on took `spent` seconds."""
+    """Estimate the seconds of the steps after `index` and of the decoder. The steps from `first` to `index` took `spent`
+    seconds."""
     return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _StepReport:
-    """A finished step whose preview is still being made. `first` steps were done before this run; `costs` are those of all."""
+    """A finished step whose preview is not finished. `first` steps were done before this run; `costs` are the costs of all
+    steps."""
 
     index: int
     first: int
@@ -243,7 +251,7 @@ class _StepReport:
     preview: Future[str]
 
     def event(self, clock: WorkClock) -> Step:
-        """The event, once the preview is there. The seconds left follow from this run's steps so far, plus the decoder's share.
+        """Create the event once the preview exists. The remaining seconds follow from this run's steps, plus the decoder's share.
 
         Raises: OSError if the preview could not be written.
         """
@@ -254,7 +262,7 @@ class _StepReport:
 
 
 def _previews(run: Run) -> StepPreviews:
-    """Previews beside the next step where that is possible."""
+    """Create the writer of previews. It works beside the next step if the devices allow it."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
@@ -264,13 +272,14 @@ def _previews(run: Run) -> StepPreviews:
 
 
 def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
-    """The whole video's latents at its full size, with given frames in their places; with `clean`, the clean estimate of a
-    denoising that was stopped."""
+    """Return the whole video's latents at full size, with given frames in their places. `clean` selects the clean estimate of a
+    stopped denoising."""
     return jax.tree.map(np.asarray, do(_at_full_size(run, conditions, denoised.latents(clean), denoised.steps_done)))
 
 
 def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
-    """Work: the latents after so many steps with given frames in their places, enlarged if no step has worked at that size."""
+    """Yield the work of finishing the latents: put given frames in their places, and enlarge latents that are still at half
+    size."""
     if is_half_size_step(run.request, steps_done - 1):
         latents = yield from run.model.finish(conditions_at_size(conditions, is_full=False), latents)
         latents = {**latents, VIDEO: (yield from _full_size(run, latents[VIDEO]))}
@@ -278,15 +287,14 @@ def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done
 
 
 def _full_size(run: Run, latents: Any) -> Work:
-    """Work: the video's clean latents at its full size, enlarged by the model's network if it has one."""
+    """Yield the work of enlarging clean latents to the video's full size, with the model's network if it has one."""
     if run.model.kind.enlarges:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
     return (yield OnHost(lambda xp, small: _sized(run, small), (latents,)))
 
 
 def _shown(run: Run, clean: np.ndarray) -> np.ndarray:
-    """The latents of which a preview is made: at the size of the video, of which there is a decoder, unless the model has one for
-    both sizes."""
+    """Return the latents for a preview. They must have the video's size, unless the model has a decoder for both sizes."""
     return clean if run.model.kind.enlarges else _sized(run, clean)
 
 
@@ -297,7 +305,7 @@ def _sized(run: Run, latents: Any) -> Any:
 
 
 def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
-    """The clean estimate at the moment of the cancel as a video, or None if no step was done."""
+    """Decode the clean estimate at the time of the cancel, None if no step was done."""
     if denoised.steps_done == 0:
         return None
     with run.clock.measure("decode"):

@@ -1,4 +1,4 @@
-"""Opens a request's inputs for the model, or makes blank ones of the same sizes where only shapes count."""
+"""Open a request's inputs for the model, or create blank inputs of the same sizes where only shapes count."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -25,10 +25,12 @@ _PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
 
 
 def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, roles: Collection[str] | None = None) -> Inputs:
-    """The request's inputs by role, or those of these roles, at the video's size: pictures cropped, and compressed if the request
-    says so, but references whole on white; of clips and sounds the part that is wanted, clips at the video's rate. A clip after
-    which the video goes on may bring its sound; one that drives is read as it is needed. What is `opened` already stays as it
-    is."""
+    """Open the request's inputs at the video's size, by role. `roles` limits the result to these roles.
+
+    Images are cropped, and compressed if the request asks for it. Reference images stay whole, on white. Clips and audio files
+    are cut to the requested part, clips are converted to the video's rate. A clip that is extended may add its audio. A driving
+    video is read later, part by part. Inputs in `opened` are reused.
+    """
     size = (request.width, request.height)
 
     def open_one(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
@@ -55,15 +57,14 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
 
 
 def kept_pixels(request: GenerationRequest) -> KeptPixels | None:
-    """The clip's pixels that stay as they are; None if none do."""
+    """Open the clip's pixels that stay unchanged, None if all pixels may change."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
-    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no clip that drives
+    return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))  # no driving video
 
 
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
-    """Black and silent inputs of the right sizes for each input that the request names, or for those of these roles; the files
-    need not exist."""
+    """Create black and silent inputs of the right sizes for each input of the request, or for these roles. No file is read."""
 
     def blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
         if one.part == "drive":
@@ -83,14 +84,14 @@ def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = Non
 
 
 def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
-    """The pictures once more for the first steps of a video that begins at half its size, by their roles after `HALF`."""
+    """Open the images again at half the size, under roles with the prefix `HALF`, if the first steps run at half the size."""
     if not num_half_size_steps(request):
         return {}
     return {HALF + role: pictures for role, pictures in open_all(request_at_first_size(request)).items()}
 
 
 def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
-    """What is heard of the clip after which the video goes on; nothing if it is silent there."""
+    """Read the audio of the clip that the video extends, () if the clip is silent there."""
     assert request.video is not None, "`keeps_clip_audio` checks this"
     facts = read_clip_facts(request.video)
     part = SoundPart.from_clip(request, facts.seconds)

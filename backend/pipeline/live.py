@@ -1,8 +1,8 @@
-"""A live video: block after block until it is stopped, each with what has been said by then. Shown while it is made.
+"""Generate a live video: block after block until it is stopped, each with the newest prompts and keys. It plays while it grows.
 
-One thread denoises; a second one decodes the block before, writes its frames as pictures for the page, and gives them to the mp4.
-What is said, and in which block, is written down before the block begins: a process that goes on after another makes the same
-blocks again, without waiting for anybody to watch them.
+One thread denoises. A second thread decodes the previous block, writes its frames as images for the page, and passes them to the
+mp4. The cues of each block are written to disk before the block starts. A process that resumes the video generates the same
+blocks again, without waiting for a viewer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from backend.schemas.live import FOLDER, KEPT_SECONDS, frame_name
 from backend.schemas.prompt_cues import Cue, check_cue, merge_cues
 from backend.schemas.request import GenerationRequest, find_preset
 
-LEAD_SECONDS = 0.15  # how far the video may run ahead of the person who watches: what they do next is seen after that
+LEAD_SECONDS = 0.15  # how far the video may be ahead of the viewer, whose next input appears after that time
 PICTURE_QUALITY = 90
-MOST_TEXTS = 16  # whose conditions are kept: some megabytes each
+MOST_TEXTS = 16  # number of prompts whose conditions are kept: some megabytes each
 _SCRIPT = f"{FOLDER}/script.jsonl"
 _PAUSE_SECONDS = 0.01
 
@@ -53,12 +53,13 @@ def live(
     hear: Callable[[], Sequence[Cue]],
     lead: float = LEAD_SECONDS,
 ) -> Generator[Event]:
-    """Makes the video in `folder` until `is_stopped`, or until it has all its frames. `hear` gives what was said since it was
-    called last; the numbers of its blocks do not count. It runs ahead of its own speed by at most `lead` seconds. Ends with
-    Finished; with Cancelled if there is no block yet.
+    """Generate the video in `folder` until `is_stopped`, or until it has all its frames.
 
-    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for
-    words that the model cannot follow.
+    `read_cues` returns the cues since its last call; their block numbers are ignored. The video is ahead of its playback by at
+    most `lead` seconds. Ends with Finished, or with Cancelled if no block is finished.
+
+    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for cues
+    that the model cannot follow.
     """
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_stopped)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def live(
 def _make_blocks(
     run: Run, screen: _Screen, hear: Callable[[], Sequence[Cue]], pace: _Pace
 ) -> Generator[Event, None, tuple[Cue, ...]]:
-    """Returns what was said in the blocks that were made."""
+    """Generate all blocks. Return the cues of the generated blocks."""
     conditions = dict((yield from encode_conditions(run)))
     said, script, preset = _Written(run.folder), prompt_schedule.Script(run.request), find_preset(run.request.preset)
     loop = Denoising(run, conditions, script=script)
@@ -119,19 +120,19 @@ def _make_blocks(
 
 
 def _beginning(run: Run) -> GenerationRequest:
-    """The video's first three blocks, which have all the programs that it needs."""
+    """Return the request for the video's first three blocks, which use all programs of the video."""
     scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.kind.chunk or 1)
     return run.request.model_copy(update={"num_frames": min(run.request.num_frames, scale * (blocks - 1) + 1)})
 
 
 def _as_one(cues: Sequence[Cue], block: int) -> Cue | None:
-    """What was said last of each kind, from this block on."""
+    """Merge cues into one cue for this block. The last cue of each kind counts."""
     merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
     return merged[0] if merged else None
 
 
 class _Written:
-    """What was said so far, in a file: a line for each block before it begins."""
+    """The cues so far, in a file with one line per block. Each line is written before its block starts."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _SCRIPT
@@ -146,7 +147,7 @@ class _Written:
                 self.cues[self.blocks - 1] = Cue(**cue)
 
     def write(self, block: int, cue: Cue | None) -> None:
-        """Appends a block."""
+        """Append a block's cue, None for no cue."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(None if cue is None else cue.model_dump(exclude_none=True), ensure_ascii=False) + "\n")
         self.blocks += 1
@@ -155,37 +156,37 @@ class _Written:
 
 
 class _Pace:
-    """Holds the video back to its own speed, from its first frames on."""
+    """Limits the generation to the video's playback speed, from its first frames on."""
 
     def __init__(self, fps: int, lead: float) -> None:
         self._fps, self._lead = fps, lead
         self._began, self._before = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
-        """Whether so many frames last longer, by more than the lead, than the time since the first of them."""
+        """Return whether these frames play longer than the time since the first frame, by more than the lead."""
         now = time.monotonic()
         if not self._began and num_frames:
             self._began, self._before = now, num_frames
         ahead = (num_frames - self._before) / self._fps - (now - self._began)
-        if ahead < -self._lead:  # too slow to keep up: what is late is not made up for by haste
+        if ahead < -self._lead:  # generation is too slow: do not catch up later by running faster
             self._began, self._before = now, num_frames
         return ahead > self._lead
 
 
 class _Screen:
-    """Decodes blocks one after another beside the denoising. A context: leaving it ends its threads."""
+    """Decodes blocks one after another while the next one is denoised. A context manager: leaving it ends its threads."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._carry: StepState = None
-        self._is_beside = HERE.is_alone and runs_beside(run.model, run.request)  # all hosts run programs in one order
+        self._is_beside = HERE.is_alone and runs_beside(run.model, run.request)  # several hosts must run programs in one order
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)
         self._video = run.folder / FOLDER / "video.mp4"
         self._encoding = self._encoder.submit(self._encode)
         self._blocks: list[Future[Block]] = []
-        self.num_frames = 0  # whose block has been taken
+        self.num_frames = 0  # counts each block once its decoding starts
 
     def __enter__(self) -> _Screen:
         return self
@@ -201,7 +202,7 @@ class _Screen:
         self._encoder.shutdown()
 
     def take(self, index: int, latents: np.ndarray, began: float) -> None:
-        """Begins with a block's clean latents [1, C, F, H, W], once the block before is done."""
+        """Start decoding a block's clean latents [1, C, F, H, W], once the previous block is decoded."""
         if self._blocks:
             self._blocks[-1].exception()
         first, scale = self.num_frames, self._run.request.geometry().temporal_scale
@@ -211,12 +212,12 @@ class _Screen:
             self._blocks[-1].exception()
 
     def finished(self, waits: bool = False) -> Iterator[Block]:
-        """The blocks that are done since this was asked last; `waits` for all. Raises: whatever went wrong with them."""
+        """Yield the blocks decoded since the last call. `waits` waits for all. Raises: any error of the decoding."""
         while self._blocks and (waits or self._blocks[0].done()):
             yield self._blocks.pop(0).result()
 
     def write(self, request: GenerationRequest) -> VideoResult:
-        """The video of all blocks, made by this request. Raises: VideoFileError."""
+        """Write the video of all blocks, with this request in it. Raises: VideoFileError."""
         run, path = self._run, self._run.folder / "video.mp4"
         with run.clock.measure("decode"):
             self._put(None)
@@ -242,11 +243,11 @@ class _Screen:
             (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
 
     def _put(self, frame: np.ndarray | None) -> None:
-        """Gives the mp4 a frame, None for its end. Raises: what the encoder failed with."""
+        """Pass a frame to the mp4, None for its end. Raises: the encoder's error, if it failed."""
         while True:
             if self._encoding.done():
                 self._encoding.result()
-                raise VideoFileError("the video was ended", "before its last frame", "this is a bug: please report it")
+                raise VideoFileError("the video file was closed", "before its last frame", "this is a bug: please report it")
             try:
                 return self._frames.put(frame, timeout=1.0)
             except queue.Full:

@@ -1,4 +1,4 @@
-"""Yields the events that a long piece of work reports, while it runs; `until` lets such work be stopped."""
+"""Yield the events of a long function while it runs, and stop such a function."""
 
 import queue
 from collections.abc import Callable, Generator
@@ -9,8 +9,10 @@ from backend.schemas.events import Event
 
 
 def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
-    """Runs `work(tell)` in a thread of its own and yields each event that it passes to `tell`, at once; `tell` may be called from
-    any thread. Closing the iterator early waits for the work. Raises: whatever the work raises, after its last event."""
+    """Run `work(report)` in a thread and yield each event that is passed to `report`, which any thread may call.
+
+    Closing the iterator early waits for the thread. Raises: any error of `work`, after its last event.
+    """
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(1, "live-events") as thread:
         working = thread.submit(work, events.put)
@@ -21,7 +23,7 @@ def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Ev
 
 
 def until(is_stopped: Callable[[], bool], tell: Callable[[Event], None]) -> Callable[[Event], None]:
-    """A `tell` that raises Stopped once `is_stopped()` is true, which ends any work that reports its progress."""
+    """Wrap `report` so that it raises Stopped once `is_stopped()` is true. This stops any function that reports its progress."""
 
     def tell_or_stop(event: Event) -> None:
         if is_stopped():

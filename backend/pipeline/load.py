@@ -1,4 +1,4 @@
-"""Loads a model with its weights onto the devices, or describes the model alone, on devices that may be elsewhere."""
+"""Load a model with its weights onto the devices, or describe the model without weights, also on devices that are elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from backend.weights.read import LoadProgress, Part, check_flat, check_stacked, 
 from backend.weights.stacked import StackedWeights
 from presets import LoraChoice, Preset
 
-EXPERT_NAMES = ("high", "low")  # of two experts, in their order
+EXPERT_NAMES = ("high", "low")  # names of two experts, in order
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "diffusers", "transformers")
 
 
@@ -55,17 +55,18 @@ def load(
 ) -> LoadedModel:
     """Load the preset's model, or the checkpoint `model` (a folder or a Hub id) in its place, and report the bytes read.
 
-    `mesh` fixes axes of the mesh by name; `executables` is a folder of precompiled programs; `files` is the checkpoint if it has
-    been opened already; the programs of the `request`, if one is given, are made ready while weights are read. Networks that none
-    of the `stages` uses are not read, nor those that are among the `model_cache`, who keep the model from now on. One that is not
-    the model that `is_used` next must have room beside that. Raises: Stopped if it has none; ModelError if the checkpoint is
-    missing, incomplete or of another kind; RequestError if the devices or the model do not allow the mesh; whatever `on_event`
-    raises.
+    `mesh` fixes axes of the mesh by name. `executables` is a folder of precompiled programs. `files` is the checkpoint if it is
+    already open. The programs of `request` are prepared while weights are read. Networks that none of the `stages` uses are not
+    read. Networks in the `model_cache` are shared, and the cache keeps the new model. If the model is not used next, it must fit
+    beside the current model.
+
+    Raises: Stopped if it does not fit. ModelError if the checkpoint is missing, incomplete or of another kind. RequestError if
+    the devices or the model do not allow the mesh. Any error of `on_event`.
     """
     use_compilation_cache()
     model_cache = model_cache or ModelCache()
     files = files or open_model(preset, model, on_event)
-    fingerprints = fingerprint_files(files.paths)  # before anything is read: what changes meanwhile is seen later
+    fingerprints = fingerprint_files(files.paths)  # before reading, so that a later check detects a change during reading
     folders = [folder for folder in (executables, from_environment().executables_dir) if folder]
     plan = ModelPlan(
         kind=_with_boundary(files, preset),
@@ -96,8 +97,8 @@ def describe_model(
     folder: Path | None = None,
     num_copies: int | None = None,
 ) -> Model:
-    """The preset's model on these devices, for compiling its programs. With a checkpoint `folder` it reads the tokenizer there;
-    `num_copies` is as in `ModelPlan`.
+    """Return the preset's model on these devices, for compiling its programs. The tokenizer is read from the checkpoint's
+    `folder`, if given. `num_copies` is as in `ModelPlan`.
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
@@ -117,7 +118,7 @@ def describe_model(
 
 
 def _with_boundary(files: ModelFiles, preset: Preset) -> Any:
-    """The checkpoint's kind, with the preset's boundary between experts if the checkpoint gives none."""
+    """Return the checkpoint's kind, with the preset's boundary between experts if the checkpoint has no boundary."""
     kind = files.kind
     return kind if kind.boundary is not None else dataclasses.replace(kind, boundary=preset.boundary)
 
@@ -132,7 +133,7 @@ def _load_networks(
     model_cache: ModelCache,
     is_used: bool,
 ) -> dict[str, CachedNetwork]:
-    """The stages' networks by their part, the preset's own LoRAs merged into what is read; every file is checked before one is
+    """Load the networks of these stages by part, with the preset's own LoRAs merged. All files are checked before the first is
     read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
@@ -162,19 +163,19 @@ def _load_networks(
 
 
 def _check(network: Network, part: Part) -> int:
-    """The bytes to be read. Raises: ModelError if the files hold other tensors than the network has."""
+    """Check a network's files and return the bytes to read. Raises: ModelError if the files contain other tensors than the
+    network."""
     described = network.described
     stacked = isinstance(described, StackedWeights)
     return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))
 
 
 def _bytes_of(network: Network) -> int:
-    """The bytes of its arrays."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.at_rest))
 
 
 def _with_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
-    """The same, but each event says how fast bytes are being read."""
+    """Wrap `on_event` so that each event has the current reading speed."""
     speed = Speed()
 
     def tell(event: Event) -> None:
@@ -190,11 +191,11 @@ def merge_loras(
     on_event: Callable[[Event], None],
     control_downscale: int | None = None,
 ) -> list[str]:
-    """Merge these LoRAs into the experts, and no others. Returns which keys of each were used, a sentence each.
+    """Merge these LoRAs into the experts, and remove all others. Return a sentence for each LoRA about the keys that were used.
 
-    `control_downscale` is how many times smaller than the video the model sees a control clip, None without one. Reads and writes
-    nothing if they are merged already. Raises: ModelError, also for a LoRA that was trained with control clips of another size,
-    RequestError; whatever `on_event` raises.
+    `control_downscale` is the factor by which a control clip is smaller than the video, None without a control clip. Reads and
+    writes nothing if the same LoRAs are already merged. Raises: ModelError, also for a LoRA that was trained with control clips
+    of another size; RequestError; any error of `on_event`.
     """
     notes = []
     for index, expert in enumerate(loaded.experts):
@@ -222,7 +223,7 @@ def _loras_of(
     family: Family,
     on_event: Callable[[Event], None],
 ) -> tuple[ScaledLora, ...]:
-    """The LoRAs of these choices that change this expert."""
+    """Read the chosen LoRAs that change this expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
     return tuple(
         ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index, family.lora_names), scale=choice.scale)
@@ -231,7 +232,7 @@ def _loras_of(
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, so that a second start compiles nothing."""
+    """Store compiled programs on disk, so that a second start compiles nothing."""
     folder = from_environment().compiled_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

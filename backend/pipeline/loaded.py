@@ -14,20 +14,23 @@ from presets import Preset
 
 
 class ModelCache(Protocol):
-    """What a run asks of the kept models; see `backend.pipeline.model_cache`."""
+    """The part of a worker's model cache that a run uses. See `backend.pipeline.model_cache`."""
 
     @property
     def knows_devices(self) -> bool:
-        """Whether what programs need is of interest."""
+        """Return whether the memory of programs matters: its size is known, and other models are loaded."""
 
     def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
-        """Programs of this model are about to run, which take so many bytes of each device beside its weights."""
+        """Reserve `needed` bytes of each device for this model's programs, besides its weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights: its `networks` by the checkpoint's part, which other models may share. `source` is the folder or
-    the Hub id that they came from; `model_cache` are the models that the worker keeps beside it, None if it keeps none."""
+    """A model with its weights.
+
+    `networks` are by part of the checkpoint; other models may share them. `source` is the folder or Hub id of the checkpoint.
+    `model_cache` is the worker's cache, if it keeps other models.
+    """
 
     source: str
     family: Family
@@ -38,14 +41,14 @@ class LoadedModel:
 
     @property
     def weights(self) -> Weights:
-        """The networks' arrays."""
+        """Return the networks' arrays by part of the checkpoint."""
         return {part: network.weights for part, network in self.networks.items()}
 
     @property
     def experts(self) -> tuple[Expert, ...]:
-        """Its transformers, the high-noise one first."""
+        """Return the transformers, the high-noise expert first."""
         return tuple(network.expert for network in self.networks.values() if network.expert is not None)
 
     def check_preset(self, preset: Preset) -> None:
-        """Raises: ModelError if the model is of another kind than the preset's."""
+        """Check that the preset fits the model. Raises: ModelError if the model is of another kind than the preset."""
         check_preset(self.model.kind, preset, "that is loaded")

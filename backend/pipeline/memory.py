@@ -1,4 +1,4 @@
-"""How many bytes a model and its programs need on each device, by what the compiler says."""
+"""Compute the bytes that a model and its programs need on each device, from the compiler's memory analysis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backend.weights.host_offload import device_bytes
 
 
 def program_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """All that a program needs while it runs; None if its compiler does not say."""
+    """Return the bytes of one device that a program uses while it runs, None if the compiler does not report them."""
     memory = compiled.memory_analysis()
     if memory is None:
         return None
@@ -22,8 +22,10 @@ def program_bytes(compiled: jax.stages.Compiled) -> int | None:
 
 
 def needed_beside_weights(model: Model, calls: Iterable[Call]) -> int:
-    """The most bytes that one of these programs takes of a device while it runs, beside the model's weights at rest; programs
-    that are not compiled, or whose compiler does not say it, count nothing."""
+    """Return the most bytes of one device that any of the programs uses while it runs, besides the model's weights.
+
+    Programs that are not compiled, or whose compiler reports no memory, count as 0.
+    """
     needed: dict[Hashable, int] = {}
     for call in calls:
         variant = call.program.variant(*call.arguments)
@@ -37,5 +39,6 @@ def needed_beside_weights(model: Model, calls: Iterable[Call]) -> int:
 
 
 def weight_bytes(model: Model, among: Any = None) -> dict[str, int]:
-    """Bytes at rest, by network, 0 for one that is parked on the host; with `among`, of those that are in these arguments."""
+    """Return the bytes of the weights on each device, by network, 0 for a network that is on the host. `among` limits the count
+    to arrays in these arguments."""
     return {network.part: device_bytes(network.at_rest, network.tied, among) for network in model.networks}

@@ -1,6 +1,6 @@
-"""Requests that need less memory than one that does not fit: fewer frames, or a smaller size. Estimates; compiles nothing.
+"""Suggest requests that need less memory than a request that does not fit: fewer frames, or a smaller size.
 
-Weights stay, and everything else shrinks with the video's tokens.
+The estimates assume that all memory except the weights grows with the number of tokens. Nothing is compiled.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,15 +12,15 @@ from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import list_presets
 
-TRIES = 2  # compilations for each kind of remedy
+TRIES = 2  # compilations for each kind of suggestion
 Candidate = TypeVar("Candidate")
-CAUTION = 0.95  # of the estimated tokens: some of a program's memory does not shrink with them
+CAUTION = 0.95  # factor on the estimated tokens, because some of a program's memory does not shrink with them
 
 
 def first_fitting(
     candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
 ) -> tuple[Candidate, int] | None:
-    """The first of the candidates, of `TRIES`, that fits, and its bytes on each device; None if none does."""
+    """Return the first of at most `TRIES` candidates that fits, with its bytes on each device; None if none fits."""
     for candidate in islice(candidates, TRIES):
         if (size := bytes_if_fitting(candidate)) is not None:
             return candidate, size
@@ -28,13 +28,15 @@ def first_fitting(
 
 
 def share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
-    """The share of the tokens that there is room for, where `needed` bytes on each device, `weights` among them, are more than
-    its `capacity`. Below 0 where the weights alone do not fit."""
+    """Return the share of the request's tokens that fits into `capacity` bytes of each device.
+
+    `needed` are the bytes that the request needs, `weights` among them. The share is below 0 if the weights alone do not fit.
+    """
     return CAUTION * (capacity - weights) / (needed - weights)
 
 
 def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
-    """The request with fewer frames, the most of them first."""
+    """Yield the request with fewer frames, the largest number first."""
     scale = find_preset(request.preset).vae_scale_temporal
     while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
         changed = _changed(request, num_frames=pixel_frames(count, scale))
@@ -45,7 +47,7 @@ def fewer_frames(request: GenerationRequest, share: float) -> Iterator[Generatio
 
 
 def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
-    """The request at the smaller sizes of its preset's series, as upright or as wide, the largest first."""
+    """Yield the request at the smaller sizes of its preset's series, in the same orientation, the largest size first."""
     largest, series = share * request.width * request.height, find_preset(request.preset).series
     sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
     for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):
@@ -55,7 +57,7 @@ def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[Generati
 
 
 def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
-    """The request with these settings, or None if its preset does not allow them."""
+    """Return the request with these settings, None if its preset does not allow them."""
     try:
         values: dict[str, Any] = request.model_dump() | changes
         return GenerationRequest(**values)

@@ -1,7 +1,7 @@
-"""Finds what would fit on this machine's devices where a video has run out of their memory: fewer frames, or a smaller size.
+"""Find smaller requests that fit, after a video ran out of device memory: fewer frames, or a smaller size.
 
-The failed request's programs are compiled and their memory is read from what the compiler made, as `check-tpu` does for a
-described slice; candidates of the estimate are then compiled too, and proposed only if they fit.
+The programs of the failed request are compiled, and the compiler reports their memory, as `check-tpu` does for a described slice.
+Estimated candidates are compiled too, and are suggested only if they fit.
 """
 
 import logging
@@ -22,7 +22,7 @@ from backend.schemas.events import Compiling, Event, Proposal
 from backend.schemas.request import GenerationRequest, find_preset
 
 Tell = Callable[[Event], None]
-NOT_SAID = 1.5  # times the memory: taken for a program that does not fit and whose compiler does not say how much it needs
+NOT_SAID = 1.5  # factor on the device memory: assumed for a program that does not fit and whose size the compiler does not report
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,11 @@ logger = logging.getLogger(__name__)
 def would_fit(
     request: GenerationRequest, tell: Tell, mesh: Mapping[str, int | None] | None = None, memory: int | None = None
 ) -> tuple[Proposal, ...]:
-    """At most one proposal with fewer frames and one of a smaller size. `memory` are the bytes of one device, without it as the
-    devices report them; nothing is proposed if they do not. Raises: whatever `tell` raises, which is called before each
-    compilation; RequestError for a mesh that the devices do not allow.
+    """Suggest at most one request with fewer frames and one of a smaller size.
+
+    `memory` are the bytes of one device, by default as the devices report them. Nothing is suggested if they do not.
+
+    Raises: any error of `tell`, which is called before each compilation; RequestError for a mesh that the devices do not allow.
     """
     devices = jax.devices()
     memory = memory or _memory_of(devices)
@@ -40,7 +42,7 @@ def would_fit(
         return ()
     found = _measured(request, devices, mesh, tell)
     needed = NOT_SAID * memory if math.isinf(found.peak) else found.peak
-    room = memory if needed > memory else CAUTION * needed  # it ran out all the same: so much is not there while it runs
+    room = memory if needed > memory else CAUTION * needed  # the program fitted but ran out of memory: less is free while it runs
     if needed <= found.weights:
         return ()
     share = share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
@@ -57,8 +59,11 @@ def would_fit(
 
 
 class Meter:
-    """A `Compiler` that keeps how many bytes each program needs on a device, infinite if the compiler has no room for it and does
-    not say. With `only`, other programs are described and not compiled."""
+    """A `Compiler` that records each program's bytes on a device.
+
+    The value is infinite if the program does not fit and the compiler does not report its size. With `only`, other programs are
+    described but not compiled.
+    """
 
     def __init__(self, only: str | None = None) -> None:
         self._only = only
@@ -71,10 +76,11 @@ class Meter:
 
 
 class _Found:
-    """What a request needs: bytes at rest on each device, the most while a program runs, and that program's key."""
+    """The memory that a request needs on each device: bytes of the weights, the peak while a program runs, and that program's
+    key."""
 
     def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int]) -> None:
-        """`needs` are each program's bytes by its key, of which `counted` are weights at rest."""
+        """Compute the peak. `needs` are the bytes of each program by its key, which include `counted` bytes of weights."""
         self.weights = sum(weight_bytes(model).values())
         peaks = {key: size + self.weights - counted[key] for key, size in needs.items()}
         self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None

@@ -1,8 +1,8 @@
-"""The models that a worker keeps: on the devices while they fit, then in the host's memory, then on disk alone.
+"""The models that a worker keeps: on the devices while they fit, then in the host's memory, then only on disk.
 
-A model is a list of networks, and one network may belong to several models: what is of equal content is held once. The model that
-was used longest ago goes first; one that a job in line needs goes later, one that the operator has pinned last. What is kept is
-looked at before it is used again: if one of its files has changed, it is dropped.
+A model is a list of networks. Networks of equal content are stored once and shared by models. The least recently used model is
+unloaded first, models that queued jobs need later, models that the operator keeps loaded last. Before a cached model is used
+again, its files are checked. A model whose files changed is unloaded.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from backend.runtime.hosts import HERE
 from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
-ROOM = 0.97  # of a device's memory that models and programs may fill together: the runtime keeps some for itself
-OF_MEMORY = 0.5  # of the host's memory that is free without the kept models: what they may take of it
+ROOM = 0.97  # share of a device's memory for models and programs: the runtime needs the rest
+OF_MEMORY = 0.5  # share of the host's memory, free or used by cached models, for cached models
 
 Key = tuple[str, str]
-"""The checkpoint that a model comes from, and the dtype that it is kept in."""
+"""The checkpoint that a model comes from, and the dtype of its weights."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How many bytes of models that are not in use may lie on all devices together, and in the host's memory. None: on the
-    devices as many as fit beside the model in use; on the host half of the memory that is free. `device_bytes` is the memory of
-    one device, None if it is the host's."""
+    """Limits of the memory for models that are not in use, in bytes.
+
+    `chips` limits all devices together; None allows as many as fit beside the current model. `host` limits the host's memory;
+    None allows half of the free memory. `device_bytes` is the memory of one device, None if devices use the host's memory.
+    """
 
     chips: int | None = None
     host: int | None = None
@@ -47,7 +49,8 @@ class Bounds:
 
     @classmethod
     def here(cls, chips: int | None = None, host: int | None = None) -> Bounds:
-        """Those of this process's devices. Several hosts must decide alike, so they keep nothing that depends on one host."""
+        """Return the limits for this process's devices. Several hosts must decide alike, so their limits depend on no single
+        host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
         if not HERE.is_alone:
@@ -57,12 +60,13 @@ class Bounds:
 
 
 NOTHING = Bounds(chips=0, host=0)
-"""Only the model in use stays."""
+"""Limits that keep only the model in use."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class _CachedModel:
-    """A kept model. `needed` are the bytes that its programs take of one device beside its weights, as far as is known."""
+    """A cached model. `needed` are the most bytes of one device that its programs use besides its weights, 0 until they are
+    known."""
 
     key: Key
     loaded: LoadedModel
@@ -73,14 +77,17 @@ class _CachedModel:
 
 
 class ModelCache:
-    """All of them, those used last at the end. One thread uses a model; another may bring the next one meanwhile."""
+    """All cached models, the most recently used last. One thread uses a model while another may load the next one."""
 
     _was_used: ClassVar[bool] = False
-    """Whether this process has had a model: before the first one there is nothing to free."""
+    """True once this process has loaded a model. Before, no memory needs to be freed."""
 
     def __init__(self, bounds: Callable[[], Bounds] = lambda: NOTHING, available: Callable[[], int] = free_memory) -> None:
-        """`bounds` is called once there is something to keep, when the devices are known; `available` gives the bytes of the
-        host's memory that are free."""
+        """Create an empty cache.
+
+        `bounds` is called when the first model is cached, because the devices are known then. `available` returns the free bytes
+        of the host's memory.
+        """
         self._find_bounds, self._available = bounds, available
         self._lock = threading.RLock()
         self._models: dict[Key, _CachedModel] = {}
@@ -92,13 +99,14 @@ class ModelCache:
         return self._find_bounds()
 
     def take(self, key: Key) -> LoadedModel | None:
-        """The kept model, on the devices from now on and the one in use; None if there is none, or its files have changed."""
+        """Return the cached model and make it the current model on the devices. None if it is not cached, or if its files
+        changed."""
         with self._lock:
             resident = self._models.get(key)
             if resident is None:
                 return None
             if not is_unchanged(resident.fingerprints):
-                logger.info("The files of %s have changed; it is loaded anew", Path(key[0]).name)
+                logger.info("Loading %s again: its files have changed", Path(key[0]).name)
                 self.drop(key)
                 return None
             self._current = key
@@ -107,28 +115,31 @@ class ModelCache:
             return resident.loaded
 
     def look_at(self, key: Key) -> LoadedModel | None:
-        """The kept model as it is, for what needs no weights; None if there is none."""
+        """Return the cached model without moving it, for uses that need no weights. None if it is not cached."""
         with self._lock:
             resident = self._models.get(key)
             return None if resident is None else resident.loaded
 
     def find(self, content: Content) -> CachedNetwork | None:
-        """A kept network of this content, whose files have not changed."""
+        """Return a cached network of this content whose files have not changed, None if there is no such network."""
         with self._lock:
             found = (network for network in self._networks() if network.content.is_that_of(content))
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
     def make_room(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
-        """Prepares for a model whose other networks take so much, of all devices together and of each."""
+        """Free memory for a model that becomes the current one.
+
+        `found` are its cached networks. Its other networks take `num_bytes` on all devices together, `bytes_per_device` on each.
+        """
         with self._lock:
             self._current = None
             self._fit(found, num_bytes, bytes_per_device)
             if ModelCache._was_used:
-                gc.collect()  # frees the devices of a model that is used no longer
+                gc.collect()  # frees device memory of models that are no longer used
             ModelCache._was_used = True
 
     def make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
-        """Prepares for a model that comes while another is in use, if it has room beside that one; whether it has."""
+        """Free memory for a model that is loaded while another is in use. Return False, and free nothing, if both do not fit."""
         with self._lock:
             current = self._models.get(self._current)
             used = [*found, *(current.loaded.networks.values() if current else ())]
@@ -138,7 +149,7 @@ class ModelCache:
             return True
 
     def keep(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
-        """The model has been loaded from these files, as they were before; it is the one in use, if it `is_used`."""
+        """Add a loaded model. `fingerprints` are of its files before they were read. `is_used` makes it the current model."""
         with self._lock:
             self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:
@@ -146,7 +157,7 @@ class ModelCache:
             self._fit()
 
     def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
-        """Programs of this model are about to run, which take so many bytes of each device beside its weights."""
+        """Reserve `needed` bytes of each device for this model's programs, besides its weights."""
         with self._lock:
             for resident in self._models.values():
                 if resident.loaded is loaded and needed > resident.needed:
@@ -155,30 +166,30 @@ class ModelCache:
 
     @property
     def knows_devices(self) -> bool:
-        """Whether what programs need is of interest."""
+        """Return whether the memory of programs matters: the device memory is known, and several models are cached."""
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
     def expect(self, models: Iterable[str]) -> None:
-        """Jobs in line need the models of these checkpoints: they give up their places after others."""
+        """Set the checkpoints that queued jobs need. Their models are unloaded after others."""
         with self._lock:
             self._expected = frozenset(models)
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """The operator wants this model to stay, or no longer."""
+        """Keep this model loaded, at the operator's request, or stop keeping it."""
         with self._lock:
             for resident in self._models.values():
                 if resident.key[0] == model:
                     resident.is_pinned = is_pinned
 
     def drop(self, key: Key) -> None:
-        """Forgets a model and what only it needs."""
+        """Unload a model, and the networks that no other model uses."""
         with self._lock:
             if self._models.pop(key, None) is not None:
                 self._current = None if self._current == key else self._current
                 gc.collect()
 
     def drop_idle(self, model: str | None = None) -> bool:
-        """Forgets every model that is not in use, or this one; whether there was any."""
+        """Unload all models that are not in use, or only `model`. Return whether any model was unloaded."""
         with self._lock:
             idle = [key for key in self._models if key != self._current and model in (None, key[0])]
             for key in idle:
@@ -187,12 +198,12 @@ class ModelCache:
             return bool(idle)
 
     def models(self) -> tuple[CachedModel, ...]:
-        """What is kept, the model used last first."""
+        """Describe the cached models, the most recently used first."""
         with self._lock:
             return tuple(_described(resident) for resident in reversed(self._models.values()))
 
     def num_bytes(self) -> tuple[int, int]:
-        """All bytes on the devices, and in the host's memory, of kept models; what models share is counted once."""
+        """Return the bytes of cached models on the devices and in the host's memory. Shared networks count once."""
         with self._lock:
             sums = {False: 0, True: 0}
             for network in self._networks():
@@ -200,11 +211,11 @@ class ModelCache:
             return sums[False], sums[True]
 
     def _networks(self) -> Iterator[CachedNetwork]:
-        """Each network once."""
+        """Iterate over all networks, each once."""
         return iter({id(one): one for model in self._models.values() for one in model.loaded.networks.values()}.values())
 
     def _could_hold(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
-        """Whether a model of this size has room beside networks that are used, if all others go."""
+        """Return whether a model of this size fits beside the networks in use, if all others are unloaded."""
         if self._bounds.chips is not None and num_bytes > self._bounds.chips:
             return False
         if self._bounds.device_bytes is None:
@@ -214,8 +225,10 @@ class ModelCache:
         return taken + bytes_per_device <= ROOM * self._bounds.device_bytes
 
     def _fit(self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0) -> None:
-        """Moves and drops models until those in use have room: the current one, these networks, and others of this size; so do
-        idle ones of so many bytes that are `coming`."""
+        """Offload or unload idle models until the current model, `found` and `num_bytes` more bytes fit.
+
+        `coming` is the size of an idle model that will also be loaded.
+        """
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*found, *(current.loaded.networks.values() if current else ())]))
         if current:
@@ -224,11 +237,11 @@ class ModelCache:
         while (loser := self._next_to_leave(on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device, coming):
             loser.on_host = True
         while (loser := self._next_to_leave(on_host=True)) and self._host_bytes(used) > self._host_room(num_bytes):
-            logger.info("%s is kept no longer", Path(loser.key[0]).name)
+            logger.info("Unloading %s: the host's memory is needed", Path(loser.key[0]).name)
             del self._models[loser.key]
             is_dropped, loser = True, None
         if is_dropped:
-            gc.collect()  # frees what only those models needed, before anything takes its place
+            gc.collect()  # free what only those models used, before the memory is used again
         on_devices = self._on_devices(used)
         networks = list(self._networks())
         for network in networks:
@@ -239,7 +252,7 @@ class ModelCache:
                 network.move_back()
 
     def _next_to_leave(self, *, on_host: bool) -> _CachedModel | None:
-        """The model that gives up its place first."""
+        """Return the idle model that is offloaded or unloaded next, None if there is no idle model."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
 
@@ -248,7 +261,7 @@ class ModelCache:
         return {*used, *(id(network) for model in models for network in model.loaded.networks.values())}
 
     def _is_crowded(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
-        """Whether the models on the devices are too many for them, or for the bound."""
+        """Return whether the models on the devices exceed the device memory or the limit."""
         on_devices = self._on_devices(used)
         there = [network for network in self._networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in there if id(network) not in used)
@@ -264,11 +277,11 @@ class ModelCache:
 
     def _host_room(self, num_bytes: int) -> int:
         if self._bounds.host is None and self._bounds.device_bytes is None:
-            return 0  # the devices' memory is the host's: a copy of it spares nothing
+            return 0  # devices use the host's memory: a copy saves nothing
         return self._share(self._bounds.host, sum(one.num_bytes for one in self._networks() if one.is_on_host), num_bytes)
 
     def _share(self, bound: int | None, kept: int, num_bytes: int) -> int:
-        """What kept models may take of the host's memory, of which they have so much already."""
+        """Return the limit of host memory for cached models, of which `kept` bytes are already used."""
         return bound if bound is not None else int(OF_MEMORY * max(0, self._available() + kept - num_bytes))
 
 

@@ -1,4 +1,4 @@
-"""Downloads a model's files and checks them, before the worker gives up the model that it has. Loads no weights."""
+"""Download and check a model's files, before the worker unloads its current model. Loads no weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEPT = (".safetensors", ".json", ".pt", ".model")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A checkpoint on this machine, opened and recognised. `source` is the folder or the Hub id that was requested."""
+    """A checkpoint on this machine, opened and recognised. `source` is the requested folder or Hub id."""
 
     source: str
     checkpoint: Checkpoint
@@ -34,7 +34,7 @@ class ModelFiles:
 
     @property
     def mark(self) -> str:
-        """Short, and another one for files of other names or sizes: hosts that make one video must have the same."""
+        """A short hash of the files' names and sizes. Hosts that generate a video together must have the same hash."""
         folder = self.checkpoint.folder
         places = [(path.relative_to(folder) if path.is_relative_to(folder) else path.name, path) for path in self.paths]
         sizes = "\n".join(f"{name} {path.stat().st_size}" for name, path in places)
@@ -42,23 +42,23 @@ class ModelFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """The files that the model is made from."""
+        """The files that the model is loaded from."""
         folder = self.checkpoint.folder
         there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # also in folders that are links
         kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
         return kept + [path for path in map(path_of, self.checkpoint.own_files.values()) if not path.is_relative_to(folder)]
 
     def _is_used(self, path: Path) -> bool:
-        """Whether a file of the checkpoint's folder is not that of a transformer which another preset takes."""
+        """Return False for a file of a transformer that only another preset uses."""
         part = path.relative_to(self.checkpoint.folder).parts[0]
         own = {folder_of(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
         return part in own or not part.startswith(TRANSFORMER)
 
 
 def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """Download everything that loading the preset's model needs, and check that it is whole and can be run.
+    """Download the files that loading the preset's model needs, and check that they are complete and can be used.
 
-    Raises: ModelError, RequestError; whatever `on_event` raises.
+    Raises: ModelError, RequestError; any error of `on_event`.
     """
     files = open_model(preset, model, on_event)
     for part in files.checkpoint.parts:
@@ -69,9 +69,9 @@ def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFi
 
 
 def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """The preset's checkpoint, or `model` (a folder or a Hub id) in its place, downloaded if need be and recognised.
+    """Open the preset's checkpoint, or `model` (a folder or a Hub id) in its place. Download it if needed.
 
-    Raises: ModelError if it is not available, or is of another kind than the preset; whatever `on_event` raises.
+    Raises: ModelError if it is not available, or is of another kind than the preset; any error of `on_event`.
     """
     source = model or preset.model_source
     checkpoint = completed(find_checkpoint(source, recognise, _report_download(on_event)), preset)
@@ -81,13 +81,13 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
 
 
 def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
-    """The LoRA's file, downloaded if need be. Raises: ModelError, RequestError; whatever `on_event` raises."""
+    """Find the LoRA's file, and download it if needed. Raises: ModelError, RequestError; any error of `on_event`."""
     if choice.is_on_hub:
         return find_file(choice.source, _report_download(on_event))
     return find_lora(choice.source, from_environment().loras_dir)
 
 
 def _report_download(on_event: OnEvent) -> OnBytes:
-    """An `on_bytes` that reports the download's progress and speed as events."""
+    """Return an `on_bytes` function that reports the download's progress and speed as events."""
     speed = Speed()
     return lambda done, total: on_event(Loading(done, total, DOWNLOAD, speed(done) if total else 0.0))

@@ -1,8 +1,8 @@
-"""The preview of each denoising step, made in a thread of its own while the next step runs.
+"""Write the preview of each denoising step in a thread, while the next step runs.
 
-A TPU runs programs in the order of their calls: the decoder's call for step k must come before the call of step k + 1, or the
-preview would wait for that step. So `begin` returns once the decoder has been called. A CPU runs the programs of two threads side
-by side.
+A TPU runs programs in the order of their calls. The decoder's call for step k must precede the call of step k + 1, or the preview
+would wait for that step. So `start_preview` returns once the decoder was called. A CPU runs the programs of two threads at the
+same time.
 """
 
 import threading
@@ -25,30 +25,29 @@ PREVIEW_FOLDER = "previews"
 
 
 def to_bytes(frames: jax.Array) -> np.ndarray:
-    """uint8 [F, H, W, 3] from [1, 3, F, H, W] in [-1, 1]."""
+    """Convert frames [1, 3, F, H, W] in [-1, 1] to uint8 [F, H, W, 3]."""
     values = np.asarray(frames, np.float32)[0].transpose(1, 2, 3, 0)
     return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 
 def find_preview(folder: Path, index: int) -> str | None:
-    """The name inside the job's folder of a step's preview; None if there is none."""
+    """Return the path of a step's preview relative to the job's folder, None if it does not exist."""
     names = (f"{PREVIEW_FOLDER}/step-{index:03d}.{ending}" for ending in ("webp", "png"))
     return next((name for name in names if (folder / name).is_file()), None)
 
 
 def runs_beside(model: Model, request: GenerationRequest) -> bool:
-    """Whether two of this video's programs may run at once: not on a CPU that stands for several devices, where they would wait
-    for each other's threads."""
+    """Return whether two of this video's programs may run at once. On a CPU that simulates several devices, they would block each
+    other's threads."""
     devices = model.layout(request.is_guided).mesh.devices.ravel()
     return len(devices) == 1 or devices[0].platform != "cpu"
 
 
 class StepPreviews:
-    """Writes the previews of one job into `folder`, on the first host. A context: leaving it waits for the preview that is being
-    made.
+    """Writes the previews of one job into `folder`, on the first host. A context manager: leaving it waits for the last preview.
 
-    `decode` makes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]; `fps` are latent frames a second. If
-    `beside_the_next_step` is false, `begin` waits for the preview.
+    `decode` decodes the first pixels [1, 3, F, H, W] of latents [1, C, F, h, w]. `fps` are latent frames per second. If
+    `beside_the_next_step` is false, `start_preview` waits for the preview.
     """
 
     def __init__(self, decode: Callable[[np.ndarray], jax.Array], folder: Path, fps: float, beside_the_next_step: bool) -> None:
@@ -63,11 +62,13 @@ class StepPreviews:
         self._thread.shutdown()
 
     def begin(self, clean: np.ndarray, index: int, moves: bool) -> Future[str]:
-        """Starts the preview of step `index` from its clean estimate [1, C, F, h, w], moving or still. The future's result is the
-        file's name inside the job's folder; it raises OSError if the file cannot be written."""
+        """Start the preview of step `index` from its clean estimate [1, C, F, h, w], animated if `moves`.
+
+        The future returns the file's path relative to the job's folder, or raises OSError if the file cannot be written.
+        """
         called = threading.Event()
         preview = self._thread.submit(self._make, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
-        preview.add_done_callback(lambda _: called.set())  # an error too ends the waiting
+        preview.add_done_callback(lambda _: called.set())  # an error must end the wait too
         called.wait()
         if not self._is_beside:
             preview.exception()

@@ -1,7 +1,7 @@
-"""Traces of some denoising steps and of the decoder's first pieces, for TensorBoard and XProf.
+"""Trace some denoising steps and the decoder's first pieces, for TensorBoard and XProf.
 
-`jax.named_scope` marks the operations: `attention`, `products`, `collectives` (exchanges of tokens for heads; the compiler adds
-the gathers of weights) and `decoder`.
+`jax.named_scope` marks the operations: `attention`, `products`, `decoder` and `collectives`. Collectives exchange tokens for
+heads; the compiler adds the gathers of weights.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ DECODED_PIECES = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Trace the denoising steps `first` to `last` of each video, counted from 1, and the decoder, into a folder of the video's
-    own in `folder`."""
+    """The steps to trace: the denoising steps `first` to `last` of each video, counted from 1, and the decoder. Each video has
+    its own subfolder of `folder`."""
 
     folder: Path
     first: int = 3
@@ -26,7 +26,7 @@ class Profile:
 
 
 class Tracer:
-    """Traces units of work from the `first` to the `last`, counted from 1, into `folder`; nothing if that is None. A context."""
+    """Traces the units of work `first` to `last`, counted from 1, into `folder`; None traces nothing. A context manager."""
 
     def __init__(self, folder: Path | None, first: int, last: int) -> None:
         self._folder, self._first, self._last = folder, first, last
@@ -40,7 +40,7 @@ class Tracer:
 
     @contextlib.contextmanager
     def unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
-        """Around one unit of work; `wait` returns when the devices have done it."""
+        """Trace the unit of work inside the block. `wait` must return when the devices have finished it."""
         if self._folder is None or not self._first <= number <= self._last:
             yield
             return
@@ -60,19 +60,20 @@ class Tracer:
 
 
 def _options() -> jax.profiler.ProfileOptions:
-    """Without Python's own calls: to follow them crashes a process with other threads, of which ours has some (jax 0.10.2)."""
+    """Return options without Python's own calls. Tracing them crashes processes with several threads, such as ours (jax
+    0.10.2)."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     return options
 
 
 def trace_steps(profile: Profile | None, video: Path) -> Tracer:
-    """For the denoising of the video that is made in this folder."""
+    """Create the tracer for the denoising of the video in the folder `video`."""
     if profile is None:
         return Tracer(None, 0, 0)
     return Tracer(profile.folder / video.name / "steps", profile.first, profile.last)
 
 
 def trace_decoder(profile: Profile | None, video: Path) -> Tracer:
-    """For its decoder."""
+    """Create the tracer for the decoding of the video in the folder `video`."""
     return Tracer(None if profile is None else profile.folder / video.name / "decoder", 1, DECODED_PIECES)

@@ -1,5 +1,7 @@
-"""The denoiser's conditions where cues change a video's prompt or action: those of its beginning, and beside them a set for every
-other pair of prompt and action that comes."""
+"""Encode the prompts of a video whose prompt or action changes, and select the conditions of each block.
+
+Conditions of the first prompt and action keep their names. Each later pair of prompt and action has its own set, with a prefix.
+"""
 
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable
@@ -14,8 +16,7 @@ _LATER = "later_"
 
 
 class Script:
-    """What is said in each block of a video. `texts` are its pairs of prompt and action, as requests without cues, in the order
-    in which they come; equal ones are one."""
+    """The prompt schedule of a video. `texts` are its distinct pairs of prompt and action, in order, as requests without cues."""
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
@@ -30,11 +31,11 @@ class Script:
             self.add(cue)
 
     def add(self, cue: Cue) -> bool:
-        """Takes a cue for a block that comes after those of all cues before; whether it brought a new text."""
+        """Add a cue for a block after all earlier cues. Return whether it adds a new text."""
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         said = self._prompt, self._action
         is_new = said not in self._known
-        self._known[said] = len(self.texts) if is_new else self._known.pop(said)  # the newest stands last
+        self._known[said] = len(self.texts) if is_new else self._known.pop(said)  # the newest is last
         if is_new:
             update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
             self.texts.append(self._request.model_copy(update=update))
@@ -43,18 +44,17 @@ class Script:
         return is_new
 
     def forget(self, most: int) -> list[int]:
-        """Forgets which texts came, but for so many that were said last; returns the others' numbers, to be new when they come
-        again."""
+        """Remove all but the `most` most recently used texts. Return the removed numbers. A removed text counts as new later."""
         old = list(self._known)[:-most]
         return [self._known.pop(said) for said in old]
 
     def number_at(self, block: int) -> int:
-        """Which of the `texts` holds in this block."""
+        """Return the index in `texts` of the text that this block uses."""
         return self._numbers[bisect_right(self._blocks, block) - 1]
 
 
 def encode(model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, dict[str, Any]]:
-    """Work: the conditions of all that is said in the video, in one mapping."""
+    """Yield the work of encoding all texts of the video into one mapping."""
     first, *later = Script(request).texts
     conditions = dict((yield from model.encode(weights, first, inputs)))
     for number, text in enumerate(later, 1):
@@ -65,8 +65,10 @@ def encode(model: Model, weights: Weights, request: GenerationRequest, inputs: I
 def encode_later(
     model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
-    """Work: the conditions of the `Script`'s text of this number, 1 or more, by the names that they have beside the first's. What
-    follows `from_inputs` alone is among the first's, and not made again."""
+    """Yield the work of encoding the text with this number, at least 1. The names of its conditions get a prefix.
+
+    Conditions that depend on the inputs alone (`from_inputs`) are not encoded again.
+    """
     kind = model.kind
     later = {} if kind.from_inputs else {role: value for role, value in inputs.items() if role not in kind.first_only}
     own = yield from model.encode(weights, text, later)
@@ -74,7 +76,7 @@ def encode_later(
 
 
 def without(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Collection[str] = ()) -> None:
-    """Removes the conditions of the texts with these numbers, but for those that hold for all."""
+    """Remove the conditions of the texts with these numbers, except conditions that all texts share."""
     for number in numbers:
         prefix = _prefix(number)
         for name in [name for name in conditions if (name.startswith(prefix) if number else not name.startswith(_LATER))]:
@@ -83,7 +85,7 @@ def without(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Col
 
 
 def conditions_of(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
-    """Those of one of the `Script`'s texts, and those that hold for all."""
+    """Return the conditions of one text, and the conditions that all texts share."""
     if not number:
         return {name: value for name, value in conditions.items() if not name.startswith(_LATER)}
     prefix = _prefix(number)

@@ -1,4 +1,4 @@
-"""How much arithmetic each stage of a video is, for the rate at which the devices did it."""
+"""Count the floating-point operations of each stage of a video, from which the devices' rate is computed."""
 
 import dataclasses
 import functools
@@ -14,15 +14,15 @@ from backend.schemas.windows import num_step_calls
 
 
 def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
-    """The result of a whole video with the operations of its stages, and the most that the devices can do."""
+    """Add the operations of each stage, and the devices' peak, to the result of a whole video."""
     return dataclasses.replace(result, flops=stage_flops(loaded, result.request), peak_flops=devices_peak(loaded))
 
 
 def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
-    """Floating-point operations of a whole video by stage, as its networks need them; a multiplication and an addition are two.
+    """Return the floating-point operations of a whole video by stage. A multiplication and an addition count as two.
 
-    A stage that is left out has no number: denoising with the step cache, which leaves out parts of steps. NAG adds an
-    attention to the text, less than one per cent of a step, which is not counted; nor is the network that enlarges latents.
+    Denoising with the step cache has no number, because the cache skips parts of steps. Not counted are the attention that NAG
+    adds, less than one per cent of a step, and the network that enlarges latents.
     """
     flops = {"encode": loaded.model.encode_flops(request), "decode": loaded.model.decode_flops(request)}
     if not request.uses_step_cache:
@@ -47,7 +47,7 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
 
 
 def devices_peak(loaded: LoadedModel) -> float | None:
-    """The published peak of all the model's devices together, operations a second; None if it is not known."""
+    """Return the published peak of all the model's devices together, in operations per second; None if it is unknown."""
     chips = [DEVICE_KINDS.get(device.device_kind) for device in loaded.model.layout(True).mesh.devices.flat]
     known = [CHIPS[chip].peak_flops for chip in chips if chip is not None]
     return sum(known) if len(known) == len(chips) else None

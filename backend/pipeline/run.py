@@ -1,4 +1,4 @@
-"""What all stages of one video share, and what one stage passes to the next."""
+"""The state that all stages of one video share, and the result that denoising passes on."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,15 @@ class WorkClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
-        self.before: dict[str, float] = {}  # of an earlier process that worked on this video
+        self.before: dict[str, float] = {}  # seconds of an earlier process that worked on this video
 
     def total(self) -> dict[str, float]:
-        """The seconds of this process and those before."""
+        """Return the seconds of this process and earlier ones."""
         return {name: self.seconds.get(name, 0.0) + self.before.get(name, 0.0) for name in {**self.seconds, **self.before}}
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Generator[None]:
-        """Adds the time spent inside the block to this part."""
+        """Add the time spent inside the block to this part."""
         started = time.monotonic()
         try:
             yield
@@ -43,7 +43,7 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """A video of which only the shapes are known, for describing its work; in a `Run` arrays stand in their places."""
+    """A video of which only the shapes are known, for describing its work. A `Run` has arrays instead."""
 
     is_described: ClassVar[bool] = True
     request: GenerationRequest
@@ -52,14 +52,15 @@ class Described:
 
     @property
     def weights(self) -> Weights:
-        """The shapes and places of the weights."""
+        """The shapes and shardings of the weights."""
         return {network.part: network.at_rest for network in self.model.networks}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One video in the making. `notes` are shown with the result; `grade` changes the finished frames, uint8 [F, H, W, 3] in
-    pieces, before they are written.
+    """One video that is being generated.
+
+    `notes` are shown with the result. `grade` changes the finished frames, uint8 [F, H, W, 3] in pieces, before they are written.
 
     Raises: ModelError if the model is of another kind than the request's preset.
     """
@@ -79,23 +80,24 @@ class Run:
 
     @functools.cached_property
     def kept_pixels(self) -> KeptPixels | None:
-        """The clip's pixels that stay as they are, opened once for encoding and for the finished frames; None if none do."""
+        """The clip's pixels that stay unchanged, None if all may change. They are opened once, for encoding and for the finished
+        frames."""
         return kept_pixels(self.request)
 
     @property
     def is_shot(self) -> bool:
-        """Whether it is one of a storyboard, whose colours are matched."""
+        """True for a shot of a storyboard, whose colors are matched."""
         return self.grade is not list
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The notes, and what the runtime refused, so that the video was made without it."""
+        """The notes, and a sentence for each kernel fallback."""
         return (*self.notes, *KERNEL_FALLBACKS.sentences())
 
     def result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
-        """The result once the mp4 is written. A `request` takes the place of the run's own."""
+        """Create the result once the mp4 is written. `request` replaces the run's own request."""
         request = request or self.request
         return VideoResult(
             path=str(video),
@@ -112,19 +114,20 @@ class Run:
 
     @property
     def model(self) -> Model:
-        """The model that is loaded."""
         return self.loaded.model
 
     @property
     def weights(self) -> Weights:
-        """Its weights."""
         return self.loaded.weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """A denoising after `steps_done` steps, counted over all chunks: the sampler's `states` in the present chunk, and the clean
-    latents of the chunks before it. `skipped_steps` of them reused an earlier one's work."""
+    """A denoising after `steps_done` steps, counted over all chunks.
+
+    `states` are the sampler's states of the current chunk, `chunks` the clean latents of earlier chunks. `skipped_steps` of the
+    steps reused an earlier step's output.
+    """
 
     states: States
     steps_done: int
@@ -132,7 +135,7 @@ class Denoised:
     skipped_steps: int = 0
 
     def latents(self, clean: bool) -> Latents:
-        """All latents so far: of the last chunk its clean estimate, or the sample that the last step left."""
+        """Join the latents of all chunks. `clean` selects the last chunk's clean estimate instead of its last sample."""
         last = {name: np.asarray(state.clean if clean else state.sample) for name, state in self.states.items()}
         chunks = (*self.chunks, last)
         return {name: np.concatenate([chunk[name] for chunk in chunks], axis=2) for name in last}

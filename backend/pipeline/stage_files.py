@@ -1,11 +1,11 @@
-"""Writes the files that each stage of a video leaves in its folder, and reads them in another process.
+"""Write the files that each stage of a video leaves in its folder, and read them in another process.
 
-`stage1_embeddings.safetensors` holds the denoiser's inputs under the names of the model's family (prompts'
-embeddings as diffusers' pipelines hold them); `stage2_state.safetensors` a denoising that has not ended;
-`stage2_latents.safetensors` its result; `stage3_frames.safetensors` a decoding that has not ended. Each carries the request
-that it was written for, the model, and the seconds of work until then. Arrays of other streams than the video have the stream's
-name before their own, as in `sound.latents`. A model's sound is `stage3_sound.wav`. Files appear whole or not at all. Of several
-hosts only the first writes.
+`stage1_embeddings.safetensors` contains the denoiser's inputs under the names of the model family. Prompts' embeddings have the
+format of diffusers' pipelines. `stage2_state.safetensors` is an unfinished denoising, `stage2_latents.safetensors` the result of
+a finished one. `stage3_frames.safetensors` is an unfinished decoding, `stage3_sound.wav` a model's audio.
+
+Each file has the request that it was written for, the model, and the seconds of work so far. Arrays of streams other than the
+video are prefixed with the stream, as in `sound.latents`. Files are replaced atomically. Only the first of several hosts writes.
 """
 
 import dataclasses
@@ -88,23 +88,26 @@ def write_conditions(run: Run, conditions: Conditions) -> None:
 
 
 def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | None:
-    """What `write_conditions` wrote; None if it is missing, or was written for another prompt, input or size, or without the
-    negative prompt that is needed now."""
+    """Read the file of `write_conditions`.
+
+    Returns None if the file is missing, was written for another prompt, input or size, or lacks the negative prompt that is
+    needed now.
+    """
     arrays, written_for = _load(folder / EMBEDDINGS)
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     ours, theirs = request.for_sharing(), written_for.for_sharing()
-    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is brought to this rate
+    names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is converted to this rate
     if any(theirs.get(name) != ours.get(name) for name in names):
         return None
     sizes = {
         request_at_first_size(one).geometry() for one in (request, written_for)
-    }  # pictures are encoded at both sizes of a video
+    }  # images are encoded at both sizes of a video
     return arrays if len(sizes) == 1 or not request.inputs() else None
 
 
 def write_state(run: Run, denoised: Denoised) -> None:
-    """Write the state of a denoising that has not ended."""
+    """Write the state of an unfinished denoising."""
     arrays = {}
     for stream, state in denoised.states.items():
         for field in dataclasses.fields(state):
@@ -116,7 +119,7 @@ def write_state(run: Run, denoised: Denoised) -> None:
 
 
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
-    """What `write_state` wrote; None if there is no state of exactly this video."""
+    """Read the file of `write_state`, None if no state of exactly this video exists."""
     arrays, written_for = _load(folder / STATE)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -137,7 +140,7 @@ def write_latents(run: Run, latents: Latents) -> None:
 
 
 def read_latents(folder: Path, request: GenerationRequest) -> Latents | None:
-    """The latents of exactly this video, or None."""
+    """Read the latents of exactly this video, None if they do not exist."""
     arrays, written_for = _load(folder / LATENTS)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -149,7 +152,7 @@ def _named(stream: str, name: str) -> str:
 
 
 def _by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays by stream, the video's first, and by their names without the stream's."""
+    """Group arrays by stream, the video first, under their names without the stream."""
     found: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
     for name, array in arrays.items():
         stream, _, own = name.rpartition(".")
@@ -158,12 +161,12 @@ def _by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarr
 
 
 def write_sound(run: Run, sound: Sound) -> None:
-    """Write the sound that the model has made."""
+    """Write the audio that the model generated."""
     sound.write(run.folder / MODEL_SOUND)
 
 
 def write_frames(run: Run, decoded: Decoded) -> None:
-    """Write the frames of a decoding that has not ended, with the decoder's carry as plain bytes."""
+    """Write the frames of an unfinished decoding, and the decoder's state as plain bytes."""
     leaves = jax.tree.leaves(decoded.carry)
     arrays = {f"carry_{index}": np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for index, leaf in enumerate(leaves)}
     arrays |= {"pixels": decoded.pixels, "latent_frames": np.int32(decoded.latent_frames).reshape(1)}
@@ -171,8 +174,10 @@ def write_frames(run: Run, decoded: Decoded) -> None:
 
 
 def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry: Callable[[], Any]) -> Decoded | None:
-    """What `write_frames` wrote; None if there are no frames of exactly this video. `describe_carry` gives the carry's shapes,
-    dtypes and places."""
+    """Read the file of `write_frames`, None if no frames of exactly this video exist.
+
+    `describe_state` returns the shapes, dtypes and shardings of the decoder's state.
+    """
     arrays, written_for = _load(folder / FRAMES)
     if written_for is None or not _is_same_video(written_for, request):
         return None
@@ -187,7 +192,7 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete the states of stages that have not ended: their video was stopped, or is finished."""
+    """Delete the states of unfinished stages, after their video was stopped or finished."""
     for name in (STATE, FRAMES):
         (folder / name).unlink(missing_ok=True)
 
@@ -201,7 +206,7 @@ def remove_files_of_another_model(folder: Path, source: str) -> None:
 
 
 def seconds_so_far(folder: Path) -> dict[str, float]:
-    """The seconds of work by stage that the newest stage file knows of; nothing if there is none."""
+    """Return the seconds of work by stage from the newest stage file, {} if there is no file."""
     known = (_metadata(folder / name).get("seconds") for name in (FRAMES, LATENTS, STATE))
     return next((json.loads(seconds) for seconds in known if seconds), {})
 
@@ -215,8 +220,11 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
-    """Whether two requests have the same latents. Pictures count by their names, as a folder may be moved; fps counts only
-    with a clip, which is brought to it."""
+    """Return whether two requests have the same latents.
+
+    Images are compared by their names, because a folder may be moved. fps counts only with a clip, which is converted to that
+    rate.
+    """
     rate = {} if one.reads_clip else {"fps": 0}
     return one.for_sharing() | rate == other.for_sharing() | rate
 
@@ -234,7 +242,7 @@ def _save(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
 
 
 def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
-    """The file's arrays and the request that it was written for; nothing if it cannot be read."""
+    """Read the file's arrays and the request that it was written for; ({}, None) if it cannot be read."""
     try:
         with safe_open(path, "np") as file:
             request = GenerationRequest.from_stored(json.loads((file.metadata() or {})["request"]))

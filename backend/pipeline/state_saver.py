@@ -1,7 +1,7 @@
-"""Saves what a stage has done so far in the job's folder, so that a fault costs one step or a few seconds.
+"""Save an unfinished stage in the job's folder, so that a crash loses one step or a few seconds.
 
-The copy from the device comes between two steps, because the next step uses up the state; the file is written by a thread of
-its own beside the next step.
+The state is copied from the device between two steps, because the next step consumes it. A thread writes the file while the next
+step runs.
 """
 
 import contextlib
@@ -13,18 +13,17 @@ from typing import Any, Generic, Self, TypeVar
 
 from backend.files import is_disk_full
 
-KEEP_SECONDS = 2.0  # where steps are shorter than this, several of them pass between two files
-MOST_SHARE = 0.01  # of the time that is spent on copies
+KEEP_SECONDS = 2.0  # minimum time between two files, so shorter steps are not all saved
+MOST_SHARE = 0.01  # maximum share of the time for copies
 
 logger = logging.getLogger(__name__)
 State = TypeVar("State")
 
 
 class StateSaver(Generic[State]):
-    """Calls `write(state)` with the states that it is given, one at a time, in a thread. A context: leaving it waits for the file
-    that is being written.
+    """Calls `write(state)` in a thread, for one state at a time. A context manager: leaving it waits for the last file.
 
-    An error of `write` is logged and leaves the last file in place; the disk being full is raised by the next `save`.
+    An error of `write` is logged and leaves the previous file in place. The next `save` raises the error if the disk is full.
     """
 
     def __init__(self, write: Callable[[State], None], seconds: float = KEEP_SECONDS) -> None:
@@ -40,11 +39,11 @@ class StateSaver(Generic[State]):
         self._thread.shutdown()
 
     def is_due(self) -> bool:
-        """Whether a new file is wanted now: the last one is written, and old enough."""
+        """Return whether a new file is due: the last one is written and old enough."""
         return time.monotonic() >= self._next and (self._writing is None or self._writing.done())
 
     def save(self, copy: Callable[[], State]) -> None:
-        """Writes `copy()`, which takes the state from the device; the copy is made before this returns.
+        """Copy the state with `copy()`, then write it in the thread.
 
         Raises: OSError if the last file could not be written because the disk is full.
         """
@@ -55,13 +54,13 @@ class StateSaver(Generic[State]):
         self._next = now + max(self._seconds, (now - began) / MOST_SHARE)
 
     def write(self, state: State) -> None:
-        """As `save`, for a state that is on the host already."""
+        """Write a state that is already on the host, as `save` does."""
         self._raise_full_disk()
         self._next = time.monotonic() + self._seconds
         self._writing = self._thread.submit(self._write, state)
 
     def save_last(self, copy: Callable[[], State]) -> None:
-        """Writes `copy()` before it returns, whether a file is due or not: the work is about to be stopped."""
+        """Write `copy()` before returning, even if no file is due: the work will be stopped."""
         self.save(copy)
         self._raise_full_disk()
 
@@ -71,12 +70,12 @@ class StateSaver(Generic[State]):
         if error is not None and is_disk_full(error):
             raise error
         if error is not None:
-            logger.error("The state could not be kept", exc_info=error)
+            logger.error("The state could not be saved", exc_info=error)
 
 
 @contextlib.contextmanager
 def saved_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
-    """Around a generator's `yield`: saves the state if the generator is closed there."""
+    """Save the state if the generator is closed at the `yield` inside this block."""
     try:
         yield
     except GeneratorExit:

@@ -1,7 +1,7 @@
-"""A storyboard: shot after shot, each from the last frames of the one before, in colours that stay; then all as one video.
+"""Generate a storyboard: shot after shot, each from the previous shot's last frames, with matched colors, joined into one video.
 
-Every shot has a folder of its own in the job's, with the files of its stages, its video, its last frames and, once it is whole,
-its result. So a process that goes on after another begins with the first shot that is not whole, where that one had come.
+Each shot has its own folder in the job's folder, with its stage files, its video, its last frames and, once it is finished, its
+result. A process that resumes the job starts with the first unfinished shot, where that shot stopped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def make(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Generator[Event]:
-    """The request's video, of one shot or of many, and larger if it is to be; see `generate`. Raises: as that, and as
-    `make_larger`."""
+    """Generate the request's video, of one shot or of many, and upscale it if requested.
+
+    See `generate`. Raises: the errors of `generate` and `upscale_video`.
+    """
     if request.upscale:
         smaller = functools.partial(make, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
         return make_larger(request, folder, is_cancelled, smaller)
@@ -45,10 +47,10 @@ def storyboard(
     is_cancelled: Callable[[], bool],
     profile: Profile | None = None,
 ) -> Generator[Event]:
-    """Make all shots in `folder`, going on from what is there. Ends with Finished, or with Cancelled and what there is.
+    """Generate all shots in `folder`, and resume from shots in it. Ends with Finished, or with Cancelled and the shots so far.
 
-    On several hosts all do so, each in a folder of its own: what a shot starts from is the same on all, because all have the same
-    frames; the first alone writes videos. What was whole before has come to the others with the job.
+    On several hosts all generate, each in its own folder. All start a shot from the same frames, because all have the same
+    frames. Only the first host writes videos. Shots that were already finished reach the other hosts with the job.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
@@ -75,7 +77,7 @@ def storyboard(
 
 
 def _events_of_shot(story: Story, index: int, make_shot: Callable) -> Generator[Event, None, Event]:
-    """Passes the events of a shot on, with the places of its files in the story's folder; returns the final one."""
+    """Yield the events of a shot, with previews' paths relative to the storyboard's folder. Return the final event."""
     request, place = story.request_of(index), story.folder_of(index)
     for event in make_shot(request, folder=place, grade=functools.partial(story.grade, index)):
         if event.is_final:

@@ -1,5 +1,4 @@
-"""The files of a storyboard: each shot has a folder of its own in the job's, with the files of its stages, its video, its last
-frames and, once it is whole, its result."""
+"""The files of a storyboard. Each shot has its own folder, with its stage files, its video, its last frames and its result."""
 
 from __future__ import annotations
 
@@ -47,51 +46,50 @@ from backend.schemas.shots import (
 )
 from backend.schemas.sound import SoundPart
 
-LOOK_FRAMES = 81  # of a video that is given and may be long: so many are enough for its colours
+LOOK_FRAMES = 81  # enough for the colors of an uploaded video, which may be long
 
 
 class Story:
-    """The files of a storyboard."""
-
     def __init__(self, request: GenerationRequest, folder: Path) -> None:
         self._request, self.folder, self._preset = request, folder, find_preset(request.preset)
         self._carries_clip = bool(extend_directions(self._preset))
 
     def folder_of(self, index: int) -> Path:
-        """Where the files of a shot are; `index` counts from 0."""
+        """Return the folder of a shot. `index` counts from 0."""
         return self.folder / FOLDER / str(index + 1)
 
     def request_of(self, index: int) -> GenerationRequest:
-        """The shot's own request, which starts from the last frames of the one before; the storyboard's of one that is made."""
+        """Return the shot's own request, which starts from the previous shot's last frames. A shot with a given video has none:
+        return the storyboard's request."""
         if self.video_of(index) is not None:
             return self._request
         return shot_request(self._request, index, self._preset, str(self.folder_of(index - 1)))
 
     def video_of(self, index: int) -> Path | None:
-        """The video of a shot that is made already."""
+        """Return the video file of a shot that needs no generation, None for other shots."""
         place = self._request.shots[index].video
         return None if place is None else Path(self._request.shot_videos[place])
 
     def result(self, index: int) -> VideoResult | None:
-        """The result of a whole shot of exactly this storyboard; None if there is none."""
+        """Read the result of a finished shot of exactly this storyboard, None if it is not finished."""
         kept = self._read(index)
         if kept is None or not all((self.folder_of(index) / name).is_file() for name in self._files_of(index)):
             return None
         result, own = VideoResult.from_json(kept["result"]), self.request_of(index).for_sharing()
         made = result.request.for_sharing()
-        if kept.get("is_kept"):  # the figures may be others now
+        if kept.get("is_kept"):  # the characters may have changed
             made, own = ({name: value for name, value in one.items() if name != "references"} for one in (made, own))
         if made != own:
             return None
         return dataclasses.replace(result, path=str(self.folder_of(index) / VIDEO))
 
     def is_kept(self, index: int) -> bool:
-        """Whether the shot was made for an earlier storyboard."""
+        """Return whether the shot was finished for an earlier storyboard."""
         kept = self._read(index)
         return kept is not None and bool(kept.get("is_kept"))
 
     def begin(self, index: int) -> None:
-        """Removes this shot if it is whole but another, and those after it that were made from it."""
+        """Delete this shot if it was finished for another request, and the later shots that continue it."""
         if self._read(index) is not None:
             shutil.rmtree(self.folder_of(index))
         for later in itertools.takewhile(self._goes_on, range(index + 1, len(self._request.shots))):
@@ -99,7 +97,7 @@ class Story:
         self.folder_of(index).mkdir(parents=True, exist_ok=True)
 
     def take(self, index: int) -> VideoResult:
-        """Takes a shot that is made already as it is. Raises: ClipError."""
+        """Use the given video of a shot as its result. Raises: ClipError."""
         shutil.rmtree(self.folder_of(index), ignore_errors=True)
         self.folder_of(index).mkdir(parents=True)
         names, end = self._files_of(index), end_frame(self._request, index)
@@ -110,7 +108,7 @@ class Story:
             first = max(0, end - max(OVERLAP_LENGTHS))
             self._write_last(index, np.stack(list(self._read_video(index, first, end - first))))
         video = self.video_of(index)
-        assert video is not None, "it is made already"
+        assert video is not None, "the shot has a given video"
         result = VideoResult(
             path=str(self.folder_of(index) / VIDEO),
             fps=self._request.fps,
@@ -125,7 +123,7 @@ class Story:
         return self._note(index, result, is_kept=True)
 
     def keep(self, index: int, result: VideoResult) -> VideoResult:
-        """Notes that the shot is whole; its stages' files are no longer needed."""
+        """Mark the shot as finished, and delete its stage files."""
         place = self.folder_of(index)
         if self._carries_clip and (place / MODEL_SOUND).exists():
             self._put_sound_of_last_frames(index)
@@ -135,8 +133,7 @@ class Story:
         return result
 
     def grade(self, index: int, pieces: list[np.ndarray]) -> list[np.ndarray]:
-        """The shot's frames in the colours of the shot with which its scene begins; writes its last frames, from which the next
-        one starts."""
+        """Match the shot's colors to the first shot of its scene, and write its last frames, from which the next shot starts."""
         frames, request = np.concatenate(pieces), self._request
         if continues_previous(request, index):
             before = np.asarray(Image.open(self.folder_of(index - 1) / LAST).convert("RGB"))
@@ -151,13 +148,15 @@ class Story:
         return [frames]
 
     def join(self, count: int, last: VideoResult | None) -> VideoResult | None:
-        """The first `count` shots as one video, of which `last` is the last one's result, and their seconds together; None for
-        none. Frames with which a shot begins, of the one before it, are left out."""
+        """Join the first `count` shots into one video, and add up their seconds. None if there are no shots.
+
+        `last` is the result of the last shot. Frames that repeat the previous shot's last frames are left out.
+        """
         if count == 0:
             return None
         found = [*(self.result(index) for index in range(count - 1)), last or self.result(count - 1)]
         results = [result for result in found if result is not None]
-        assert len(results) == count, "these shots are whole"
+        assert len(results) == count, "these shots are finished"
         pieces = plan_pieces(self._request, self._preset, count)
         num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]
         if HERE.is_first:
@@ -180,7 +179,7 @@ class Story:
         )
 
     def _write_film(self, pieces: Sequence[Piece], results: Sequence[VideoResult], notes: list[str]) -> bool:
-        """Writes the film; whether it has a sound. Notes if there is none that should be. Raises: VideoFileError."""
+        """Write the joined video. Return whether it has audio. A missing audio becomes a note. Raises: VideoFileError."""
         path = self.folder / VIDEO
         parts = (self._frames(index, piece) for index, piece in enumerate(pieces))
         frames = cross_fade(parts, [piece.fade for piece in pieces])
@@ -191,18 +190,18 @@ class Story:
                 replace_audio(path, sound, (self._request.width, self._request.height))
             return sound is not None
         except StudioError as error:
-            notes.append(f"The video has no sound: {error.cause}")
+            notes.append(f"The video has no audio: {error.cause}")
             return False
 
     def _goes_on(self, index: int) -> bool:
         return continues_previous(self._request, index)
 
     def _scene_of(self, index: int) -> int:
-        """The shot with which the scene of this shot begins."""
+        """Return the first shot of this shot's scene."""
         return next(one for one in range(index, -1, -1) if starts_fresh(self._request, one))
 
     def _files_of(self, index: int) -> tuple[str, ...]:
-        """What must be there of a whole shot, for those that are made from it."""
+        """Return the files that a finished shot must have for the shots that continue it."""
         shots, made = self._request.shots, self.video_of(index) is not None
         scene = list(itertools.takewhile(lambda one: not starts_fresh(self._request, one), range(index + 1, len(shots))))
         is_first = starts_fresh(self._request, index)
@@ -212,7 +211,7 @@ class Story:
         return (*look, LAST, LAST_FRAMES) if self._carries_clip else (*look, LAST)
 
     def _write_last(self, index: int, frames: np.ndarray) -> None:
-        """Writes what a shot that goes on starts from, of the frames that are seen."""
+        """Write what the next shot starts from, of the frames up to the cut."""
         if self._carries_clip:
             with replacing(self.folder_of(index) / LAST_FRAMES, is_durable=True) as part:
                 write_exact_frames(list(frames[-max(OVERLAP_LENGTHS) :]), part, fps=self._request.fps)
@@ -225,17 +224,17 @@ class Story:
         return result
 
     def _put_sound_of_last_frames(self, index: int) -> None:
-        """Puts into the shot's last frames what is heard with them: a model that hears its clips goes on from there."""
+        """Add the audio of the shot's last frames to their file. A model that uses the audio of clips continues it."""
         fps, request = self._request.fps, self._request
         seconds = min(max(OVERLAP_LENGTHS), end_frame(request, index)) / fps
         sound = self._model_sound_of(index).part(end_frame(request, index) / fps - seconds, seconds)
-        with contextlib.suppress(StudioError):  # then the next shot's sound begins anew
+        with contextlib.suppress(StudioError):  # otherwise the next shot's audio starts fresh
             replace_audio(self.folder_of(index) / LAST_FRAMES, sound, (request.width, request.height))
 
     def _read_video(self, index: int, first: int, count: int) -> Iterator[np.ndarray]:
         request, size = self._request, (self._request.width, self._request.height)
         video = self.video_of(index)
-        assert video is not None, "it is made already"
+        assert video is not None, "the shot has a given video"
         return read_clip(video, Part(start=first / request.fps, num_frames=count, fps=request.fps, size=size))
 
     def _frames(self, index: int, piece: Piece) -> Iterator[np.ndarray]:
@@ -246,8 +245,10 @@ class Story:
         return itertools.islice(frames, piece.first, piece.end)
 
     def _sound(self, pieces: Sequence[Piece], results: Sequence[VideoResult]) -> Sound | None:
-        """The shots' sounds, one fading into the other within the frames that are left out, and the track; silence for a shot
-        without one. With as many samples as the model's, where nothing else is heard."""
+        """Mix the shots' audio, which cross-fades within the frames that are left out, and the soundtrack.
+
+        A shot without audio is silent. If all audio is from the model, the model's sample rate is used.
+        """
         sounds = [self._sound_of(index) if result.has_sound else None for index, result in enumerate(results)]
         is_models_alone = self._request.track is None and not self._request.shot_videos
         own = next((index for index, sound in enumerate(sounds) if sound), None)

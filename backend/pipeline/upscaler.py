@@ -1,5 +1,5 @@
-"""A model that makes frames larger, on the devices that are here: frames in batches that are spread over all of them, those
-that are too large for one in tiles that overlap."""
+"""Upscale frames with a model on all devices, in batches. Frames that are too large for a device are divided into overlapping
+tiles."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from backend.runtime.program import Compiler, Program, compile_now
 from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
 
-MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each
-MOST_AT_ONCE = 8  # frames, or tiles, that one device is given: more gain nothing and wait longer for a stop
-HOST_BYTES = 2**29  # for the layers' numbers where the devices share the host's memory
-CHIP_SHARE = 1 / 16  # of a chip's memory, for the same; its compiler takes four times as much (1280 x 720, v6e, 2026-11-26)
-UNKNOWN_CHIP_BYTES = 16 * 2**30  # the memory of a chip that does not report it, and of a described one
-COPIES = 3  # of a layer's numbers are alive at a time: what it reads and writes, and another layout of it
-AHEAD = 1  # batches that are begun before the one before them is fetched
+MARGIN = 20  # pixels by which tiles overlap on each side: the embedded model sees 18 pixels around each pixel
+MOST_AT_ONCE = 8  # maximum frames or tiles per device: more are not faster, and a stop waits longer
+HOST_BYTES = 2**29  # for the activations of layers, if the devices use the host's memory
+CHIP_SHARE = 1 / 16  # share of a chip's memory, for the same; its compiler needs four times as much (1280 x 720, v6e, 2026-11-26)
+UNKNOWN_CHIP_BYTES = 16 * 2**30  # memory of a described chip, and of a chip that does not report it
+COPIES = 3  # copies of a layer's activations at a time: input, output, and another layout
+AHEAD = 1  # batches dispatched before the previous result is copied to the host
 
 Frame = np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Frames of `height` x `width` pixels as `rows` x `columns` tiles of `tile` (height, width), all of one size: those at the
-    end overlap the ones before them more."""
+    """A plan that divides frames of `height` x `width` pixels into `rows` x `columns` tiles of size `tile` (height, width). The
+    last tiles overlap their neighbors more."""
 
     height: int
     width: int
@@ -50,7 +50,8 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, most_pixels: int) -> Tiling:
-        """As few tiles as there can be of at most so many pixels, their overlap included; of 2 * MARGIN pixels at least."""
+        """Divide a frame into the fewest tiles of at most `most_pixels` pixels, overlap included. Tiles have at least 2 * MARGIN
+        pixels per side."""
         for count in itertools.count(1):
             grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
             sized = [(_side(height, rows) * _side(width, columns), rows, columns) for rows, columns in grids]
@@ -58,27 +59,26 @@ class Tiling:
             tile = _side(height, rows), _side(width, columns)
             if pixels <= max(most_pixels, (4 * MARGIN) ** 2):
                 return cls(height=height, width=width, rows=rows, columns=columns, tile=tile)
-        raise AssertionError("tiles become as small as they may")
+        raise AssertionError("tiles reach their smallest size first")
 
     @property
     def count(self) -> int:
-        """Tiles of a frame."""
+        """The number of tiles of a frame."""
         return self.rows * self.columns
 
     @property
     def begins(self) -> list[tuple[int, int]]:
-        """Where each tile begins, row and column of pixels."""
+        """The first row and column of each tile, in pixels."""
         tops = _begins(self.height, self.tile[0], self.rows)
         return [(top, left) for top in tops for left in _begins(self.width, self.tile[1], self.columns)]
 
     def cut(self, frame: Frame) -> list[Frame]:
-        """The frame's tiles."""
         (high, wide), begins = self.tile, self.begins
         return [frame[top : top + high, left : left + wide] for top, left in begins]
 
     def joined(self, tiles: Sequence[Frame], scale: int) -> Frame:
-        """The frame from its tiles, uint8 [tile height, tile width, 3], all `scale` times larger: the seams lie in the middle
-        of where they overlap."""
+        """Join tiles, uint8 [tile height, tile width, 3], into a frame. Tiles are `scale` times larger. Seams are in the middle
+        of overlaps."""
         if len(tiles) == 1:
             return tiles[0]
         frame = np.empty((self.height * scale, self.width * scale, 3), np.uint8)
@@ -99,7 +99,7 @@ def _begins(length: int, tile: int, count: int) -> list[int]:
 
 
 def _kept(begin: int, begins: Sequence[int], tile: int, length: int) -> tuple[int, int]:
-    """From and to where a tile is seen: up to the middle of what it shares with its neighbours."""
+    """Return the first and last pixel of a tile that the frame shows: up to the middle of each overlap."""
     place = begins.index(begin)
     first = 0 if place == 0 else (begin + begins[place - 1] + tile) // 2
     end = length if place == len(begins) - 1 else (begins[place + 1] + begin + tile) // 2
@@ -107,7 +107,7 @@ def _kept(begin: int, begins: Sequence[int], tile: int, length: int) -> tuple[in
 
 
 class Upscaler:
-    """The model on devices. `scale` is the model's own; half of it can be had too."""
+    """An upscaling model on devices. `scale` is the model's own scale; half of it is possible too."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Upscaler:
         compiler: Compiler = compile_now,
         is_described: bool = False,
     ) -> None:
-        """Devices that are only described, to compile for, get no weights."""
+        """Place the weights. Described devices, which exist only for compiling, get no weights."""
         self.model, self.scale = model, model.scale
         self._layout = Layout.over(MeshPlan(sp=len(devices)), devices)
         self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
@@ -127,43 +127,43 @@ class Upscaler:
         self._is_described = is_described
 
     def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Their shapes and places."""
+        """Return the shapes and shardings of the weights."""
         return {name: placed(leaf, self._layout.replicated) for name, leaf in self.model.described(self._dtype).items()}
 
     def check_scale(self, scale: int, name: str) -> None:
-        """Raises: RequestError if the model cannot make frames so many times larger."""
+        """Check the scale. Raises: RequestError if the model cannot upscale by it."""
         if scale not in (self.scale, self.scale / 2):
             offered = [one for one in (self.scale, self.scale // 2) if one in (2, 4)]
             fix = f"take {offered[0]}" if offered else "take another model"
             raise RequestError(f"upscale={scale}", f"is not what {name} does: its scale is {self.scale}", fix)
 
     def tiling(self, height: int, width: int) -> Tiling:
-        """How frames of this size are cut, on these devices."""
+        """Return how frames of this size are divided on these devices."""
         return Tiling.of(height, width, self._pixels_at_once)
 
     def batch(self, tiling: Tiling, num_frames: int) -> int:
-        """How many tiles one run of the program makes, of a clip of so many frames: a multiple of the devices."""
+        """Return the number of tiles of one run, for a clip of `num_frames`: a multiple of the number of devices."""
         devices, tiles = self._layout.mesh.size, num_frames * tiling.count
         most = max(1, min(MOST_AT_ONCE, self._pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / most)
         return math.ceil(tiles / runs / devices) * devices
 
     def prepare(self, tiling: Tiling, scale: int, batch: int) -> Program:
-        """The program for such tiles, compiled."""
+        """Compile the program for these tiles and return it."""
         program = self.program(scale)
         program.prepare(self._weights, self.describe_tiles(tiling, batch))
         return program
 
     def describe_tiles(self, tiling: Tiling, batch: int) -> jax.ShapeDtypeStruct:
-        """A batch of tiles, and where it lies."""
+        """Return the shape and sharding of a batch of tiles."""
         return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._spread)
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
-        """Whether that program is compiled."""
+        """Return whether the program for these tiles is compiled."""
         return self.program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
 
     def program(self, scale: int) -> Program:
-        """The program that makes tiles, uint8 [N, H, W, 3], `scale` times larger."""
+        """Return the program that upscales tiles, uint8 [N, H, W, 3], by `scale`."""
         if scale not in self._programs:
             self._programs[scale] = Program(
                 "the upscaler",
@@ -176,7 +176,7 @@ class Upscaler:
         return self._programs[scale]
 
     def larger(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
-        """Frames, uint8 [H, W, 3], made larger, in order. At most two batches are held."""
+        """Yield upscaled frames, uint8 [H, W, 3], in order. At most two batches are in memory."""
         tiles = (tile for frame in frames for tile in tiling.cut(frame))
         whole: list[Frame] = []
         for tile in self._run(tiles, scale, batch):
@@ -204,7 +204,7 @@ class Upscaler:
 
     @functools.cached_property
     def _pixels_at_once(self) -> int:
-        """Of the smaller frames, that one device can work on together."""
+        """The number of input pixels that one device can process at once."""
         devices = self._layout.mesh.devices.flatten()
         if self._layout.platform == "cpu":
             room = HOST_BYTES / len(devices)
@@ -222,7 +222,7 @@ class Upscaler:
 def _enlarged(
     model: PictureModel, is_halved: bool, dtype: jnp.dtype, weights: Mapping[str, jax.Array], tiles: jax.Array
 ) -> jax.Array:
-    """uint8 [N, H, W, 3] made larger: by the model's scale, or half of it."""
+    """Upscale tiles, uint8 [N, H, W, 3], by the model's scale or half of it."""
     larger = model(weights, tiles.transpose(0, 3, 1, 2).astype(dtype) / 255).astype(jnp.float32)
     if is_halved:
         larger = jnp.clip(halved(halved(larger, 2), 3), 0, 1)
@@ -230,8 +230,11 @@ def _enlarged(
 
 
 def halved(pictures: jax.Array, axis: int) -> jax.Array:
-    """Half of the pixels along this axis, by bicubic interpolation as PyTorch's and ncnn's: each from four, which weigh -3,
-    19, 19 and -3 of 32. Source: Keys 1981, with a = -0.75, at the middle between two pixels."""
+    """Halve the pixels along this axis by bicubic interpolation, as PyTorch and ncnn do. Each result is a mean of four pixels
+    with weights -3, 19, 19 and -3 of 32.
+
+    Source: Keys 1981, with a = -0.75, at the middle between two pixels.
+    """
     length = pictures.shape[axis]
     edges = [(1, 1) if index == axis else (0, 0) for index in range(pictures.ndim)]
     padded = jnp.pad(pictures, edges, mode="edge")
@@ -243,7 +246,7 @@ def halved(pictures: jax.Array, axis: int) -> jax.Array:
 
 
 def read_model(file: UpscalerFile) -> PictureModel:
-    """The model in this file. Raises: ModelError."""
+    """Read the model in this file. Raises: ModelError."""
     try:
         tensors = _old(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
         return picture_model(file.name, tensors, is_known=file.is_embedded)
@@ -252,11 +255,10 @@ def read_model(file: UpscalerFile) -> PictureModel:
 
 
 def _old(file: UpscalerFile) -> dict[str, torch.Tensor]:
-    """The tensors of an old file of PyTorch, by its reader that builds tensors, dictionaries and numbers and runs nothing
-    else."""
+    """Read the tensors of an old PyTorch file. The reader builds only tensors, dictionaries and numbers, and runs no code."""
     try:
         found = torch.load(file.path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever it raises for bytes from anywhere
+    except Exception as error:  # an untrusted file can raise any error
         rule = f"must be a file of PyTorch that holds tensors alone ({type(error).__name__})"
         raise ModelError(f"the upscaler {file.name}", rule, "take a .safetensors file") from None
     trees = [found[name] for name in ("params_ema", "params", "state_dict") if isinstance(found, dict) and name in found]

@@ -1,8 +1,7 @@
-"""The last stage of a video that is to be larger: its finished frames go through a model that enlarges them, into pieces of
-the file.
+"""Upscale a finished video: the last stage of a video with `upscale`. The result is written in pieces.
 
-The frames come from the mp4 of the video before, one batch at a time, so that memory does not grow with its length. What a
-killed process has made is in the job's folder: the smaller video with its result, and the pieces.
+Frames are read from the smaller video's mp4 in batches, so memory does not grow with the video's length. The smaller video with
+its result, and the finished pieces, are in the job's folder for a process that resumes the work.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from backend.settings import from_environment
 
 VIDEO, SMALLER, RESULT = "video.mp4", "stage3_video.mp4", "stage3_video.json"
 PIECES = "stage4_pieces"
-PIECE_SECONDS = 20.0  # of work that a killed process loses at most, or one batch
-EVENT_SECONDS = 0.2  # between two reports at least: every event is stored
+PIECE_SECONDS = 20.0  # seconds of work that a killed process loses at most, or one batch
+EVENT_SECONDS = 0.2  # minimum time between two reports: every event is stored
 KEPT_MODELS = 2
-READY = "upscaler"  # of the seconds, those for loading and compiling it: the video's own say what its model takes
+READY = "upscaler"  # key of the seconds for loading and compiling it; the video's model has its own keys
 LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
 
 MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
@@ -52,16 +51,18 @@ MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 def make_larger(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
 ) -> Generator[Event]:
-    """Makes the request's video by `make_smaller`, unless it is finished already, and that one larger, in `folder`. Ends with
-    Finished, or with Cancelled and the smaller video, if that was made here. Closing the iterator keeps what was done so far.
+    """Generate the request's video by `make_smaller`, unless it is already finished, and upscale it in `folder`.
+
+    Ends with Finished, or with Cancelled and the smaller video, if it was generated here. Closing the iterator saves the work so
+    far.
 
     Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
     """
     if not HERE.is_alone:
-        raise RequestError("upscale was given", "to a worker on several hosts, which makes no video larger", "use one host")
+        raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()
-    upscaler = yield from _loaded(request, clock)  # what is wrong with it is said before the video is made
+    upscaler = yield from _loaded(request, clock)  # first, so that an error is reported before the video is generated
     larger = functools.partial(_larger, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
@@ -87,7 +88,7 @@ def _larger(
     source: Path,
     made: VideoResult | None,
 ) -> Generator[Event]:
-    """The larger video of the file `source`, which has the result `made` if it was made here."""
+    """Upscale the video in the file `source`. `made` is its result, if it was generated here."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
@@ -121,7 +122,8 @@ def _loaded(request: GenerationRequest, clock: WorkClock) -> Generator[Event, No
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
 def _upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
-    """The model of this file on all devices; size and time of the last change are there for the cache."""
+    """Load the model of this file onto all devices. `size` and `changed`, the time of the last change, are part of the cache's
+    key."""
     use_compilation_cache()
     return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())
 
@@ -135,8 +137,8 @@ def _written(
     clock: WorkClock,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Event, None, int]:
-    """Writes the frames from number `first` on, piece by piece; returns how many there are in all. Fewer if it was
-    cancelled."""
+    """Write the upscaled frames from number `first` on, in pieces. Return the number of all frames written, which is smaller
+    after a cancel."""
     total, began, told, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:
@@ -159,7 +161,7 @@ def _written(
 
 
 def _join(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
-    """Puts the pieces together as the job's video, with the sound of the smaller one; whether it has one."""
+    """Join the pieces into the job's video, with the audio of the smaller video. Return whether it has audio."""
     by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
     comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
     has_sound = pieces.join(folder / VIDEO, source, comment, request.total_frames / request.fps)
@@ -173,8 +175,8 @@ def _result(
     request: GenerationRequest, folder: Path, made: VideoResult | None, clock: WorkClock, tiling: Tiling, has_sound: bool
 ) -> VideoResult:
     width, height = request.final_size
-    note = f"It was made {request.upscale} times larger by {upscaler_name(request)}, from {request.width}x{request.height}"
-    tiled = [f"Each frame was made in {tiling.count} tiles"] if tiling.count > 1 else []
+    note = f"The video was upscaled {request.upscale} times by {upscaler_name(request)}, from {request.width}x{request.height}"
+    tiled = [f"Each frame was upscaled in {tiling.count} tiles"] if tiling.count > 1 else []
     before = made.seconds if made else {}
     seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}
     own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}
@@ -197,7 +199,7 @@ def _result(
 
 
 def _keep(folder: Path, result: VideoResult) -> VideoResult:
-    """Makes the job's video a file of this stage, so that another process can go on from it."""
+    """Move the job's video and its result to the files of this stage, from which another process can resume."""
     with replacing(folder / RESULT, is_durable=True) as part:
         part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
     (folder / VIDEO).replace(folder / SMALLER)
@@ -205,7 +207,7 @@ def _keep(folder: Path, result: VideoResult) -> VideoResult:
 
 
 def _kept(folder: Path, request: GenerationRequest) -> VideoResult | None:
-    """The result of the smaller video of exactly this request; None if it is not there."""
+    """Read the result of the smaller video of exactly this request, None if it does not exist."""
     try:
         result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
     except (OSError, ValueError, LookupError):
@@ -215,7 +217,7 @@ def _kept(folder: Path, request: GenerationRequest) -> VideoResult | None:
 
 
 def _put_back(folder: Path, made: VideoResult | None) -> VideoResult | None:
-    """The smaller video as the job's own, because it was stopped before there was a larger one."""
+    """Restore the smaller video as the job's video, after a cancel."""
     shutil.rmtree(folder / PIECES, ignore_errors=True)
     if made is None:
         return None

@@ -1,6 +1,6 @@
-"""Compiles ahead every program that a video runs, by going through the video with shapes in place of arrays.
+"""Compile every program that a video runs in advance, by running the video with shapes instead of arrays.
 
-Compiling ahead, `precompile` and `check-tpu` all go through `calls`, so each sees exactly the programs of a real video.
+Warming up, `precompile` and `check-tpu` all use `iterate_calls`, so each sees exactly the programs of a real video.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from backend.schemas.request import GenerationRequest
 from backend.settings import from_environment
 
 MOST_AT_ONCE = 4
-MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program, as a large step for TPUs takes
+MEMORY_OF_COMPILER = 8 * 10**9  # bytes of the host's memory that must be free for each program, as a large step for TPUs needs
 
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
-    """Compile the programs that these stages of the request still need, several at once, the last ones first: a decoder takes
-    longest. Each program's name is yielded before it is waited for, with its number and the time left, and again if the program
-    was loaded from a file instead. Where the caller stops in between, the programs that are being compiled come to their end."""
+    """Compile the programs that these stages of the request still need, several at once. The last programs come first, because a
+    decoder takes longest.
+
+    Yields an event before the wait for each program, with its name, its number and the remaining time, and a second event if the
+    program was loaded from a file. If the caller stops, programs that are being compiled are finished.
+    """
     lacking = _lacking(model, request, stages)[::-1]
     if not lacking:
         return
@@ -61,7 +64,7 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
 
 
 def _tenths(seconds: float) -> float:
-    """Rounded up to tenths: 0 says that nothing is known, and is not said of a moment."""
+    """Round up to tenths. 0 means that the time is unknown, so a short time must not become 0."""
     return math.ceil(10 * seconds) / 10
 
 
@@ -71,12 +74,12 @@ def _timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
 
 
 def _at_once() -> int:
-    """How many programs are compiled at a time: the compiler keeps two cores busy, and takes some gigabytes of memory."""
+    """Return the number of parallel compilations. Each needs about two cores, and some gigabytes of memory."""
     return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
 
 
 def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
-    """The first call of each program that is not ready for its arguments, in order."""
+    """Return the first call of each program that is not ready for its arguments, in order."""
     found: dict[Hashable, Call] = {}
     for call in calls(model, request, stages):
         if not call.program.is_ready(*call.arguments):
@@ -85,9 +88,9 @@ def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]
 
 
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
-    """The calls of programs in these stages of the video, in order, each as often as it runs; arguments are shapes.
+    """Yield the calls of programs in these stages of the video, in order, each as often as it runs. Arguments are shapes.
 
-    Previews are counted once, not once per step.
+    Previews count once, not once per step.
     """
     work, result = _video(model, request, stages), None
     while True:
@@ -101,7 +104,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
 
 def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
-    """Work: what `generate` does, stage by stage."""
+    """Yield the work of `generate`, stage by stage."""
     run = Described(request=request, model=model)
     encoding = prompt_schedule.encode(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
@@ -109,10 +112,12 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             yield from loop.next_step()
-    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # else previews have the video's own size
+    is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # otherwise previews have the video's size
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
     for sized in sizes if "denoise" in stages else ():
-        if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:  # else the decoder's own
+        if (
+            sized != request or "decode" not in stages or model.preview_stride != model.decode_stride
+        ):  # else previews use its program
             yield from decode_preview(run, _described(model, sized)[VIDEO])
     own = conditions_at_size(prompt_schedule.conditions_of(conditions, 0), is_full=True)
     latents = describe(model.finish(own, _described(model, request)))
@@ -121,5 +126,5 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
 
 
 def _described(model: Model, request: GenerationRequest) -> Latents:
-    """The shapes of the request's latents."""
+    """Return the shapes of the request's latents."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}

@@ -125,7 +125,7 @@ def test_it_is_told_how_many_steps_were_small(tiny, with_spectrum):
     made = with_spectrum(tiny("wan2.1-t2v"))
     request = progressive(made)
     _, result = finished(request, made.loaded)
-    assert f"The first {num_half_size_steps(request)} of 6 steps were made at 32x32" in result.notes
+    assert f"The first {num_half_size_steps(request)} of 6 steps ran at 32x32" in result.notes
     plain, _ = finished(request.changed(progressive=0), made.loaded)
     assert np.abs(plain - finished(request, made.loaded)[0]).max() > 0.1
 

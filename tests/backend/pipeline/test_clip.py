@@ -100,7 +100,7 @@ def test_a_sound_that_cannot_be_kept_is_said_and_costs_no_video(loaded, clip, tm
 
     monkeypatch.setattr(decoding, "copy_clip_audio", broken)
     result = run(make_request(clip), loaded, tmp_path)[-1].result
-    assert result.notes == ("The video has no sound: the sound is broken",)
+    assert result.notes == ("The video has no audio: the sound is broken",)
     assert len(list(read_frames(result.path))) == 17
 
 

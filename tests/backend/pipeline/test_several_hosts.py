@@ -131,7 +131,7 @@ def test_four_hosts_go_on_after_one_is_killed_and_make_the_same_video_as_two_wit
         events = all_events(engine, job.id)
         (stop,) = [event for event in events if isinstance(event, Interrupted)]
         assert stop.cause == "Process 2 of the 4 hosts was killed by signal 9 (SIGKILL)"
-        assert any("It was interrupted, and went on after step" in note for note in events[-1].result.notes)
+        assert any("The video was interrupted and resumed after step" in note for note in events[-1].result.notes)
         folder = engine.job(job.id).folder
         made = load_file(folder / LATENTS)["latents"], np.stack(list(read_frames(folder / "video.mp4")))
     assert same(made, undisturbed)

@@ -73,4 +73,4 @@ def test_a_full_disk_is_raised_and_any_other_trouble_only_logged(caplog):
 
     with StateSaver(broken) as saver:
         saver.save_last(lambda: "state")
-    assert "could not be kept" in caplog.text
+    assert "could not be saved" in caplog.text

@@ -70,7 +70,7 @@ def test_any_clip_becomes_larger_frame_by_frame_and_keeps_its_sound(clip, tmp_pa
     assert (facts.width, facts.height, facts.fps) == (128, 96, 8) and facts.seconds == pytest.approx(1.5, abs=0.03)
     assert np.abs(np.array(greys(path)) - [LEVEL + STEP * index for index in range(12)]).max() <= NEAR
     assert sound_of(path) == sound_of(clip) != b""
-    assert "4 times larger by animevideov3, from 32x24" in result.notes[-1] and result.seconds["upscale"] > 0
+    assert "4 times by animevideov3, from 32x24" in result.notes[-1] and result.seconds["upscale"] > 0
     said = json.loads(read_comment(path))
     assert said["upscaled"] == {"by": "animevideov3", "from": [32, 24], "scale": 4}
     assert said["request"]["prompt"] == "holiday.mp4" and str(tmp_path) not in read_comment(path)
