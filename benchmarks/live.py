@@ -78,7 +78,7 @@ def compare(loaded: LoadedModel) -> dict:
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=1 + 4 * COMPARED.stop)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        conditions = do(prompt_schedule.encode(loaded.model, loaded.weights, request, {}))
+        conditions = do(prompt_schedule.encode_all_texts(loaded.model, loaded.weights, request, {}))
         cached, fresh, differences = [], [], []
         loop, steps = Denoising(run, conditions), preset.steps
         for block in range(COMPARED.stop):

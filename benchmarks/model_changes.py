@@ -101,9 +101,9 @@ def _there_and_back(folder: Path) -> tuple[float, float]:
     loaded = load(preset, str(folder), lambda event: None, model_cache=model_cache)
     read = time.monotonic() - began
     load(load_preset(PAIR[0]), None, lambda event: None, model_cache=model_cache)
-    [host] = [model.host_bytes for model in model_cache.models() if model.model == key[0]]
+    [host] = [model.host_bytes for model in model_cache.list_models() if model.model == key[0]]
     began = time.monotonic()
-    if model_cache.take(key) is not loaded:
+    if model_cache.activate(key) is not loaded:
         raise SystemExit("the model was not kept")
     back = time.monotonic() - began
     print(f"read {read:.2f} s; {host / 1e9:.2f} GB came back in {back:.3f} s", flush=True)
@@ -125,7 +125,7 @@ def coming(folder: Path) -> bool:
         beside.append(_denoising(loaded))
         arrived += not fetch.is_running
         fetch.leave()
-        model_cache.drop_idle()
+        model_cache.unload_idle()
     usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
     print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")
     print(f"{arrived} of {TURNS} models of 4.1 GB had arrived by then")

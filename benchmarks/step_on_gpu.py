@@ -39,7 +39,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     import numpy as np
 
     from backend.models.model import VIDEO
-    from backend.pipeline.denoising import initial_noise
+    from backend.pipeline.denoising import draw_initial_noise
     from backend.pipeline.load import describe_model
     from backend.runtime.program import compile_now
     from backend.runtime.work import run
@@ -60,7 +60,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
     step_plan = StepPlan(expert=0, guidance=request.guidance[0], is_guided=True)
     step_context, step_state = run(model.make_step_context(weights, request, texts, step_plan, None))
     schedule = make_schedule(request.solver, repeats + 1, request.flow_shift)
-    states = model.start(request, texts, initial_noise(request, model))
+    states = model.start(request, texts, draw_initial_noise(request, model))
     seconds = []
     for index in range(repeats + 1):
         began = time.perf_counter()

@@ -43,7 +43,7 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
     shots = [{"prompt": prompt} for prompt in prompts]
     request = GenerationRequest.from_preset(PRESET, shots=shots, seed=seed)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(storyboard_loop, "grade_frames", grade):
-        *_, final = storyboard.make(request, loaded, Path(folder), lambda: False)
+        *_, final = storyboard.generate_video(request, loaded, Path(folder), lambda: False)
         assert isinstance(final, Finished), final
         medians = np.stack([np.median(frame.reshape(-1, 3), axis=0) for frame in read_frames(Path(final.result.path))])
     first = np.median(medians[: PRESET.num_frames], axis=0)

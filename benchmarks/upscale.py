@@ -37,7 +37,7 @@ def pattern(width: int, height: int, frames: int) -> Iterator[np.ndarray]:
 
 def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     """The best run's seconds, and mebibytes beyond the model."""
-    from backend.pipeline.upscaling import make_larger
+    from backend.pipeline.upscaling import upscale_video
 
     def asked(name: str, width: int, height: int, frames: int) -> GenerationRequest:
         write_frames(pattern(width, height, frames), folder / name, fps=16, comment="{}")
@@ -48,7 +48,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
     def once(request: GenerationRequest, name: str) -> float:
         started = time.monotonic()
-        *_, last = make_larger(request, folder / name, lambda: False, lambda _: (event for event in ()))
+        *_, last = upscale_video(request, folder / name, lambda: False, lambda _: (event for event in ()))
         assert isinstance(last, Finished), last
         return time.monotonic() - started
 

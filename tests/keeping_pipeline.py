@@ -25,16 +25,16 @@ class FakeModelCache(ModelCache):
         self._models: dict[Key, FakeModel] = {}
         self._pinned: set[str] = set()
 
-    def take(self, key: Key) -> FakeModel | None:
+    def activate(self, key: Key) -> FakeModel | None:
         if key not in self._models:
             return None
         self._models[key] = self._models.pop(key)
         return self._models[key]
 
-    def look_at(self, key: Key) -> FakeModel | None:
+    def peek(self, key: Key) -> FakeModel | None:
         return self._models.get(key)
 
-    def keep(self, key: Key, model: FakeModel, is_used: bool) -> None:
+    def add(self, key: Key, model: FakeModel, is_used: bool) -> None:
         used = next(reversed(self._models), None)
         self._models[key] = model
         if used is not None and not is_used:
@@ -42,26 +42,26 @@ class FakeModelCache(ModelCache):
         while len(self._models) > MOST:
             del self._models[min(self._models, key=lambda kept: (kept[0] in self._pinned, list(self._models).index(kept)))]
 
-    def expect(self, models: Sequence[str]) -> None:
+    def set_expected(self, models: Sequence[str]) -> None:
         pass
 
     def pin(self, model: str, is_pinned: bool) -> None:
         self._pinned = self._pinned | {model} if is_pinned else self._pinned - {model}
 
-    def drop(self, key: Key) -> None:
+    def unload(self, key: Key) -> None:
         self._models.pop(key, None)
 
-    def drop_idle(self, model: str | None = None) -> bool:
+    def unload_idle(self, model: str | None = None) -> bool:
         idle = [key for key in list(self._models)[:-1] if model in (None, key[0])]
         for key in idle:
             del self._models[key]
         return bool(idle)
 
-    def models(self) -> tuple[CachedModel, ...]:
+    def list_models(self) -> tuple[CachedModel, ...]:
         names = [name for name, _ in reversed(self._models)]
         return tuple(CachedModel(model=name, chip_bytes=4, host_bytes=0, is_pinned=name in self._pinned) for name in names)
 
-    def num_bytes(self) -> tuple[int, int]:
+    def count_bytes(self) -> tuple[int, int]:
         return 4 * len(self._models), 0
 
 
@@ -71,12 +71,12 @@ model_cache = FakeModelCache()
 def load(preset: Preset, model: str | None, on_event: Callable[[Event], None], is_used: bool = True, **rest: object) -> FakeModel:
     """As the stand-in's; the model is kept."""
     loaded = fake_pipeline.load(preset, model, on_event, **rest)
-    model_cache.keep((model or preset.model_source, preset.dtype), loaded, is_used)
+    model_cache.add((model or preset.model_source, preset.dtype), loaded, is_used)
     return loaded
 
 
 def generate(request: GenerationRequest, loaded: FakeModel, folder: Path, is_cancelled: Callable[[], bool]) -> Iterator[Event]:
     """As the stand-in's."""
-    if "crowded" in request.prompt and len(model_cache.models()) > 1:
+    if "crowded" in request.prompt and len(model_cache.list_models()) > 1:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
     yield from fake_pipeline.generate(request, loaded, folder, is_cancelled)

@@ -139,7 +139,7 @@ def test_a_stopped_video_has_its_sound_so_far(loaded, tmp_path):
 
 def test_a_storyboard_has_the_sound_of_its_shots_one_after_another(checkpoint, loaded, tmp_path):
     request = a_request(shots=({"prompt": "a dot", "num_frames": 9}, {"prompt": "a line", "num_frames": 5}))
-    *_, final = storyboard.make(request, loaded, tmp_path, lambda: False)
+    *_, final = storyboard.generate_video(request, loaded, tmp_path, lambda: False)
     assert isinstance(final, Finished) and final.result.has_sound
     shots = [read_sound(tmp_path / "shots" / str(number) / "video.mp4") for number in (1, 2)]
     whole = read_sound(tmp_path / "video.mp4")
@@ -172,9 +172,9 @@ def test_a_reference_picture_and_the_chunks_before_count(loaded, tmp_path):
     conditions = read_conditions(run.folder, run.request)
     first = Denoised(states=_states(plain[:, :, :2]), steps_done=3, chunks=())
     again = _end_of(pipeline.denoise(run, conditions, first))
-    np.testing.assert_array_equal(pipeline.finished_latents(run, conditions, again)[VIDEO], plain)
+    np.testing.assert_array_equal(pipeline.finish_latents(run, conditions, again)[VIDEO], plain)
     other = _end_of(pipeline.denoise(run, conditions, Denoised(states=_states(plain[:, :, :2] + 1), steps_done=3)))
-    assert np.abs(pipeline.finished_latents(run, conditions, other)[VIDEO][:, :, 2:] - plain[:, :, 2:]).max() > 0.01
+    assert np.abs(pipeline.finish_latents(run, conditions, other)[VIDEO][:, :, 2:] - plain[:, :, 2:]).max() > 0.01
 
 
 def _states(latents: np.ndarray) -> dict[str, SamplerState]:
@@ -207,7 +207,7 @@ def test_a_denoising_that_was_stopped_in_its_second_chunk_ends_the_same(loaded, 
     write_state(run, denoising)
     going_on = Run(request=a_request(), loaded=loaded, folder=tmp_path / "whole", is_cancelled=lambda: False)
     ended = _end_of(pipeline.denoise(going_on, conditions, read_state(run.folder, run.request)))
-    latents = pipeline.finished_latents(going_on, conditions, ended)
+    latents = pipeline.finish_latents(going_on, conditions, ended)
     np.testing.assert_array_equal(latents[VIDEO], whole["latents"])
     np.testing.assert_array_equal(latents[SOUND], whole["sound.latents"])
 

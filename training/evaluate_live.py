@@ -25,7 +25,7 @@ from backend.pipeline.decoding import decode_frames
 from backend.pipeline.denoising import Denoising
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.previews import to_bytes
+from backend.pipeline.previews import frames_to_uint8
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.schemas.prompt_cues import Cue, merge_cues
@@ -46,12 +46,12 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
     """The video, uint8 [F, H, W, 3]."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        conditions = do(prompt_schedule.encode(loaded.model, loaded.weights, request, {}))
+        conditions = do(prompt_schedule.encode_all_texts(loaded.model, loaded.weights, request, {}))
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             loop.step()
         latents = loop.denoised().latents(clean=False)[VIDEO]
-        return torch.from_numpy(np.concatenate([to_bytes(frames) for frames in decode_frames(run, latents)]))
+        return torch.from_numpy(np.concatenate([frames_to_uint8(frames) for frames in decode_frames(run, latents)]))
 
 
 def follows(video: torch.Tensor, block: int, action: str) -> bool | None:

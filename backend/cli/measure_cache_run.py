@@ -14,7 +14,7 @@ from backend.cli.progress import Progress
 from backend.cli.words import run_words
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
-from backend.pipeline.cache_calibration import NEVER, as_measured, measure
+from backend.pipeline.cache_calibration import NO_REUSE, disable_shortcuts, measure_ratios
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.load import load
 from backend.pipeline.run import Run
@@ -61,7 +61,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     given = {name: getattr(arguments, name) for name in names}
     given |= {name: absolute(getattr(arguments, name)) for name in ("image", "last_image")}
     plain = {"step_cache": 0.0, "prompt": arguments.prompt or preset.examples[0]}
-    return as_measured(GenerationRequest.from_preset(preset, **given, **plain, **NEVER))
+    return disable_shortcuts(GenerationRequest.from_preset(preset, **given, **plain, **NO_REUSE))
 
 
 def _path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
@@ -72,7 +72,7 @@ def _path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
 def _work(run: Run) -> Generator[Event, None, BranchRatios]:
     yield from prepare(run, ("encode", "denoise"))
     conditions = yield from encode_conditions(run)
-    return (yield from measure(run, conditions))
+    return (yield from measure_ratios(run, conditions))
 
 
 def _show(work: Generator[Event, None, BranchRatios], progress: Progress) -> BranchRatios:

@@ -26,8 +26,8 @@ from backend.engine.folder import REQUEST, open_inputs, read_request, write_requ
 from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
-from backend.pipeline.chunks import chunks_of
-from backend.pipeline.generate import decode, denoise, encode_conditions, finished_latents, prepare
+from backend.pipeline.chunks import divide_into_chunks
+from backend.pipeline.generate import decode, denoise, encode_conditions, finish_latents, prepare
 from backend.pipeline.load import load
 from backend.pipeline.run import Run
 from backend.pipeline.stage_files import (
@@ -163,12 +163,12 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
         return _stop_message("denoise", run)
     assert conditions is not None, "the command has looked for them"
     denoised = yield from denoise(run, conditions, begun)
-    total = run.request.num_steps * sum(1 for _ in chunks_of(run.model, run.request))
+    total = run.request.num_steps * sum(1 for _ in divide_into_chunks(run.model, run.request))
     if denoised.steps_done < total:
         if not run.request.uses_step_cache and not _reuses(run, denoised.steps_done):
             write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
-    write_latents(run, finished_latents(run, conditions, denoised))
+    write_latents(run, finish_latents(run, conditions, denoised))
     return None
 
 

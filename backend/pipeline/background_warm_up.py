@@ -26,9 +26,9 @@ class BackgroundWarmUp:
 
     def __init__(self, model: Model, request: GenerationRequest | None, on_event: Callable[[Event], None]) -> None:
         self._model, self._request, self._on_event = model, request, on_event
-        self._is_over = threading.Event()
-        self._making: Event | None = None
-        self._thread = threading.Thread(target=self._make, name="background-warm-up", daemon=True)
+        self._is_closed = threading.Event()
+        self._last_event: Event | None = None
+        self._thread = threading.Thread(target=self._prepare_programs, name="background-warm-up", daemon=True)
 
     def __enter__(self) -> BackgroundWarmUp:
         if self._request is not None:
@@ -37,19 +37,19 @@ class BackgroundWarmUp:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Wait for the thread, except after an error: then the model is not needed, and a program can take minutes."""
-        self._is_over.set()
+        self._is_closed.set()
         if error is not None or self._request is None:
             return
-        if self._thread.is_alive() and self._making is not None:
-            self._on_event(self._making)
+        if self._thread.is_alive() and self._last_event is not None:
+            self._on_event(self._last_event)
         self._thread.join()
 
-    def _make(self) -> None:
+    def _prepare_programs(self) -> None:
         assert self._request is not None, "without one the thread is not started"
         try:
             for event in warm_up(self._model, self._request):
-                self._making = event
-                if self._is_over.is_set():
+                self._last_event = event
+                if self._is_closed.is_set():
                     return
         except Exception as error:  # the later warm-up raises the same error, with an explanation
             logger.info("A program could not be prepared in the background (%s)", error)

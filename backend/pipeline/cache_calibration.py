@@ -8,7 +8,7 @@ import numpy as np
 
 from backend.models.model import Conditions
 from backend.pipeline import prompt_schedule
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.sampling.plan import plan_of
@@ -17,20 +17,20 @@ from backend.schemas.events import Step
 from backend.schemas.request import GenerationRequest
 from presets.magnitude_files import BranchRatios
 
-NEVER = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
+NO_REUSE = {"mag_cache": 1e-6, "mag_ratios": (2.0, 2.0)}
 """Settings that return the layers' output and reuse no step: the ratios exceed any allowed error."""
 
 
-def as_measured(request: GenerationRequest) -> GenerationRequest:
+def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
     """Return the request without settings that skip work, and with guidance in all steps."""
-    return request.changed(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NEVER)
+    return request.changed(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
 
 
-def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
+def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
     """Denoise the whole video and return the ratios of all steps. `run.request` must be from `disable_shortcuts`. Decodes
     nothing."""
-    model, request, own = run.model, run.request, prompt_schedule.conditions_of(conditions, 0)
-    plan, noise = plan_of(request, model.kind.boundary), initial_noise(request, model)
+    model, request, own = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
+    plan, noise = plan_of(request, model.kind.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, own, noise), None, None
     step_context = None
     ratios = []
@@ -46,7 +46,7 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
         with run.clock.measure("denoise"):
             row = make_step_inputs(plan.schedule, index, step_plan.guidance)
             states, added = do(model.step(run.weights, request, step_context, states, row, None, index))
-            ratios.append(_growth(before, added, step_context.context.positions.num_tokens))
+            ratios.append(_compute_growth(before, added, step_context.context.positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
         yield Step(index + 1, len(plan.steps), seconds, seconds * (len(plan.steps) - index - 1), None)
@@ -54,7 +54,7 @@ def measure(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRat
     return BranchRatios(prompt=prompt, other=other)
 
 
-def _growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
+def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
     """Compute the growth of what the layers add: its norm divided by its norm in the previous step, as a mean over the tokens.
 
     Padding is ignored. Returns: the ratio of the branch with the prompt and of the branch with the negative prompt; the same

@@ -15,17 +15,17 @@ class Chunk:
     shapes: dict[str, tuple[int, ...]]
 
 
-def chunks_of(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
+def divide_into_chunks(model: Model, request: GenerationRequest) -> Iterator[Chunk]:
     """Yield the chunks in order. The last chunk may be shorter. All streams are divided at the same times."""
     shapes = model.latent_shapes(request)
     num_frames = shapes[VIDEO][2]
     size = model.kind.chunk or num_frames
     for index, first in enumerate(range(0, num_frames, size)):
         ends = first, min(first + size, num_frames)
-        yield Chunk(index=index, shapes={name: _between(shape, *ends, num_frames) for name, shape in shapes.items()})
+        yield Chunk(index=index, shapes={name: _shape_between(shape, *ends, num_frames) for name, shape in shapes.items()})
 
 
-def _between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
+def _shape_between(shape: tuple[int, ...], first: int, end: int, num_frames: int) -> tuple[int, ...]:
     """Return the shape of the part between two latent frames of the video."""
     length = shape[2] * end // num_frames - shape[2] * first // num_frames
     return (*shape[:2], length, *shape[3:])

@@ -16,12 +16,12 @@ from backend.media.sound import Sound, copy_clip_audio, replace_audio
 from backend.media.source import KeptPixels
 from backend.media.video import write_video
 from backend.models.model import SOUND, VIDEO, Latents, StepState
-from backend.pipeline.previews import to_bytes
+from backend.pipeline.previews import frames_to_uint8
 from backend.pipeline.profiling import trace_decoder
-from backend.pipeline.rates import with_flops
+from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Described, Run
 from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_sound
-from backend.pipeline.state_saver import StateSaver, saved_if_closed
+from backend.pipeline.state_saver import StateSaver, save_if_closed
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
@@ -33,18 +33,19 @@ from backend.schemas.sound import SoundPart
 AUDIBLE_SECONDS = 0.05  # a shorter silence at the end gets no note
 
 
-def decode_piece(run: Run | Described, latents: Any, first: int = 0, carry: StepState = None) -> Work:
+def decode_piece(run: Run | Described, latents: Any, first: int = 0, decoder_state: StepState = None) -> Work:
     """Yield the work of decoding one piece of the video's latents, from latent frame `first`.
 
     Returns: frames [1, 3, F, height, width], and the decoder's state, which decoding the next piece consumes. The first piece of
     a segment ignores `decoder_state`.
     """
-    cut = functools.partial(_cut, first, first + run.model.decode_stride)
+    cut = functools.partial(_slice_frames, first, first + run.model.decode_stride)
     piece = yield OnHost(cut, (latents,))
-    return (yield from run.model.decode(run.weights, run.request, piece, None if _begins_again(run, first) else carry))
+    state = None if _starts_later_segment(run, first) else decoder_state
+    return (yield from run.model.decode(run.weights, run.request, piece, state))
 
 
-def _begins_again(run: Run | Described, first: int) -> bool:
+def _starts_later_segment(run: Run | Described, first: int) -> bool:
     """Return whether a later segment starts at this latent frame. Its first pixel frame repeats the previous segment's last
     frame."""
     return first > 0 and run.model.segment is not None and first % run.model.segment == 0
@@ -52,16 +53,16 @@ def _begins_again(run: Run | Described, first: int) -> bool:
 
 def decode_preview(run: Run | Described, latents: Any) -> Work:
     """Yield the work of decoding a preview: the first frames [1, 3, F, height, width] of the video's latents."""
-    piece = yield OnHost(functools.partial(_cut, 0, run.model.preview_stride), (latents,))
+    piece = yield OnHost(functools.partial(_slice_frames, 0, run.model.preview_stride), (latents,))
     return (yield from run.model.preview(run.weights, run.request, piece))
 
 
 def decode_all(run: Run | Described, latents: Latents) -> Work:
     """Yield the work of decoding a whole video and its audio, for describing it. The results are dropped."""
-    carry = None
+    decoder_state = None
     for first in range(0, latents[VIDEO].shape[2], run.model.decode_stride):
-        _, carry = yield from decode_piece(run, latents[VIDEO], first, carry)
-    if SOUND in latents and _makes_sound(run.request):
+        _, decoder_state = yield from decode_piece(run, latents[VIDEO], first, decoder_state)
+    if SOUND in latents and _uses_generated_audio(run.request):
         yield from run.model.decode_sound(run.weights, run.request, latents[SOUND])
 
 
@@ -72,16 +73,16 @@ def decode_frames(run: Run, latents: np.ndarray) -> Iterator[jax.Array]:
 
 
 def decode_pieces(
-    run: Run, latents: np.ndarray, first: int = 0, carry: StepState = None
+    run: Run, latents: np.ndarray, first: int = 0, decoder_state: StepState = None
 ) -> Iterator[tuple[jax.Array, StepState]]:
     """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece consumes."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
-        frames, carry = do(decode_piece(run, latents, begin, carry))
+        frames, decoder_state = do(decode_piece(run, latents, begin, decoder_state))
         frames = whole(frames)
-        yield frames[:, :, 1:] if _begins_again(run, begin) else frames, carry
+        yield frames[:, :, 1:] if _starts_later_segment(run, begin) else frames, decoder_state
 
 
-class _Decoding:
+class _DecodingLoop:
     """The loop over the pieces of one video, with the state that each piece passes to the next.
 
     On several hosts the loop always starts with the first piece, because each host has only a part of the decoder's state.
@@ -89,9 +90,9 @@ class _Decoding:
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
-        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_carry) if HERE.is_alone else None
+        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if HERE.is_alone else None
         self._latent_frames = resumed_from.latent_frames if resumed_from else 0
-        self._carry = resumed_from.carry if resumed_from else None
+        self._state = resumed_from.decoder_state if resumed_from else None
         self._kept = run.kept_pixels
         self.pieces = [resumed_from.pixels] if resumed_from else []
 
@@ -105,32 +106,32 @@ class _Decoding:
         return Decoded(
             latent_frames=self._latent_frames,
             pixels=np.concatenate(self.pieces),
-            carry=jax.tree.map(np.array, self._carry),
+            decoder_state=jax.tree.map(np.array, self._state),
         )
 
     def run(self) -> Iterator[None]:
         """Decode one piece after another, and measure the time."""
         run, stride = self._run, self._run.model.decode_stride
-        pieces = decode_pieces(run, self._latents, self._latent_frames, self._carry)
-        self._carry = None
+        pieces = decode_pieces(run, self._latents, self._latent_frames, self._state)
+        self._state = None
         with trace_decoder(run.profile, run.folder) as tracer:
             for number in itertools.count(1):
-                with run.clock.measure("decode"), tracer.unit(number, lambda: jax.block_until_ready(self._carry)):
+                with run.clock.measure("decode"), tracer.trace_unit(number, lambda: jax.block_until_ready(self._state)):
                     piece = next(pieces, None)
                     if piece is None:
                         return
-                    frames, self._carry = piece
+                    frames, self._state = piece
                     left = run.request.num_frames - self.num_frames
-                    self.pieces.append(with_kept(self._kept, to_bytes(frames)[:left], self.num_frames))
+                    self.pieces.append(restore_kept_pixels(self._kept, frames_to_uint8(frames)[:left], self.num_frames))
                     self._latent_frames += stride
                 yield
 
-    def _describe_carry(self) -> Any:
+    def _describe_state(self) -> Any:
         """Return the shapes and shardings of the decoder's state after any piece except the first."""
-        carry = None
+        decoder_state = None
         for _ in range(2):
-            _, carry = describe(decode_piece(self._run, self._latents, 0, carry))
-        return carry
+            _, decoder_state = describe(decode_piece(self._run, self._latents, 0, decoder_state))
+        return decoder_state
 
 
 def decode(run: Run, latents: Latents) -> Generator[Event]:
@@ -138,12 +139,12 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
 
     Ends with Finished or Cancelled. Closing the iterator saves the decoded frames.
     """
-    decoding = _Decoding(run, np.asarray(latents[VIDEO]))
+    decoding = _DecodingLoop(run, np.asarray(latents[VIDEO]))
     if decoding.num_frames:
         yield Decoding(decoding.num_frames, run.request.num_frames)
     with StateSaver(functools.partial(write_frames, run)) as saver:
         for _ in decoding.run():
-            with saved_if_closed(saver, decoding.copy if HERE.is_alone else None):
+            with save_if_closed(saver, decoding.copy if HERE.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
@@ -152,12 +153,12 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
                     saver.save(decoding.copy)
     result = write_result(run, decoding.pieces, latents)
     if not run.is_cancelled():
-        result = with_flops(result, run.loaded)
+        result = add_flops(result, run.loaded)
     remove_unfinished(run.folder)
     yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
 
-def with_kept(kept: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
+def restore_kept_pixels(kept: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
     """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the number of the first frame."""
     return pixels if kept is None else kept.put_back(pixels, first)
 
@@ -169,9 +170,9 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
     """
     request, path, has_sound = run.request, run.folder / "video.mp4", False
     with run.clock.measure("decode"):
-        sound = _given_sound(run, request.sound) if request.sound else None
-        if SOUND in latents and _makes_sound(request):
-            sound = _sound_of(run, latents[SOUND])
+        sound = _read_audio_input(run, request.sound) if request.sound else None
+        if SOUND in latents and _uses_generated_audio(request):
+            sound = _decode_audio(run, latents[SOUND])
         pieces = run.grade(pieces)
         count = sum(map(len, pieces))
         if HERE.is_first:
@@ -179,16 +180,16 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         if sound is not None and (HERE.is_first or run.is_shot):  # all hosts: the next shot may start with it
             write_sound(run, sound)
         if HERE.is_first:
-            has_sound = _add_sound(run, path, count, sound)
-    return run.result(path, count, has_sound=has_sound)
+            has_sound = _add_audio(run, path, count, sound)
+    return run.create_result(path, count, has_sound=has_sound)
 
 
-def _makes_sound(request: GenerationRequest) -> bool:
+def _uses_generated_audio(request: GenerationRequest) -> bool:
     """Return whether the audio latents become the video's audio."""
     return request.keeps_sound and not request.sound
 
 
-def _given_sound(run: Run, path: str) -> Sound | None:
+def _read_audio_input(run: Run, path: str) -> Sound | None:
     """Read the audio input. Add a note if it ends before the video."""
     request = run.request
     if not request.keeps_sound:
@@ -200,13 +201,13 @@ def _given_sound(run: Run, path: str) -> Sound | None:
     return read_original(path, part)
 
 
-def _sound_of(run: Run, latents: Any) -> Sound:
+def _decode_audio(run: Run, latents: Any) -> Sound:
     samples, rate = whole(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
     assert rate is not None, "the model generates audio"
     return Sound(samples=np.asarray(samples, np.float32), rate=rate)
 
 
-def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
+def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
     """Put this audio, or the clip's audio, into the video. Return whether the video has audio then.
 
     A failure becomes a note, because a silent video is better than no video. A video that extends a clip does not get the clip's
@@ -228,5 +229,5 @@ def _add_sound(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bo
         return False
 
 
-def _cut(first: int, end: int, xp: Any, latents: Any) -> Any:
+def _slice_frames(first: int, end: int, xp: Any, latents: Any) -> Any:
     return xp.asarray(latents)[:, :, first:end]

@@ -15,7 +15,7 @@ import torch
 
 from backend.models.model import VIDEO, Conditions, Latents, Model, States, StepContext, StepState
 from backend.pipeline import prompt_schedule
-from backend.pipeline.chunks import Chunk, chunks_of
+from backend.pipeline.chunks import Chunk, divide_into_chunks
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, calls_of, describe
 from backend.runtime.work import run as do
@@ -40,7 +40,7 @@ class ChunkNoise:
         self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
         self._last: Latents = {}
 
-    def of(self, index: int) -> Latents:
+    def draw_chunk(self, index: int) -> Latents:
         if index < self._drawn - 1:
             self._generator.manual_seed(self._seed)
             self._drawn = 0
@@ -51,11 +51,11 @@ class ChunkNoise:
         return self._last
 
 
-def initial_noise(request: GenerationRequest, model: Model) -> Latents:
+def draw_initial_noise(request: GenerationRequest, model: Model) -> Latents:
     """Return the whole video's noise in the shapes that the latents have in the first step."""
-    chunks = list(chunks_of(model, request_at_first_size(request)))
+    chunks = list(divide_into_chunks(model, request_at_first_size(request)))
     noise = ChunkNoise(request.seed, chunks)
-    pieces = [noise.of(chunk.index) for chunk in chunks]
+    pieces = [noise.draw_chunk(chunk.index) for chunk in chunks]
     return {name: np.concatenate([piece[name] for piece in pieces], axis=2) for name in pieces[0]}
 
 
@@ -72,22 +72,22 @@ class Denoising:
         """Callers may append to `script` and `conditions` until the block that uses the new entries starts."""
         request = run.request
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
-        self._script, self._text = script or prompt_schedule.Script(request), 0
-        self._conditions = prompt_schedule.conditions_of(conditions, 0)
+        self._script, self._text_index = script or prompt_schedule.Script(request), 0
+        self._conditions = prompt_schedule.select_conditions(conditions, 0)
         plan = plan_of(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
-        self._chunks = list(chunks_of(run.model, request_at_first_size(request)))
-        self._full = list(chunks_of(run.model, request)) if num_half_size_steps(request) else []
-        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full])
+        self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
+        self._full_size_chunks = list(divide_into_chunks(run.model, request)) if num_half_size_steps(request) else []
+        self._noise = ChunkNoise(request.seed, [*self._chunks, *self._full_size_chunks])
         self.first_step = self.steps_done = resumed_from.steps_done if resumed_from else 0
         self._finished = list(resumed_from.chunks) if resumed_from else []
         self._states: States | None = resumed_from.states if resumed_from else None
         self._step_context: StepContext | None = None
         self._context_key: tuple[int, bool, bool] | None = None
         self._step_state: StepState = None
-        self._num_settled = 0  # chunks whose latents are in the step state
+        self._num_committed = 0  # chunks whose latents are in the step state
         self._skipped = resumed_from.skipped_steps if resumed_from else 0
-        self._ahead = 0  # steps dispatched since the last wait for the devices
+        self._num_ahead = 0  # steps dispatched since the last wait for the devices
 
     @property
     def total(self) -> int:
@@ -108,22 +108,23 @@ class Denoising:
         return self._run.request.uses_step_cache
 
     @property
-    def starts_afresh(self) -> bool:
+    def needs_only_states(self) -> bool:
         """Return whether the next step needs only the sampler's states, as far as this is known before the step."""
-        return not self.has_cache and not self._reuses(self.steps_done)
+        return not self.has_cache and not self._reuses_previous(self.steps_done)
 
-    def _reuses(self, step: int) -> bool:
+    def _reuses_previous(self, step: int) -> bool:
         """Return whether this step, counted over all chunks, reuses the previous step's output."""
         return step < self.total and self._plan[step % self.schedule.steps].reuses
 
     @property
     def skipped_steps(self) -> int:
         """Return the number of steps that reused an earlier step's output."""
-        return self._skipped + self._run.model.skipped_steps(self._step_state) + sum(map(self._reuses, range(self.steps_done)))
+        reused = sum(map(self._reuses_previous, range(self.steps_done)))
+        return self._skipped + self._run.model.skipped_steps(self._step_state) + reused
 
     def denoised(self) -> Denoised:
         """Return the states after the steps so far."""
-        states = self._states if self._states is not None else do(self._started(self._chunks[0]))
+        states = self._states if self._states is not None else do(self._initial_states(self._chunks[0]))
         skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
         return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
@@ -134,44 +135,44 @@ class Denoising:
 
     def sample(self) -> Latents:
         """Return the current chunk's latents after the last step, with given frames in their places. Waits for the step."""
-        self._ahead = 0
-        sample = {name: state.sample for name, state in self._begun_states.items()}
-        return _as_float32(sample if self._finished else do(self._run.model.finish(self._conditions_now(), sample)))
+        self._num_ahead = 0
+        sample = {name: state.sample for name, state in self._current_states.items()}
+        return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
 
     def forget(self) -> None:
         """Free the last committed chunk's latents, for a video whose latents are not needed later."""
-        if self._num_settled:
-            self._finished[self._num_settled - 1] = {}
+        if self._num_committed:
+            self._finished[self._num_committed - 1] = {}
 
     def clean(self) -> Latents:
         """Return the clean estimate of the current chunk, with given frames in their places. Waits for the last step."""
-        self._ahead = 0
-        clean = {name: state.clean for name, state in self._begun_states.items()}
-        return _as_float32(do(self._run.model.finish(self._conditions_now(), clean)))
+        self._num_ahead = 0
+        clean = {name: state.clean for name, state in self._current_states.items()}
+        return _as_float32(do(self._run.model.finish(self._current_conditions(), clean)))
 
     @property
-    def _begun_states(self) -> States:
-        assert self._states is not None, "`_begin` comes first"
+    def _current_states(self) -> States:
+        assert self._states is not None, "`_start_chunk` comes first"
         return self._states
 
     @property
     def _current_step_context(self) -> StepContext:
-        assert self._step_context is not None, "`_enter` comes first"
+        assert self._step_context is not None, "`_enter_step_context` comes first"
         return self._step_context
 
-    def _conditions_now(self) -> Conditions:
+    def _current_conditions(self) -> Conditions:
         """Return the conditions for the current latent size, full or half."""
         return self._conditions_at(self._plan[max(self.steps_done - 1, 0) % self.schedule.steps])
 
     def _conditions_at(self, step_plan: StepPlan) -> Conditions:
-        return conditions_at_size(self._conditions, not step_plan.is_small)
+        return select_conditions_for_size(self._conditions, not step_plan.is_small)
 
     def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
         return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
 
     def wait(self) -> None:
         """Wait until the devices have finished the last step."""
-        do(self._waited())
+        do(self._wait_for_states())
 
     def warm_up(self) -> None:
         """Run one step from noise for each program that has not run yet in this process, and drop the results.
@@ -187,11 +188,11 @@ class Denoising:
             with run.clock.measure("compile"):
                 own, conditions = self._request_at(step_plan), self._conditions_at(step_plan)
                 step_context, step_state = do(model.make_step_context(self._weights, own, conditions, step_plan, None))
-                states = jax.device_put(do(self._first_states(step_plan)), step_context.layout.replicated)
-                jax.block_until_ready(do(self._tried(own, step_context, states, step_state, indices)))
+                states = jax.device_put(do(self._trial_states(step_plan)), step_context.layout.replicated)
+                jax.block_until_ready(do(self._trial_steps(own, step_context, states, step_state, indices)))
                 del step_context, step_state, states  # free the keys before the next step context is created
 
-    def _tried(
+    def _trial_steps(
         self, request: GenerationRequest, step_context: StepContext, states: States, step_state: StepState, indices: Sequence[int]
     ) -> Work:
         """Yield the work of these steps, one after another."""
@@ -208,8 +209,8 @@ class Denoising:
         step_context, step_state = describe(
             model.make_step_context(self._weights, request, self._conditions_at(step_plan), step_plan, None)
         )
-        states = step_context.layout.whole(describe(self._first_states(step_plan)))
-        steps = self._tried(request, step_context, states, step_state, indices)
+        states = step_context.layout.whole(describe(self._trial_states(step_plan)))
+        steps = self._trial_steps(request, step_context, states, step_state, indices)
         return all(call.program.has_run(*call.arguments) for call in calls_of(steps))
 
     def step(self) -> None:
@@ -221,98 +222,99 @@ class Denoising:
         """Yield the work of the next step, and of what precedes it: starting a chunk and creating a step context."""
         number, index = divmod(self.steps_done, self.schedule.steps)
         if index == 0:
-            yield from self._begin(self._chunks[number])
-        yield from self._settle_before(self._chunks[number])
-        self._hear(number)
+            yield from self._start_chunk(self._chunks[number])
+        yield from self._commit_earlier_chunks(self._chunks[number])
+        self._select_conditions(number)
         step_plan = self._plan[index]
         if index > 0 and self._plan[index - 1].is_small and not step_plan.is_small:
-            yield from self._enlarge(index)
-        yield from self._enter(step_plan)
-        if self._ahead == MOST_AHEAD:
+            yield from self._change_to_full_size(index)
+        yield from self._enter_step_context(step_plan)
+        if self._num_ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
-                yield from self._waited()
+                yield from self._wait_for_states()
         row = make_step_inputs(self.schedule, index, step_plan.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(step_plan)
             step = model.step(
-                self._weights, request, self._current_step_context, self._begun_states, row, self._step_state, index
+                self._weights, request, self._current_step_context, self._current_states, row, self._step_state, index
             )
             self._states, self._step_state = yield from step
         self.steps_done += 1
-        if request.mag_cache and not self._reuses(self.steps_done):
+        if request.mag_cache and not self._reuses_previous(self.steps_done):
             self._step_state = None
-        self._ahead += 1
+        self._num_ahead += 1
 
-    def _begin(self, chunk: Chunk) -> Work:
+    def _start_chunk(self, chunk: Chunk) -> Work:
         """Append the previous chunk's latents to the finished chunks, and start this chunk from its noise."""
         if chunk.index > len(self._finished):
-            samples = {name: state.sample for name, state in self._begun_states.items()}
-            self._finished.append((yield OnHost(_as_they_are, (samples,))))
-        self._states = yield from self._started(chunk)
+            samples = {name: state.sample for name, state in self._current_states.items()}
+            self._finished.append((yield OnHost(_as_arrays, (samples,))))
+        self._states = yield from self._initial_states(chunk)
 
-    def _settle_before(self, chunk: Chunk) -> Work:
+    def _commit_earlier_chunks(self, chunk: Chunk) -> Work:
         """Commit the chunks before this chunk to the step state: the previous chunk, or all if the denoising resumes from
         files."""
-        for number in range(self._num_settled, chunk.index):
+        for number in range(self._num_committed, chunk.index):
             clean = self._finished[number]
-            self._hear(number)
-            yield from self._enter(self._plan[-1])
+            self._select_conditions(number)
+            yield from self._enter_step_context(self._plan[-1])
             model, request = self._run.model, self._run.request
             self._step_state = yield from model.commit_chunk(
                 self._weights, request, self._current_step_context, clean, self._step_state
             )
-        self._num_settled = chunk.index
+        self._num_committed = chunk.index
 
-    def _hear(self, block: int) -> None:
+    def _select_conditions(self, block: int) -> None:
         """Select the conditions of this chunk. If they differ from the current conditions, the step context is created again."""
-        text = self._script.number_at(block)
-        if text != self._text:
-            own = prompt_schedule.conditions_of(self._all_conditions, text, self._run.model.kind.from_inputs)
-            self._text, self._conditions, self._step_context = text, own, None
+        text = self._script.text_index_at(block)
+        if text != self._text_index:
+            own = prompt_schedule.select_conditions(self._all_conditions, text, self._run.model.kind.from_inputs)
+            self._text_index, self._conditions, self._step_context = text, own, None
 
-    def _started(self, chunk: Chunk) -> Work:
+    def _initial_states(self, chunk: Chunk) -> Work:
         """Yield the work of the states before this chunk's first step."""
-        noise = yield self._drawn(chunk, chunk.index)
-        return (yield from self._start(request_at_first_size(self._run.request), self._conditions_at(self._plan[0]), noise))
+        noise = yield self._draw_noise(chunk, chunk.index)
+        request, conditions = request_at_first_size(self._run.request), self._conditions_at(self._plan[0])
+        return (yield from self._start_states(request, conditions, noise))
 
-    def _drawn(self, chunk: Chunk, number: int) -> Make:
+    def _draw_noise(self, chunk: Chunk, number: int) -> Make:
         """Return the effect that draws noise number `number`, in the chunk's shapes."""
         described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in chunk.shapes.items()}
-        return Make(lambda: self._noise.of(number), described)
+        return Make(lambda: self._noise.draw_chunk(number), described)
 
-    def _start(self, request: GenerationRequest, conditions: Conditions, latents: Latents) -> Work:
+    def _start_states(self, request: GenerationRequest, conditions: Conditions, latents: Latents) -> Work:
         return (yield OnHost(lambda xp, *given: self._run.model.start(request, *given), (conditions, latents)))
 
-    def _enlarge(self, index: int) -> Work:
+    def _change_to_full_size(self, index: int) -> Work:
         """Change to states at the video's full size, for the step of this number."""
-        samples = {name: state.sample for name, state in self._begun_states.items()}
+        samples = {name: state.sample for name, state in self._current_states.items()}
         with self._run.clock.measure("denoise"):
-            self._states = yield from self._enlarged(samples, index)
+            self._states = yield from self._enlarge_states(samples, index)
 
-    def _enlarged(self, samples: Latents, index: int) -> Work:
+    def _enlarge_states(self, samples: Latents, index: int) -> Work:
         """Yield the work of states at full size from half-size latents, for step `index`. The latents are enlarged as they are,
         or the clean latents are enlarged by the model and brought to the noise level of the step."""
         model, request, level = self._run.model, self._run.request, self.schedule.enlarged_at
         if level is None:
             samples = yield from model.finish(self._conditions_at(self._plan[index - 1]), samples)
             samples = {**samples, VIDEO: (yield from model.enlarge(self._weights, request, samples[VIDEO]))}
-        noise = yield self._drawn(self._full[0], len(self._chunks))
-        mix = functools.partial(_noised, sigma=self.schedule.sigmas[index])
+        noise = yield self._draw_noise(self._full_size_chunks[0], len(self._chunks))
+        mix = functools.partial(_add_noise, sigma=self.schedule.sigmas[index])
         if level is not None:
-            mix = functools.partial(_enlarged, sigma=level)
+            mix = functools.partial(_enlarge_noisy, sigma=level)
         samples = yield OnHost(mix, (samples, noise))
-        return (yield from self._start(request, self._conditions_at(self._plan[index]), samples))
+        return (yield from self._start_states(request, self._conditions_at(self._plan[index]), samples))
 
-    def _first_states(self, step_plan: StepPlan) -> Work:
+    def _trial_states(self, step_plan: StepPlan) -> Work:
         """Yield the work of states with the shapes of this step, from noise, through all programs that create them. For a trial
         run."""
-        states = yield from self._started(self._chunks[0])
-        if step_plan.is_small or not self._full:
+        states = yield from self._initial_states(self._chunks[0])
+        if step_plan.is_small or not self._full_size_chunks:
             return states
         first = next(index for index, one in enumerate(self._plan) if not one.is_small)
-        return (yield from self._enlarged({name: state.sample for name, state in states.items()}, first))
+        return (yield from self._enlarge_states({name: state.sample for name, state in states.items()}, first))
 
-    def _enter(self, step_plan: StepPlan) -> Work:
+    def _enter_step_context(self, step_plan: StepPlan) -> Work:
         """Create this step's step context, unless it is the current context.
 
         A context takes much memory, so the previous context is freed first. With several experts, which take turns with their
@@ -322,7 +324,7 @@ class Denoising:
             return
         if self._step_context is not None and self._run.model.kind.num_experts > 1:
             with self._run.clock.measure("denoise"):
-                yield from self._waited()
+                yield from self._wait_for_states()
         model, request, step_state = self._run.model, self._request_at(step_plan), self._step_state
         if not self._run.is_described:
             self._skipped += model.skipped_steps(step_state)
@@ -335,12 +337,12 @@ class Denoising:
         if self._states is not None:
             self._states = yield Put(self._states, self._step_context.layout.replicated)
 
-    def _waited(self) -> Work:
+    def _wait_for_states(self) -> Work:
         yield Wait(self._states)
-        self._ahead = 0
+        self._num_ahead = 0
 
 
-def warms_up(model: Model, request: GenerationRequest) -> bool:
+def should_warm_up(model: Model, request: GenerationRequest) -> bool:
     """Return whether a program's first run takes longer than the next runs, as on accelerators. A CPU needs no warm-up."""
     return model.layout(request.is_guided).platform != "cpu"
 
@@ -357,22 +359,22 @@ def _first_steps_of_each_context(plan: Sequence[StepPlan]) -> Iterator[tuple[int
         yield (own[0],) if reusing is None else (reusing - 1, reusing)
 
 
-def conditions_at_size(conditions: Conditions, is_full: bool) -> Conditions:
+def select_conditions_for_size(conditions: Conditions, is_full: bool) -> Conditions:
     """Return the conditions for the video's full size, or for the size of its first steps."""
     full = {name: value for name, value in conditions.items() if not name.startswith(HALF)}
     small = {name.removeprefix(HALF): value for name, value in conditions.items() if name.startswith(HALF)}
     return full if is_full else full | small
 
 
-def _noised(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _add_noise(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: noised(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
 
 
-def _enlarged(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
+def _enlarge_noisy(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
     return {name: enlarged(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
 
 
-def _as_they_are(xp: Any, latents: Latents) -> Latents:
+def _as_arrays(xp: Any, latents: Latents) -> Latents:
     return {name: xp.asarray(array) for name, array in latents.items()}
 
 

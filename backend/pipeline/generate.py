@@ -17,28 +17,28 @@ from backend.errors import Stopped
 from backend.files import remove_half_written
 from backend.models.model import STAGES, VIDEO, Conditions, Latents, Stage
 from backend.pipeline import prompt_schedule
-from backend.pipeline.decoding import decode, decode_frames, decode_preview, with_kept, write_result
-from backend.pipeline.denoising import Denoising, conditions_at_size, warms_up
+from backend.pipeline.decoding import decode, decode_frames, decode_preview, restore_kept_pixels, write_result
+from backend.pipeline.denoising import Denoising, select_conditions_for_size, should_warm_up
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.live_events import live_events, until
+from backend.pipeline.live_events import stop_when, stream_events
 from backend.pipeline.load import merge_loras
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.memory import needed_beside_weights
-from backend.pipeline.previews import StepPreviews, find_preview, runs_beside, to_bytes
+from backend.pipeline.memory import max_bytes_beside_weights
+from backend.pipeline.previews import StepPreviews, can_run_concurrently, find_preview, frames_to_uint8
 from backend.pipeline.profiling import Profile, trace_steps
 from backend.pipeline.run import Denoised, Run, WorkClock
 from backend.pipeline.stage_files import (
     read_conditions,
     read_latents,
+    read_seconds,
     read_state,
     remove_files_of_another_model,
     remove_unfinished,
-    seconds_so_far,
     write_conditions,
     write_latents,
     write_state,
 )
-from backend.pipeline.state_saver import StateSaver, saved_if_closed
+from backend.pipeline.state_saver import StateSaver, save_if_closed
 from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import HERE, whole
 from backend.runtime.work import OnHost, Work
@@ -71,25 +71,25 @@ def generate(
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     remove_files_of_another_model(folder, loaded.source)
-    run.clock.before = seconds_so_far(folder)
+    run.clock.before = read_seconds(folder)
     conditions, latents = read_conditions(folder, request), read_latents(folder, request)
-    yield from prepare(run, _stages_left(conditions, latents))
+    yield from prepare(run, _remaining_stages(conditions, latents))
     if is_cancelled():
         yield Cancelled(None)
         return
     if latents is None:
-        latents = yield from _make_latents(run, conditions)
+        latents = yield from _encode_and_denoise(run, conditions)
     if latents is not None:
         yield from decode(run, latents)
 
 
-def _stages_left(conditions: Conditions | None, latents: Latents | None) -> Collection[Stage]:
+def _remaining_stages(conditions: Conditions | None, latents: Latents | None) -> Collection[Stage]:
     if latents is not None:
         return ("decode",)
     return STAGES if conditions is None else ("denoise", "decode")
 
 
-def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
+def _encode_and_denoise(run: Run, conditions: Conditions | None) -> Generator[Event, None, Latents | None]:
     """Encode and denoise, or do the remaining part of it. Return None after a cancel, once Cancelled was yielded."""
     resumed_from = None if conditions is None else read_state(run.folder, run.request)
     if conditions is None:
@@ -102,10 +102,10 @@ def _make_latents(run: Run, conditions: Conditions | None) -> Generator[Event, N
         run.notes.append(f"The video was interrupted and resumed after step {resumed_from.steps_done}")
     denoised = yield from denoise(run, conditions, resumed_from)
     if run.is_cancelled():
-        yield Cancelled(_partial_video(run, conditions, denoised))
+        yield Cancelled(_decode_partial_video(run, conditions, denoised))
         remove_unfinished(run.folder)
         return None
-    latents = finished_latents(run, conditions, denoised)
+    latents = finish_latents(run, conditions, denoised)
     write_latents(run, latents)
     return latents
 
@@ -125,14 +125,14 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
             yield event
             if not (isinstance(event, Compiling) and event.is_loaded) and run.is_cancelled():
                 return
-        make_room(run, stages)
+        reserve_memory(run, stages)
 
 
-def make_room(run: Run, stages: Collection[Stage] = STAGES) -> None:
+def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
     """Unload other cached models if the programs of these stages need their memory."""
     model_cache = run.loaded.model_cache
     if model_cache is not None and model_cache.knows_devices:
-        model_cache.reserve_program_memory(run.loaded, needed_beside_weights(run.model, calls(run.model, run.request, stages)))
+        model_cache.reserve_program_memory(run.loaded, max_bytes_beside_weights(run.model, calls(run.model, run.request, stages)))
 
 
 def _merge_loras(run: Run) -> Generator[Event]:
@@ -146,12 +146,12 @@ def _merge_loras(run: Run) -> Generator[Event]:
     yield Loading(0, 0, "the LoRAs")
 
     def merge(tell: Callable[[Event], None]) -> None:
-        report = until(run.is_cancelled, tell) if HERE.is_alone else tell
+        report = stop_when(run.is_cancelled, tell) if HERE.is_alone else tell
         downscale = run.request.control_downscale if run.request.control else None
         run.notes.extend(merge_loras(run.loaded, run.request.loras, report, downscale))
 
     with run.clock.measure("lora"), contextlib.suppress(Stopped):
-        yield from live_events(merge)
+        yield from stream_events(merge)
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
@@ -165,7 +165,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, Conditions]:
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
         inputs = open_inputs(run.request, run.kept_pixels)
-        work = prompt_schedule.encode(run.model, run.loaded.weights, run.request, inputs)
+        work = prompt_schedule.encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
         conditions = do(work, run.is_cancelled) if HERE.is_alone else do(work)
         write_conditions(run, conditions)
     return conditions
@@ -177,41 +177,41 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
     A step's preview is created, and its state saved, while the next step runs. Closing the generator saves the last step's state.
     """
     loop, clock = Denoising(run, conditions, resumed_from), run.clock
-    if warms_up(run.model, run.request):
+    if should_warm_up(run.model, run.request):
         loop.warm_up()
     if resumed_from is not None:
-        yield _going_on(run, resumed_from.steps_done, loop.costs)
+        yield _create_resumed_event(run, resumed_from.steps_done, loop.costs)
     waiting: _StepReport | None = None
     spent = clock.seconds["denoise"]  # seconds until the previous step's result was ready
     tracer = trace_steps(run.profile, run.folder)
-    with _previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
+    with _create_previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
         while loop.steps_done < loop.total and not run.is_cancelled():
             before = loop.copy() if loop.has_cache and saver.is_due() else None
             skipped = loop.skipped_steps
-            with tracer.unit(loop.steps_done + 1, loop.wait):
+            with tracer.trace_unit(loop.steps_done + 1, loop.wait):
                 loop.step()
             if waiting is not None:
-                with saved_if_closed(saver, loop.copy if loop.starts_afresh else None):
-                    yield waiting.event(clock)
+                with save_if_closed(saver, loop.copy if loop.needs_only_states else None):
+                    yield waiting.create_event(clock)
             with clock.measure("denoise"):
-                shown = _shown(run, loop.clean()[VIDEO])  # waits for the step
+                shown = _latents_for_preview(run, loop.clean()[VIDEO])  # waits for the step
             seconds, spent = clock.seconds["denoise"] - spent, clock.seconds["denoise"]
             with clock.measure("denoise"):
                 moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
-                preview = previews.begin(shown, loop.steps_done, moves)
+                preview = previews.start_preview(shown, loop.steps_done, moves)
                 if before is not None and loop.skipped_steps == skipped:
                     saver.write(before)
-                elif loop.starts_afresh and saver.is_due():
+                elif loop.needs_only_states and saver.is_due():
                     saver.save(loop.copy)
             waiting = _StepReport(
                 index=loop.steps_done, first=loop.first_step, costs=loop.costs, seconds=seconds, preview=preview
             )
         if waiting is not None:
-            yield waiting.event(clock)
+            yield waiting.create_event(clock)
     if run.request.window_frames:
         run.notes.append(f"The video was denoised in overlapping windows of {run.request.window_frames} frames")
     if run.request.progressive:
-        run.notes.append(_progressive_note(run.request, loop.total))
+        run.notes.append(_describe_progressive(run.request, loop.total))
     if run.request.uses_step_cache:
         run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total} steps")
     if run.request.mag_cache:
@@ -219,21 +219,21 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
     return loop.denoised()
 
 
-def _progressive_note(request: GenerationRequest, total: int) -> str:
+def _describe_progressive(request: GenerationRequest, total: int) -> str:
     small, sized = num_half_size_steps(request), request_at_first_size(request)
     if not small:
         return "No step ran at half the size: with so few steps, even the first one is needed at full size"
     return f"The first {small} of {total} steps ran at {sized.width}x{sized.height}"
 
 
-def _going_on(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
+def _create_resumed_event(run: Run, steps_done: int, costs: Sequence[float]) -> Step:
     """Create the event of the last step of an earlier process. Its seconds are the mean of that process's steps."""
     spent = run.clock.before.get("denoise", 0.0)
-    left = _seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
+    left = _estimate_seconds_left(spent, costs, 0, steps_done) if steps_done else 0.0
     return Step(steps_done, len(costs), spent / max(steps_done, 1), left, find_preview(run.folder, steps_done))
 
 
-def _seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
+def _estimate_seconds_left(spent: float, costs: Sequence[float], first: int, index: int) -> float:
     """Estimate the seconds of the steps after `index` and of the decoder. The steps from `first` to `index` took `spent`
     seconds."""
     return spent * (sum(costs[index:]) + DECODE_SHARE * sum(costs)) / sum(costs[first:index])
@@ -250,68 +250,68 @@ class _StepReport:
     seconds: float
     preview: Future[str]
 
-    def event(self, clock: WorkClock) -> Step:
+    def create_event(self, clock: WorkClock) -> Step:
         """Create the event once the preview exists. The remaining seconds follow from this run's steps, plus the decoder's share.
 
         Raises: OSError if the preview could not be written.
         """
         with clock.measure("denoise"):
             name = self.preview.result()
-        left = _seconds_left(clock.seconds["denoise"], self.costs, self.first, self.index)
+        left = _estimate_seconds_left(clock.seconds["denoise"], self.costs, self.first, self.index)
         return Step(self.index, len(self.costs), self.seconds, left, name)
 
 
-def _previews(run: Run) -> StepPreviews:
+def _create_previews(run: Run) -> StepPreviews:
     """Create the writer of previews. It works beside the next step if the devices allow it."""
     fps = run.request.fps / run.request.geometry().temporal_scale
 
     def first_frames(latents: np.ndarray) -> jax.Array:
         return whole(do(decode_preview(run, latents)))
 
-    return StepPreviews(first_frames, run.folder, fps, runs_beside(run.model, run.request))
+    return StepPreviews(first_frames, run.folder, fps, can_run_concurrently(run.model, run.request))
 
 
-def finished_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
+def finish_latents(run: Run, conditions: Conditions, denoised: Denoised, clean: bool = False) -> Latents:
     """Return the whole video's latents at full size, with given frames in their places. `clean` selects the clean estimate of a
     stopped denoising."""
-    return jax.tree.map(np.asarray, do(_at_full_size(run, conditions, denoised.latents(clean), denoised.steps_done)))
+    return jax.tree.map(np.asarray, do(_finish_at_full_size(run, conditions, denoised.join_latents(clean), denoised.steps_done)))
 
 
-def _at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
+def _finish_at_full_size(run: Run, conditions: Conditions, latents: Latents, steps_done: int) -> Work:
     """Yield the work of finishing the latents: put given frames in their places, and enlarge latents that are still at half
     size."""
     if is_half_size_step(run.request, steps_done - 1):
-        latents = yield from run.model.finish(conditions_at_size(conditions, is_full=False), latents)
-        latents = {**latents, VIDEO: (yield from _full_size(run, latents[VIDEO]))}
-    return (yield from run.model.finish(conditions_at_size(conditions, is_full=True), latents))
+        latents = yield from run.model.finish(select_conditions_for_size(conditions, is_full=False), latents)
+        latents = {**latents, VIDEO: (yield from _enlarge_to_full_size(run, latents[VIDEO]))}
+    return (yield from run.model.finish(select_conditions_for_size(conditions, is_full=True), latents))
 
 
-def _full_size(run: Run, latents: Any) -> Work:
+def _enlarge_to_full_size(run: Run, latents: Any) -> Work:
     """Yield the work of enlarging clean latents to the video's full size, with the model's network if it has one."""
     if run.model.kind.enlarges:
         return (yield from run.model.enlarge(run.weights, run.request, latents))
-    return (yield OnHost(lambda xp, small: _sized(run, small), (latents,)))
+    return (yield OnHost(lambda xp, small: _resize_latents(run, small), (latents,)))
 
 
-def _shown(run: Run, clean: np.ndarray) -> np.ndarray:
+def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
     """Return the latents for a preview. They must have the video's size, unless the model has a decoder for both sizes."""
-    return clean if run.model.kind.enlarges else _sized(run, clean)
+    return clean if run.model.kind.enlarges else _resize_latents(run, clean)
 
 
-def _sized(run: Run, latents: Any) -> Any:
+def _resize_latents(run: Run, latents: Any) -> Any:
     geometry = run.request.geometry()
     sides = geometry.latent_height, geometry.latent_width
     return latents if latents.shape[-2:] == sides else at_size(latents, *sides)
 
 
-def _partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
+def _decode_partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:
     """Decode the clean estimate at the time of the cancel, None if no step was done."""
     if denoised.steps_done == 0:
         return None
     with run.clock.measure("decode"):
-        latents = finished_latents(run, conditions, denoised, clean=True)
+        latents = finish_latents(run, conditions, denoised, clean=True)
         kept, pieces = run.kept_pixels, []
         for frames in decode_frames(run, latents[VIDEO]):
             count = sum(map(len, pieces))
-            pieces.append(with_kept(kept, to_bytes(frames)[: run.request.num_frames - count], count))
+            pieces.append(restore_kept_pixels(kept, frames_to_uint8(frames)[: run.request.num_frames - count], count))
     return write_result(run, pieces, latents)

@@ -33,7 +33,7 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     """
     size = (request.width, request.height)
 
-    def open_one(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
+    def open_input(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
         if one.part == "drive":
             return DrivingClip(path=path, part=Part.from_request(request, one.name))
         if one.media == "either":
@@ -49,14 +49,15 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
 
     known = opened.inputs if opened else {}
     made: dict[str, Any] = {
-        one.name: known.get(one.name) or tuple(open_one(one, path) for path in paths) for one, paths in _given(request, roles)
+        one.name: known.get(one.name) or tuple(open_input(one, path) for path in paths)
+        for one, paths in _select_inputs(request, roles)
     }
     if roles is None and keeps_clip_audio(request):
-        made["sound"] = _clips_sound(request)
-    return made | (_at_first_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
+        made["sound"] = _read_clip_audio(request)
+    return made | (_open_at_half_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
 
 
-def kept_pixels(request: GenerationRequest) -> KeptPixels | None:
+def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
     """Open the clip's pixels that stay unchanged, None if all pixels may change."""
     if not request.video or request.strength is not None or not request.keeps_pixels:
         return None
@@ -66,31 +67,31 @@ def kept_pixels(request: GenerationRequest) -> KeptPixels | None:
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
     """Create black and silent inputs of the right sizes for each input of the request, or for these roles. No file is read."""
 
-    def blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
+    def create_blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
         if one.part == "drive":
             return BlankClip(size=Part.from_request(request, one.name).size)
         if one.media == "picture":
             return Image.new("RGB", (request.width, request.height))
         if one.media == "sound":
-            return _silence(SoundPart.from_request(request))
+            return _create_silence(SoundPart.from_request(request))
         part = Part.from_request(request, one.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    made: dict[str, Any] = {one.name: tuple(blank(one) for _ in paths) for one, paths in _given(request, roles)}
+    made: dict[str, Any] = {one.name: tuple(create_blank(one) for _ in paths) for one, paths in _select_inputs(request, roles)}
     if roles is None and keeps_clip_audio(request):
-        made["sound"] = (_silence(SoundPart.from_clip(request, 0.0)),)
-    return made | (_at_first_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
+        made["sound"] = (_create_silence(SoundPart.from_clip(request, 0.0)),)
+    return made | (_open_at_half_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
 
 
-def _at_first_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
+def _open_at_half_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
     """Open the images again at half the size, under roles with the prefix `HALF`, if the first steps run at half the size."""
     if not num_half_size_steps(request):
         return {}
     return {HALF + role: pictures for role, pictures in open_all(request_at_first_size(request)).items()}
 
 
-def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
+def _read_clip_audio(request: GenerationRequest) -> tuple[np.ndarray, ...]:
     """Read the audio of the clip that the video extends, () if the clip is silent there."""
     assert request.video is not None, "`keeps_clip_audio` checks this"
     facts = read_clip_facts(request.video)
@@ -100,10 +101,10 @@ def _clips_sound(request: GenerationRequest) -> tuple[np.ndarray, ...]:
     return (read_for_model(request.video, part),)
 
 
-def _silence(part: SoundPart) -> np.ndarray:
+def _create_silence(part: SoundPart) -> np.ndarray:
     return np.zeros((CHANNELS, round(part.seconds * MODEL_RATE)), np.float32)
 
 
-def _given(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:
+def _select_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:
     paths = request.inputs()
     return [(one, paths[one.name]) for one in INPUTS if one.name in paths and (roles is None or one.name in roles)]

@@ -24,12 +24,12 @@ from backend.media.video import copy_with_request, write_frames
 from backend.models.model import VIDEO, StepState
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_pieces
-from backend.pipeline.denoising import Denoising, warms_up
+from backend.pipeline.denoising import Denoising, should_warm_up
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.previews import runs_beside, to_bytes
-from backend.pipeline.rates import with_flops
+from backend.pipeline.previews import can_run_concurrently, frames_to_uint8
+from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Run
 from backend.runtime.hosts import HERE
 from backend.runtime.work import run as do
@@ -50,7 +50,7 @@ def live(
     loaded: LoadedModel,
     folder: Path,
     is_stopped: Callable[[], bool],
-    hear: Callable[[], Sequence[Cue]],
+    read_cues: Callable[[], Sequence[Cue]],
     lead: float = LEAD_SECONDS,
 ) -> Generator[Event]:
     """Generate the video in `folder` until `is_stopped`, or until it has all its frames.
@@ -64,74 +64,74 @@ def live(
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_stopped)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    yield from prepare(dataclasses.replace(run, request=_beginning(run)))
+    yield from prepare(dataclasses.replace(run, request=_first_blocks(run)))
     if is_stopped():
         yield Cancelled(None)
         return
-    with _Screen(run) as screen:
+    with _BlockDecoder(run) as decoder:
         try:
-            cues = yield from _make_blocks(run, screen, hear, _Pace(request.fps, lead))
+            cues = yield from _generate_blocks(run, decoder, read_cues, _Pace(request.fps, lead))
         except Stopped:  # before the first block
             yield Cancelled(None)
             return
-        if not screen.num_frames:
+        if not decoder.num_frames:
             yield Cancelled(None)
             return
-        made = request.changed(is_open=False, num_frames=screen.num_frames, cues=cues)
-        yield Finished(with_flops(screen.write(made), run.loaded))
+        final_request = request.changed(is_open=False, num_frames=decoder.num_frames, cues=cues)
+        yield Finished(add_flops(decoder.write_video(final_request), run.loaded))
 
 
-def _make_blocks(
-    run: Run, screen: _Screen, hear: Callable[[], Sequence[Cue]], pace: _Pace
+def _generate_blocks(
+    run: Run, decoder: _BlockDecoder, read_cues: Callable[[], Sequence[Cue]], pace: _Pace
 ) -> Generator[Event, None, tuple[Cue, ...]]:
     """Generate all blocks. Return the cues of the generated blocks."""
     conditions = dict((yield from encode_conditions(run)))
-    said, script, preset = _Written(run.folder), prompt_schedule.Script(run.request), find_preset(run.request.preset)
+    log, script, preset = _CueLog(run.folder), prompt_schedule.Script(run.request), find_preset(run.request.preset)
     loop = Denoising(run, conditions, script=script)
-    if warms_up(run.model, run.request):
+    if should_warm_up(run.model, run.request):
         loop.warm_up()
     block = 0
     while loop.steps_done < loop.total and not run.is_cancelled():
-        is_again = block < said.blocks
-        cue = said.cues.get(block) if is_again else _as_one(hear(), block)
+        is_repeated = block < log.blocks
+        cue = log.cues.get(block) if is_repeated else _merge_for_block(read_cues(), block)
         if cue is not None:
             check_cue(cue, preset)
-        if cue is not None and script.add(cue):
+        if cue is not None and script.add_cue(cue):
             number = len(script.texts) - 1
             text, inputs = script.texts[number], open_inputs(run.request)
             with run.clock.measure("encode"):
-                conditions |= do(prompt_schedule.encode_later(run.model, run.loaded.weights, text, number, inputs))
-            prompt_schedule.without(conditions, script.forget(MOST_TEXTS), run.model.kind.from_inputs)
-        if not is_again:
-            said.write(block, cue)
-        began = time.monotonic()
+                conditions |= do(prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, number, inputs))
+            prompt_schedule.remove_conditions(conditions, script.forget_oldest(MOST_TEXTS), run.model.kind.from_inputs)
+        if not is_repeated:
+            log.write(block, cue)
+        start_time = time.monotonic()
         for _ in range(loop.schedule.steps):
             loop.step()
-            yield from screen.finished()
-        screen.take(block, loop.sample()[VIDEO], began)
+            yield from decoder.finished_blocks()
+        decoder.start_block(block, loop.sample()[VIDEO], start_time)
         loop.forget()
-        yield from screen.finished()
+        yield from decoder.finished_blocks()
         block += 1
-        while not is_again and pace.is_ahead(screen.num_frames) and not (HERE.is_alone and run.is_cancelled()):
+        while not is_repeated and pace.is_ahead(decoder.num_frames) and not (HERE.is_alone and run.is_cancelled()):
             time.sleep(_PAUSE_SECONDS)
-            yield from screen.finished()
-    yield from screen.finished(waits=True)
-    return merge_cues(cue for number, cue in said.cues.items() if number < block)
+            yield from decoder.finished_blocks()
+    yield from decoder.finished_blocks(waits=True)
+    return merge_cues(cue for number, cue in log.cues.items() if number < block)
 
 
-def _beginning(run: Run) -> GenerationRequest:
+def _first_blocks(run: Run) -> GenerationRequest:
     """Return the request for the video's first three blocks, which use all programs of the video."""
     scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.kind.chunk or 1)
     return run.request.model_copy(update={"num_frames": min(run.request.num_frames, scale * (blocks - 1) + 1)})
 
 
-def _as_one(cues: Sequence[Cue], block: int) -> Cue | None:
+def _merge_for_block(cues: Sequence[Cue], block: int) -> Cue | None:
     """Merge cues into one cue for this block. The last cue of each kind counts."""
     merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
     return merged[0] if merged else None
 
 
-class _Written:
+class _CueLog:
     """The cues so far, in a file with one line per block. Each line is written before its block starts."""
 
     def __init__(self, folder: Path) -> None:
@@ -160,26 +160,27 @@ class _Pace:
 
     def __init__(self, fps: int, lead: float) -> None:
         self._fps, self._lead = fps, lead
-        self._began, self._before = 0.0, 0
+        self._start_time, self._start_frames = 0.0, 0
 
     def is_ahead(self, num_frames: int) -> bool:
         """Return whether these frames play longer than the time since the first frame, by more than the lead."""
         now = time.monotonic()
-        if not self._began and num_frames:
-            self._began, self._before = now, num_frames
-        ahead = (num_frames - self._before) / self._fps - (now - self._began)
+        if not self._start_time and num_frames:
+            self._start_time, self._start_frames = now, num_frames
+        ahead = (num_frames - self._start_frames) / self._fps - (now - self._start_time)
         if ahead < -self._lead:  # generation is too slow: do not catch up later by running faster
-            self._began, self._before = now, num_frames
+            self._start_time, self._start_frames = now, num_frames
         return ahead > self._lead
 
 
-class _Screen:
+class _BlockDecoder:
     """Decodes blocks one after another while the next one is denoised. A context manager: leaving it ends its threads."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._carry: StepState = None
-        self._is_beside = HERE.is_alone and runs_beside(run.model, run.request)  # several hosts must run programs in one order
+        self._state: StepState = None
+        # Several hosts must run programs in one order.
+        self._is_beside = HERE.is_alone and can_run_concurrently(run.model, run.request)
         self._kept_frames = KEPT_SECONDS * run.request.fps
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)
@@ -188,7 +189,7 @@ class _Screen:
         self._blocks: list[Future[Block]] = []
         self.num_frames = 0  # counts each block once its decoding starts
 
-    def __enter__(self) -> _Screen:
+    def __enter__(self) -> _BlockDecoder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,48 +202,48 @@ class _Screen:
             break
         self._encoder.shutdown()
 
-    def take(self, index: int, latents: np.ndarray, began: float) -> None:
+    def start_block(self, index: int, latents: np.ndarray, start_time: float) -> None:
         """Start decoding a block's clean latents [1, C, F, H, W], once the previous block is decoded."""
         if self._blocks:
             self._blocks[-1].exception()
         first, scale = self.num_frames, self._run.request.geometry().temporal_scale
         self.num_frames += latents.shape[2] * scale - (scale - 1 if index == 0 else 0)
-        self._blocks.append(self._decoder.submit(self._decode, index, latents, first, began))
+        self._blocks.append(self._decoder.submit(self._decode, index, latents, first, start_time))
         if not self._is_beside:
             self._blocks[-1].exception()
 
-    def finished(self, waits: bool = False) -> Iterator[Block]:
+    def finished_blocks(self, waits: bool = False) -> Iterator[Block]:
         """Yield the blocks decoded since the last call. `waits` waits for all. Raises: any error of the decoding."""
         while self._blocks and (waits or self._blocks[0].done()):
             yield self._blocks.pop(0).result()
 
-    def write(self, request: GenerationRequest) -> VideoResult:
+    def write_video(self, request: GenerationRequest) -> VideoResult:
         """Write the video of all blocks, with this request in it. Raises: VideoFileError."""
         run, path = self._run, self._run.folder / "video.mp4"
         with run.clock.measure("decode"):
-            self._put(None)
+            self._queue_frame(None)
             count = self._encoding.result()
             copy_with_request(self._video, path, request)
             self._video.unlink()
-        return run.result(path, count, request)
+        return run.create_result(path, count, request)
 
-    def _decode(self, index: int, latents: np.ndarray, first: int, began: float) -> Block:
+    def _decode(self, index: int, latents: np.ndarray, first: int, start_time: float) -> Block:
         number = first
         with self._run.clock.measure("decode"):
-            for frames, carry in decode_pieces(self._run, latents, carry=self._carry):
-                self._carry = carry
-                for frame in to_bytes(frames):
-                    self._show(number, frame)
-                    self._put(frame)
+            for frames, state in decode_pieces(self._run, latents, decoder_state=self._state):
+                self._state = state
+                for frame in frames_to_uint8(frames):
+                    self._write_picture(number, frame)
+                    self._queue_frame(frame)
                     number += 1
-        return Block(index, first, number, round(time.monotonic() - began, 4))
+        return Block(index, first, number, round(time.monotonic() - start_time, 4))
 
-    def _show(self, number: int, frame: np.ndarray) -> None:
+    def _write_picture(self, number: int, frame: np.ndarray) -> None:
         Image.fromarray(frame).save(self._run.folder / frame_name(number), quality=PICTURE_QUALITY)
         if number >= self._kept_frames:
             (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
 
-    def _put(self, frame: np.ndarray | None) -> None:
+    def _queue_frame(self, frame: np.ndarray | None) -> None:
         """Pass a frame to the mp4, None for its end. Raises: the encoder's error, if it failed."""
         while True:
             if self._encoding.done():
@@ -254,8 +255,8 @@ class _Screen:
                 continue
 
     def _encode(self) -> int:
-        return write_frames(self._given(), self._video, fps=self._run.request.fps, comment="")
+        return write_frames(self._queued_frames(), self._video, fps=self._run.request.fps, comment="")
 
-    def _given(self) -> Iterator[np.ndarray]:
+    def _queued_frames(self) -> Iterator[np.ndarray]:
         while (frame := self._frames.get()) is not None:
             yield frame

@@ -8,7 +8,7 @@ from backend.errors import Stopped
 from backend.schemas.events import Event
 
 
-def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
+def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
     """Run `work(report)` in a thread and yield each event that is passed to `report`, which any thread may call.
 
     Closing the iterator early waits for the thread. Raises: any error of `work`, after its last event.
@@ -22,12 +22,12 @@ def live_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Ev
     working.result()
 
 
-def until(is_stopped: Callable[[], bool], tell: Callable[[Event], None]) -> Callable[[Event], None]:
+def stop_when(is_stopped: Callable[[], bool], report: Callable[[Event], None]) -> Callable[[Event], None]:
     """Wrap `report` so that it raises Stopped once `is_stopped()` is true. This stops any function that reports its progress."""
 
-    def tell_or_stop(event: Event) -> None:
+    def report_or_stop(event: Event) -> None:
         if is_stopped():
             raise Stopped
-        tell(event)
+        report(event)
 
-    return tell_or_stop
+    return report_or_stop

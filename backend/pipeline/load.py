@@ -23,7 +23,7 @@ from backend.models.spec import Family
 from backend.pipeline.background_warm_up import BackgroundWarmUp
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.model_cache import ModelCache
-from backend.pipeline.model_files import ModelFiles, lora_file, open_model
+from backend.pipeline.model_files import ModelFiles, find_lora_file, open_model
 from backend.runtime.executables import ExecutableFolders
 from backend.runtime.program import Compiler
 from backend.schemas.events import Event, Loading
@@ -85,7 +85,7 @@ def load(
     loaded = LoadedModel(
         source=files.source, family=files.family, model=instance, networks=networks, versions=versions, model_cache=model_cache
     )
-    model_cache.keep((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
+    model_cache.add((files.source, preset.dtype), loaded, fingerprints, is_used=is_used)
     return loaded
 
 
@@ -137,16 +137,16 @@ def _load_networks(
     read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
-    sizes = {one.part: _check(one, parts[one.part]) for one in networks}
+    sizes = {one.part: _check_network(one, parts[one.part]) for one in networks}
     contents = {one.part: Content.of(parts[one.part], one.described, one.arranged) for one in networks}
     found = {part: network for part, content in contents.items() if (network := model_cache.find(content))}
-    lacking = [network for network in networks if network.part not in found]
-    needed = sum(map(_bytes_of, lacking)), sum(device_bytes(one.at_rest, one.tied) for one in lacking)
+    missing = [network for network in networks if network.part not in found]
+    needed = sum(map(_network_bytes, missing)), sum(device_bytes(one.at_rest, one.tied) for one in missing)
     if is_used:
-        model_cache.make_room(found.values(), *needed)
-    elif not model_cache.make_room_beside(found.values(), *needed):
+        model_cache.make_room_for(found.values(), *needed)
+    elif not model_cache.try_make_room_beside(found.values(), *needed):
         raise Stopped
-    progress = LoadProgress(sum(sizes[network.part] for network in lacking), _with_speed(on_event))
+    progress = LoadProgress(sum(sizes[network.part] for network in missing), _add_speed(on_event))
     loaded = {}
     for network in networks:
         content, part = contents[network.part], parts[network.part]
@@ -157,12 +157,12 @@ def _load_networks(
             loaded[network.part] = CachedNetwork(content, weights if network.arrange is None else network.arrange(weights))
         else:
             assert network.expert is not None, "only transformers are stacked"
-            loras = _loras_of(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
+            loras = _read_loras(network.expert, preset.loras, checkpoint_shapes(network.described), family, on_event)
             loaded[network.part] = CachedNetwork(content, expert=Expert(part, network.described, progress, loras))
     return loaded
 
 
-def _check(network: Network, part: Part) -> int:
+def _check_network(network: Network, part: Part) -> int:
     """Check a network's files and return the bytes to read. Raises: ModelError if the files contain other tensors than the
     network."""
     described = network.described
@@ -170,19 +170,19 @@ def _check(network: Network, part: Part) -> int:
     return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))
 
 
-def _bytes_of(network: Network) -> int:
+def _network_bytes(network: Network) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.at_rest))
 
 
-def _with_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+def _add_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
     """Wrap `on_event` so that each event has the current reading speed."""
     speed = Speed()
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         is_reading = isinstance(event, Loading) and event.bytes_total
         on_event(dataclasses.replace(event, bytes_per_second=speed(event.bytes_done)) if is_reading else event)
 
-    return tell
+    return report
 
 
 def merge_loras(
@@ -199,7 +199,7 @@ def merge_loras(
     """
     notes = []
     for index, expert in enumerate(loaded.experts):
-        loras = _loras_of(index, choices, expert.shapes, loaded.family, on_event)
+        loras = _read_loras(index, choices, expert.shapes, loaded.family, on_event)
         if control_downscale is not None:
             _check_downscale(loras, control_downscale)
         which = f" (the {EXPERT_NAMES[index]}-noise expert)" if len(loaded.experts) > 1 else ""
@@ -216,7 +216,7 @@ def _check_downscale(loras: Sequence[ScaledLora], given: int) -> None:
             raise ModelError(what, f"and the request has control_downscale={given}", f"set control_downscale to {trained}")
 
 
-def _loras_of(
+def _read_loras(
     index: int,
     choices: Sequence[LoraChoice],
     shapes: Mapping[str, tuple[int, ...]],
@@ -226,7 +226,7 @@ def _loras_of(
     """Read the chosen LoRAs that change this expert."""
     chosen = [choice for choice in choices if choice.expert in ("both", EXPERT_NAMES[index]) and choice.scale]
     return tuple(
-        ScaledLora(file=read_lora(lora_file(choice, on_event), shapes, index, family.lora_names), scale=choice.scale)
+        ScaledLora(file=read_lora(find_lora_file(choice, on_event), shapes, index, family.lora_names), scale=choice.scale)
         for choice in chosen
     )
 

@@ -21,7 +21,7 @@ def program_bytes(compiled: jax.stages.Compiled) -> int | None:
     return kept + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
 
-def needed_beside_weights(model: Model, calls: Iterable[Call]) -> int:
+def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
     """Return the most bytes of one device that any of the programs uses while it runs, besides the model's weights.
 
     Programs that are not compiled, or whose compiler reports no memory, count as 0.

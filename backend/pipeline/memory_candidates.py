@@ -17,7 +17,7 @@ Candidate = TypeVar("Candidate")
 CAUTION = 0.95  # factor on the estimated tokens, because some of a program's memory does not shrink with them
 
 
-def first_fitting(
+def find_first_fitting(
     candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
 ) -> tuple[Candidate, int] | None:
     """Return the first of at most `TRIES` candidates that fits, with its bytes on each device; None if none fits."""
@@ -27,7 +27,7 @@ def first_fitting(
     return None
 
 
-def share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
+def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
     """Return the share of the request's tokens that fits into `capacity` bytes of each device.
 
     `needed` are the bytes that the request needs, `weights` among them. The share is below 0 if the weights alone do not fit.
@@ -39,7 +39,7 @@ def fewer_frames(request: GenerationRequest, share: float) -> Iterator[Generatio
     """Yield the request with fewer frames, the largest number first."""
     scale = find_preset(request.preset).vae_scale_temporal
     while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
-        changed = _changed(request, num_frames=pixel_frames(count, scale))
+        changed = _with_settings(request, num_frames=pixel_frames(count, scale))
         if changed is None:
             return
         yield changed
@@ -51,12 +51,12 @@ def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[Generati
     largest, series = share * request.width * request.height, find_preset(request.preset).series
     sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
     for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):
-        changed = _changed(request, width=width, height=height)
+        changed = _with_settings(request, width=width, height=height)
         if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
             yield changed
 
 
-def _changed(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
+def _with_settings(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
     """Return the request with these settings, None if its preset does not allow them."""
     try:
         values: dict[str, Any] = request.model_dump() | changes

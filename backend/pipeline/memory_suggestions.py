@@ -15,19 +15,21 @@ from backend.errors import bytes_needed, is_memory_short
 from backend.models.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, weight_bytes
-from backend.pipeline.memory_candidates import CAUTION, fewer_frames, first_fitting, share_of_tokens, smaller_sizes
+from backend.pipeline.memory_candidates import CAUTION, fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.pipeline.warm_up import calls
 from backend.runtime.program import Compilation, Program, compile_with
 from backend.schemas.events import Compiling, Event, Proposal
 from backend.schemas.request import GenerationRequest, find_preset
 
 Tell = Callable[[Event], None]
-NOT_SAID = 1.5  # factor on the device memory: assumed for a program that does not fit and whose size the compiler does not report
+UNKNOWN_SIZE_FACTOR = (
+    1.5  # factor on the device memory: assumed for a program that does not fit and whose size the compiler does not report
+)
 
 logger = logging.getLogger(__name__)
 
 
-def would_fit(
+def suggest_smaller_requests(
     request: GenerationRequest, tell: Tell, mesh: Mapping[str, int | None] | None = None, memory: int | None = None
 ) -> tuple[Proposal, ...]:
     """Suggest at most one request with fewer frames and one of a smaller size.
@@ -37,22 +39,22 @@ def would_fit(
     Raises: any error of `tell`, which is called before each compilation; RequestError for a mesh that the devices do not allow.
     """
     devices = jax.devices()
-    memory = memory or _memory_of(devices)
+    memory = memory or _device_memory(devices)
     if memory is None:
         return ()
-    found = _measured(request, devices, mesh, tell)
-    needed = NOT_SAID * memory if math.isinf(found.peak) else found.peak
+    found = measure_memory(request, devices, mesh, tell)
+    needed = UNKNOWN_SIZE_FACTOR * memory if math.isinf(found.peak) else found.peak
     room = memory if needed > memory else CAUTION * needed  # the program fitted but ran out of memory: less is free while it runs
     if needed <= found.weights:
         return ()
-    share = share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
+    share = fitting_share_of_tokens(weights=found.weights, needed=int(needed), capacity=int(room))
 
     def peak_if_fitting(candidate: GenerationRequest) -> int | None:
-        peak = _measured(candidate, devices, mesh, tell, only=found.largest).peak
+        peak = measure_memory(candidate, devices, mesh, tell, only=found.largest).peak
         return int(peak) if peak <= room else None
 
     kinds = (fewer_frames(request, share), smaller_sizes(request, share))
-    fitting = filter(None, (first_fitting(candidates, peak_if_fitting) for candidates in kinds))
+    fitting = filter(None, (find_first_fitting(candidates, peak_if_fitting) for candidates in kinds))
     return tuple(
         Proposal(width=one.width, height=one.height, num_frames=one.num_frames, bytes_per_device=peak) for one, peak in fitting
     )
@@ -71,11 +73,11 @@ class Meter:
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         if self._only in (None, program.key):
-            self.needs[program.key] = max(self.needs.get(program.key, 0.0), _needed(program, lowered))
+            self.needs[program.key] = max(self.needs.get(program.key, 0.0), _bytes_needed(program, lowered))
         return Compilation(None)
 
 
-class _Found:
+class MemoryNeeds:
     """The memory that a request needs on each device: bytes of the weights, the peak while a program runs, and that program's
     key."""
 
@@ -87,32 +89,32 @@ class _Found:
         self.peak: float = math.inf if self.largest is None else peaks[self.largest]
 
 
-def _measured(
+def measure_memory(
     request: GenerationRequest,
     devices: Sequence[jax.Device],
     mesh: Mapping[str, int | None] | None,
     tell: Tell,
     only: str | None = None,
-) -> _Found:
+) -> MemoryNeeds:
     meter = Meter(only)
     model = describe_model(find_preset(request.preset), devices, meter, mesh)
     what = f"what would fit: {request.width}x{request.height}, {request.num_frames} frames"
     counted: dict[str, int] = {}
-    for program, arguments in _programs(model, request):
+    for program, arguments in _unprepared_programs(model, request):
         if only in (None, program.key):
             tell(Compiling(what))
         program.prepare(*arguments)
         counted.setdefault(program.key, sum(weight_bytes(model, among=arguments).values()))
-    return _Found(model, meter.needs, counted)
+    return MemoryNeeds(model, meter.needs, counted)
 
 
-def _programs(model: Model, request: GenerationRequest) -> Iterator[tuple[Program, tuple]]:
+def _unprepared_programs(model: Model, request: GenerationRequest) -> Iterator[tuple[Program, tuple]]:
     for call in calls(model, request):
         if not call.program.is_ready(*call.arguments):
             yield call.program, call.arguments
 
 
-def _needed(program: Program, lowered: jax.stages.Lowered) -> float:
+def _bytes_needed(program: Program, lowered: jax.stages.Lowered) -> float:
     try:
         compiled = compile_with(lowered, program.layout.compiler_options)
     except jax.errors.JaxRuntimeError as error:
@@ -124,6 +126,6 @@ def _needed(program: Program, lowered: jax.stages.Lowered) -> float:
     return math.inf if needed is None else float(needed)
 
 
-def _memory_of(devices: Sequence[jax.Device]) -> int | None:
+def _device_memory(devices: Sequence[jax.Device]) -> int | None:
     stats = devices[0].memory_stats() or {}
     return stats.get("bytes_limit") or memory_bytes(devices[0].device_kind)

@@ -48,7 +48,7 @@ class Bounds:
     device_bytes: int | None = None
 
     @classmethod
-    def here(cls, chips: int | None = None, host: int | None = None) -> Bounds:
+    def for_this_process(cls, chips: int | None = None, host: int | None = None) -> Bounds:
         """Return the limits for this process's devices. Several hosts must decide alike, so their limits depend on no single
         host."""
         device = jax.local_devices()[0]
@@ -59,7 +59,7 @@ class Bounds:
         return cls(chips=chips, host=host, device_bytes=size)
 
 
-NOTHING = Bounds(chips=0, host=0)
+NO_CACHE = Bounds(chips=0, host=0)
 """Limits that keep only the model in use."""
 
 
@@ -79,10 +79,10 @@ class _CachedModel:
 class ModelCache:
     """All cached models, the most recently used last. One thread uses a model while another may load the next one."""
 
-    _was_used: ClassVar[bool] = False
+    _has_loaded: ClassVar[bool] = False
     """True once this process has loaded a model. Before, no memory needs to be freed."""
 
-    def __init__(self, bounds: Callable[[], Bounds] = lambda: NOTHING, available: Callable[[], int] = free_memory) -> None:
+    def __init__(self, bounds: Callable[[], Bounds] = lambda: NO_CACHE, available: Callable[[], int] = free_memory) -> None:
         """Create an empty cache.
 
         `bounds` is called when the first model is cached, because the devices are known then. `available` returns the free bytes
@@ -98,78 +98,78 @@ class ModelCache:
     def _bounds(self) -> Bounds:
         return self._find_bounds()
 
-    def take(self, key: Key) -> LoadedModel | None:
+    def activate(self, key: Key) -> LoadedModel | None:
         """Return the cached model and make it the current model on the devices. None if it is not cached, or if its files
         changed."""
         with self._lock:
-            resident = self._models.get(key)
-            if resident is None:
+            model = self._models.get(key)
+            if model is None:
                 return None
-            if not is_unchanged(resident.fingerprints):
+            if not is_unchanged(model.fingerprints):
                 logger.info("Loading %s again: its files have changed", Path(key[0]).name)
-                self.drop(key)
+                self.unload(key)
                 return None
             self._current = key
             self._models[key] = self._models.pop(key)
-            self._fit()
-            return resident.loaded
+            self._make_room()
+            return model.loaded
 
-    def look_at(self, key: Key) -> LoadedModel | None:
+    def peek(self, key: Key) -> LoadedModel | None:
         """Return the cached model without moving it, for uses that need no weights. None if it is not cached."""
         with self._lock:
-            resident = self._models.get(key)
-            return None if resident is None else resident.loaded
+            model = self._models.get(key)
+            return None if model is None else model.loaded
 
     def find(self, content: Content) -> CachedNetwork | None:
         """Return a cached network of this content whose files have not changed, None if there is no such network."""
         with self._lock:
-            found = (network for network in self._networks() if network.content.is_that_of(content))
+            found = (network for network in self._distinct_networks() if network.content.is_that_of(content))
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
-    def make_room(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
+    def make_room_for(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
         """Free memory for a model that becomes the current one.
 
         `found` are its cached networks. Its other networks take `num_bytes` on all devices together, `bytes_per_device` on each.
         """
         with self._lock:
             self._current = None
-            self._fit(found, num_bytes, bytes_per_device)
-            if ModelCache._was_used:
+            self._make_room(found, num_bytes, bytes_per_device)
+            if ModelCache._has_loaded:
                 gc.collect()  # frees device memory of models that are no longer used
-            ModelCache._was_used = True
+            ModelCache._has_loaded = True
 
-    def make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
+    def try_make_room_beside(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
         """Free memory for a model that is loaded while another is in use. Return False, and free nothing, if both do not fit."""
         with self._lock:
             current = self._models.get(self._current)
             used = [*found, *(current.loaded.networks.values() if current else ())]
-            if not self._could_hold(set(map(id, used)), num_bytes, bytes_per_device + (current.needed if current else 0)):
+            if not self._would_fit(set(map(id, used)), num_bytes, bytes_per_device + (current.needed if current else 0)):
                 return False
-            self._fit(used, 0, bytes_per_device, coming=num_bytes)
+            self._make_room(used, 0, bytes_per_device, coming=num_bytes)
             return True
 
-    def keep(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
+    def add(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
         """Add a loaded model. `fingerprints` are of its files before they were read. `is_used` makes it the current model."""
         with self._lock:
             self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:
                 self._current = key
-            self._fit()
+            self._make_room()
 
     def reserve_program_memory(self, loaded: LoadedModel, needed: int) -> None:
         """Reserve `needed` bytes of each device for this model's programs, besides its weights."""
         with self._lock:
-            for resident in self._models.values():
-                if resident.loaded is loaded and needed > resident.needed:
-                    resident.needed = needed
-                    self._fit()
+            for model in self._models.values():
+                if model.loaded is loaded and needed > model.needed:
+                    model.needed = needed
+                    self._make_room()
 
     @property
     def knows_devices(self) -> bool:
         """Return whether the memory of programs matters: the device memory is known, and several models are cached."""
         return self._bounds.device_bytes is not None and len(self._models) > 1
 
-    def expect(self, models: Iterable[str]) -> None:
+    def set_expected(self, models: Iterable[str]) -> None:
         """Set the checkpoints that queued jobs need. Their models are unloaded after others."""
         with self._lock:
             self._expected = frozenset(models)
@@ -177,18 +177,18 @@ class ModelCache:
     def pin(self, model: str, is_pinned: bool) -> None:
         """Keep this model loaded, at the operator's request, or stop keeping it."""
         with self._lock:
-            for resident in self._models.values():
-                if resident.key[0] == model:
-                    resident.is_pinned = is_pinned
+            for cached in self._models.values():
+                if cached.key[0] == model:
+                    cached.is_pinned = is_pinned
 
-    def drop(self, key: Key) -> None:
+    def unload(self, key: Key) -> None:
         """Unload a model, and the networks that no other model uses."""
         with self._lock:
             if self._models.pop(key, None) is not None:
                 self._current = None if self._current == key else self._current
                 gc.collect()
 
-    def drop_idle(self, model: str | None = None) -> bool:
+    def unload_idle(self, model: str | None = None) -> bool:
         """Unload all models that are not in use, or only `model`. Return whether any model was unloaded."""
         with self._lock:
             idle = [key for key in self._models if key != self._current and model in (None, key[0])]
@@ -197,34 +197,36 @@ class ModelCache:
             gc.collect()
             return bool(idle)
 
-    def models(self) -> tuple[CachedModel, ...]:
+    def list_models(self) -> tuple[CachedModel, ...]:
         """Describe the cached models, the most recently used first."""
         with self._lock:
-            return tuple(_described(resident) for resident in reversed(self._models.values()))
+            return tuple(_describe(model) for model in reversed(self._models.values()))
 
-    def num_bytes(self) -> tuple[int, int]:
+    def count_bytes(self) -> tuple[int, int]:
         """Return the bytes of cached models on the devices and in the host's memory. Shared networks count once."""
         with self._lock:
             sums = {False: 0, True: 0}
-            for network in self._networks():
+            for network in self._distinct_networks():
                 sums[network.is_on_host] += network.num_bytes
             return sums[False], sums[True]
 
-    def _networks(self) -> Iterator[CachedNetwork]:
+    def _distinct_networks(self) -> Iterator[CachedNetwork]:
         """Iterate over all networks, each once."""
         return iter({id(one): one for model in self._models.values() for one in model.loaded.networks.values()}.values())
 
-    def _could_hold(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
+    def _would_fit(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
         """Return whether a model of this size fits beside the networks in use, if all others are unloaded."""
         if self._bounds.chips is not None and num_bytes > self._bounds.chips:
             return False
         if self._bounds.device_bytes is None:
-            idle = sum(one.num_bytes for one in self._networks() if id(one) not in used)
-            return num_bytes <= self._share(self._bounds.chips, idle, 0)
-        taken = sum(one.bytes_per_device for one in self._networks() if id(one) in used)
+            idle = sum(one.num_bytes for one in self._distinct_networks() if id(one) not in used)
+            return num_bytes <= self._host_share(self._bounds.chips, idle, 0)
+        taken = sum(one.bytes_per_device for one in self._distinct_networks() if id(one) in used)
         return taken + bytes_per_device <= ROOM * self._bounds.device_bytes
 
-    def _fit(self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0) -> None:
+    def _make_room(
+        self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0
+    ) -> None:
         """Offload or unload idle models until the current model, `found` and `num_bytes` more bytes fit.
 
         `coming` is the size of an idle model that will also be loaded.
@@ -234,16 +236,16 @@ class ModelCache:
         if current:
             current.on_host = False
             bytes_per_device += current.needed
-        while (loser := self._next_to_leave(on_host=False)) and self._is_crowded(used, num_bytes, bytes_per_device, coming):
+        while (loser := self._next_to_evict(on_host=False)) and self._exceeds_devices(used, num_bytes, bytes_per_device, coming):
             loser.on_host = True
-        while (loser := self._next_to_leave(on_host=True)) and self._host_bytes(used) > self._host_room(num_bytes):
+        while (loser := self._next_to_evict(on_host=True)) and self._offloaded_bytes(used) > self._max_host_bytes(num_bytes):
             logger.info("Unloading %s: the host's memory is needed", Path(loser.key[0]).name)
             del self._models[loser.key]
             is_dropped, loser = True, None
         if is_dropped:
             gc.collect()  # free what only those models used, before the memory is used again
-        on_devices = self._on_devices(used)
-        networks = list(self._networks())
+        on_devices = self._network_ids_on_devices(used)
+        networks = list(self._distinct_networks())
         for network in networks:
             if id(network) not in on_devices:
                 network.move_to_host()
@@ -251,45 +253,47 @@ class ModelCache:
             if id(network) in on_devices:
                 network.move_back()
 
-    def _next_to_leave(self, *, on_host: bool) -> _CachedModel | None:
+    def _next_to_evict(self, *, on_host: bool) -> _CachedModel | None:
         """Return the idle model that is offloaded or unloaded next, None if there is no idle model."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
 
-    def _on_devices(self, used: Collection[int]) -> set[int]:
+    def _network_ids_on_devices(self, used: Collection[int]) -> set[int]:
         models = (model for model in self._models.values() if not model.on_host)
         return {*used, *(id(network) for model in models for network in model.loaded.networks.values())}
 
-    def _is_crowded(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
+    def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
         """Return whether the models on the devices exceed the device memory or the limit."""
-        on_devices = self._on_devices(used)
-        there = [network for network in self._networks() if id(network) in on_devices]
+        on_devices = self._network_ids_on_devices(used)
+        there = [network for network in self._distinct_networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in there if id(network) not in used)
         if self._bounds.device_bytes is None:
-            return idle + coming > self._share(self._bounds.chips, idle, num_bytes)
+            return idle + coming > self._host_share(self._bounds.chips, idle, num_bytes)
         taken = sum(network.bytes_per_device for network in there) + bytes_per_device
         most = self._bounds.chips
         return taken > ROOM * self._bounds.device_bytes or (most is not None and idle + coming > most)
 
-    def _host_bytes(self, used: Collection[int]) -> int:
-        on_devices = self._on_devices(used)
-        return sum(network.num_bytes for network in self._networks() if id(network) not in on_devices)
+    def _offloaded_bytes(self, used: Collection[int]) -> int:
+        on_devices = self._network_ids_on_devices(used)
+        return sum(network.num_bytes for network in self._distinct_networks() if id(network) not in on_devices)
 
-    def _host_room(self, num_bytes: int) -> int:
+    def _max_host_bytes(self, num_bytes: int) -> int:
         if self._bounds.host is None and self._bounds.device_bytes is None:
             return 0  # devices use the host's memory: a copy saves nothing
-        return self._share(self._bounds.host, sum(one.num_bytes for one in self._networks() if one.is_on_host), num_bytes)
+        return self._host_share(
+            self._bounds.host, sum(one.num_bytes for one in self._distinct_networks() if one.is_on_host), num_bytes
+        )
 
-    def _share(self, bound: int | None, kept: int, num_bytes: int) -> int:
+    def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:
         """Return the limit of host memory for cached models, of which `kept` bytes are already used."""
         return bound if bound is not None else int(OF_MEMORY * max(0, self._available() + kept - num_bytes))
 
 
-def _described(resident: _CachedModel) -> CachedModel:
-    networks = resident.loaded.networks.values()
+def _describe(model: _CachedModel) -> CachedModel:
+    networks = model.loaded.networks.values()
     return CachedModel(
-        model=resident.key[0],
+        model=model.key[0],
         chip_bytes=sum(network.num_bytes for network in networks if not network.is_on_host),
         host_bytes=sum(network.num_bytes for network in networks if network.is_on_host),
-        is_pinned=resident.is_pinned,
+        is_pinned=model.is_pinned,
     )

@@ -64,7 +64,7 @@ def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFi
     for part in files.checkpoint.parts:
         check_part(files.checkpoint, files.family, part)
     for lora in preset.loras:
-        lora_file(lora, on_event)
+        find_lora_file(lora, on_event)
     return files
 
 
@@ -80,7 +80,7 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
     return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)
 
 
-def lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
+def find_lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
     """Find the LoRA's file, and download it if needed. Raises: ModelError, RequestError; any error of `on_event`."""
     if choice.is_on_hub:
         return find_file(choice.source, _report_download(on_event))

@@ -24,7 +24,7 @@ from backend.schemas.request import GenerationRequest
 PREVIEW_FOLDER = "previews"
 
 
-def to_bytes(frames: jax.Array) -> np.ndarray:
+def frames_to_uint8(frames: jax.Array) -> np.ndarray:
     """Convert frames [1, 3, F, H, W] in [-1, 1] to uint8 [F, H, W, 3]."""
     values = np.asarray(frames, np.float32)[0].transpose(1, 2, 3, 0)
     return np.round((values + 1) * 127.5).clip(0, 255).astype(np.uint8)
@@ -36,7 +36,7 @@ def find_preview(folder: Path, index: int) -> str | None:
     return next((name for name in names if (folder / name).is_file()), None)
 
 
-def runs_beside(model: Model, request: GenerationRequest) -> bool:
+def can_run_concurrently(model: Model, request: GenerationRequest) -> bool:
     """Return whether two of this video's programs may run at once. On a CPU that simulates several devices, they would block each
     other's threads."""
     devices = model.layout(request.is_guided).mesh.devices.ravel()
@@ -61,25 +61,25 @@ class StepPreviews:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
-    def begin(self, clean: np.ndarray, index: int, moves: bool) -> Future[str]:
+    def start_preview(self, clean: np.ndarray, index: int, moves: bool) -> Future[str]:
         """Start the preview of step `index` from its clean estimate [1, C, F, h, w], animated if `moves`.
 
         The future returns the file's path relative to the job's folder, or raises OSError if the file cannot be written.
         """
         called = threading.Event()
-        preview = self._thread.submit(self._make, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
+        preview = self._thread.submit(self._write_preview, clean, f"{PREVIEW_FOLDER}/step-{index:03d}", moves, called)
         preview.add_done_callback(lambda _: called.set())  # an error must end the wait too
         called.wait()
         if not self._is_beside:
             preview.exception()
         return preview
 
-    def _make(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
+    def _write_preview(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
         frames = self._decode(clean)
         called.set()
         if not HERE.is_first:
             return ""
-        first = to_bytes(frames)[0]
+        first = frames_to_uint8(frames)[0]
         if moves and clean.shape[2] > 1:
             write_animation(clean[0], first, self._folder / f"{name}.webp", self._fps)
             return f"{name}.webp"

@@ -39,13 +39,13 @@ class Tracer:
         self._stop()
 
     @contextlib.contextmanager
-    def unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
+    def trace_unit(self, number: int, wait: Callable[[], object]) -> Generator[None]:
         """Trace the unit of work inside the block. `wait` must return when the devices have finished it."""
         if self._folder is None or not self._first <= number <= self._last:
             yield
             return
         if not self._is_on:
-            jax.profiler.start_trace(str(self._folder), profiler_options=_options())
+            jax.profiler.start_trace(str(self._folder), profiler_options=_create_options())
             self._is_on = True
         with jax.profiler.StepTraceAnnotation("unit", step_num=number):
             yield
@@ -59,7 +59,7 @@ class Tracer:
             jax.profiler.stop_trace()
 
 
-def _options() -> jax.profiler.ProfileOptions:
+def _create_options() -> jax.profiler.ProfileOptions:
     """Return options without Python's own calls. Tracing them crashes processes with several threads, such as ours (jax
     0.10.2)."""
     options = jax.profiler.ProfileOptions()

@@ -26,43 +26,45 @@ class Script:
         self._numbers: list[int] = []
         self.texts: list[GenerationRequest] = []
         if not (request.cues and request.cues[0].block == 0):
-            self.add(Cue(block=0))
+            self.add_cue(Cue(block=0))
         for cue in request.cues:
-            self.add(cue)
+            self.add_cue(cue)
 
-    def add(self, cue: Cue) -> bool:
+    def add_cue(self, cue: Cue) -> bool:
         """Add a cue for a block after all earlier cues. Return whether it adds a new text."""
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
-        said = self._prompt, self._action
-        is_new = said not in self._known
-        self._known[said] = len(self.texts) if is_new else self._known.pop(said)  # the newest is last
+        text = self._prompt, self._action
+        is_new = text not in self._known
+        self._known[text] = len(self.texts) if is_new else self._known.pop(text)  # the newest is last
         if is_new:
             update = {"prompt": self._prompt, "action": self._action, "cues": (), "is_open": False}
             self.texts.append(self._request.model_copy(update=update))
         self._blocks.append(cue.block)
-        self._numbers.append(self._known[said])
+        self._numbers.append(self._known[text])
         return is_new
 
-    def forget(self, most: int) -> list[int]:
+    def forget_oldest(self, most: int) -> list[int]:
         """Remove all but the `most` most recently used texts. Return the removed numbers. A removed text counts as new later."""
         old = list(self._known)[:-most]
-        return [self._known.pop(said) for said in old]
+        return [self._known.pop(text) for text in old]
 
-    def number_at(self, block: int) -> int:
+    def text_index_at(self, block: int) -> int:
         """Return the index in `texts` of the text that this block uses."""
         return self._numbers[bisect_right(self._blocks, block) - 1]
 
 
-def encode(model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, dict[str, Any]]:
+def encode_all_texts(
+    model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs
+) -> Generator[Effect, Any, dict[str, Any]]:
     """Yield the work of encoding all texts of the video into one mapping."""
     first, *later = Script(request).texts
     conditions = dict((yield from model.encode(weights, first, inputs)))
     for number, text in enumerate(later, 1):
-        conditions |= yield from encode_later(model, weights, text, number, inputs)
+        conditions |= yield from encode_later_text(model, weights, text, number, inputs)
     return conditions
 
 
-def encode_later(
+def encode_later_text(
     model: Model, weights: Weights, text: GenerationRequest, number: int, inputs: Inputs
 ) -> Generator[Effect, Any, dict[str, Any]]:
     """Yield the work of encoding the text with this number, at least 1. The names of its conditions get a prefix.
@@ -75,7 +77,7 @@ def encode_later(
     return {f"{_prefix(number)}{name}": value for name, value in own.items()}
 
 
-def without(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Collection[str] = ()) -> None:
+def remove_conditions(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Collection[str] = ()) -> None:
     """Remove the conditions of the texts with these numbers, except conditions that all texts share."""
     for number in numbers:
         prefix = _prefix(number)
@@ -84,7 +86,7 @@ def without(conditions: dict[str, Any], numbers: Iterable[int], from_inputs: Col
                 del conditions[name]
 
 
-def conditions_of(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
+def select_conditions(conditions: Conditions, number: int, from_inputs: Collection[str] = ()) -> Conditions:
     """Return the conditions of one text, and the conditions that all texts share."""
     if not number:
         return {name: value for name, value in conditions.items() if not name.startswith(_LATER)}

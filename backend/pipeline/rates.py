@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.pipeline.chunks import chunks_of
+from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.plan import plan_of
 from backend.schemas.events import VideoResult
@@ -13,12 +13,12 @@ from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.windows import num_step_calls
 
 
-def with_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
+def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:
     """Add the operations of each stage, and the devices' peak, to the result of a whole video."""
-    return dataclasses.replace(result, flops=stage_flops(loaded, result.request), peak_flops=devices_peak(loaded))
+    return dataclasses.replace(result, flops=count_stage_flops(loaded, result.request), peak_flops=total_peak_flops(loaded))
 
 
-def stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
+def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[str, float]:
     """Return the floating-point operations of a whole video by stage. A multiplication and an addition count as two.
 
     Denoising with the step cache has no number, because the cache skips parts of steps. Not counted are the attention that NAG
@@ -36,17 +36,17 @@ def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 
     @functools.cache
-    def of_step(is_guided: bool, is_small: bool) -> float:
+    def flops_of_step(is_guided: bool, is_small: bool) -> float:
         sized = request_at_first_size(request) if is_small else request
         return loaded.family.step_flops(configs, sized, most if is_guided else fewest).total
 
-    num_chunks = sum(1 for _ in chunks_of(loaded.model, request))
+    num_chunks = sum(1 for _ in divide_into_chunks(loaded.model, request))
     return num_chunks * sum(
-        of_step(step.is_guided, step.is_small) * num_step_calls(request, index) for index, step in enumerate(plan)
+        flops_of_step(step.is_guided, step.is_small) * num_step_calls(request, index) for index, step in enumerate(plan)
     )
 
 
-def devices_peak(loaded: LoadedModel) -> float | None:
+def total_peak_flops(loaded: LoadedModel) -> float | None:
     """Return the published peak of all the model's devices together, in operations per second; None if it is unknown."""
     chips = [DEVICE_KINDS.get(device.device_kind) for device in loaded.model.layout(True).mesh.devices.flat]
     known = [CHIPS[chip].peak_flops for chip in chips if chip is not None]

@@ -12,7 +12,7 @@ import numpy as np
 
 from backend.media.source import KeptPixels
 from backend.models.model import Latents, Model, States, Weights
-from backend.pipeline.inputs import kept_pixels
+from backend.pipeline.inputs import open_kept_pixels
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
@@ -27,7 +27,7 @@ class WorkClock:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
         self.before: dict[str, float] = {}  # seconds of an earlier process that worked on this video
 
-    def total(self) -> dict[str, float]:
+    def total_seconds(self) -> dict[str, float]:
         """Return the seconds of this process and earlier ones."""
         return {name: self.seconds.get(name, 0.0) + self.before.get(name, 0.0) for name in {**self.seconds, **self.before}}
 
@@ -82,7 +82,7 @@ class Run:
     def kept_pixels(self) -> KeptPixels | None:
         """The clip's pixels that stay unchanged, None if all may change. They are opened once, for encoding and for the finished
         frames."""
-        return kept_pixels(self.request)
+        return open_kept_pixels(self.request)
 
     @property
     def is_shot(self) -> bool:
@@ -94,7 +94,7 @@ class Run:
         """The notes, and a sentence for each kernel fallback."""
         return (*self.notes, *KERNEL_FALLBACKS.sentences())
 
-    def result(
+    def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
         """Create the result once the mp4 is written. `request` replaces the run's own request."""
@@ -106,7 +106,7 @@ class Run:
             width=request.width,
             height=request.height,
             has_sound=has_sound,
-            seconds={name: round(value, 3) for name, value in self.clock.total().items()},
+            seconds={name: round(value, 3) for name, value in self.clock.total_seconds().items()},
             request=request,
             versions=self.loaded.versions,
             notes=self.all_notes,
@@ -134,7 +134,7 @@ class Denoised:
     chunks: tuple[Latents, ...] = ()
     skipped_steps: int = 0
 
-    def latents(self, clean: bool) -> Latents:
+    def join_latents(self, clean: bool) -> Latents:
         """Join the latents of all chunks. `clean` selects the last chunk's clean estimate instead of its last sample."""
         last = {name: np.asarray(state.clean if clean else state.sample) for name, state in self.states.items()}
         chunks = (*self.chunks, last)

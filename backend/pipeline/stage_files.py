@@ -58,18 +58,17 @@ ENCODED_BY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """A decoding after `latent_frames` of the latents: `pixels` uint8 [F, H, W, 3] so far, and the decoder's `carry`, a tree of
-    arrays."""
+    """A decoding after `latent_frames` of the latents. `pixels` are uint8 [F, H, W, 3], `decoder_state` is a tree of arrays."""
 
     latent_frames: int
     pixels: np.ndarray
-    carry: Any
+    decoder_state: Any
 
 
 def write_conditions(run: Run, conditions: Conditions) -> None:
     """Write the denoiser's inputs, and `generation_config.json`."""
     folder, request = run.folder, run.request
-    _save(EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, run)
+    _save_arrays(EMBEDDINGS, {name: np.asarray(value, np.float32) for name, value in conditions.items()}, run)
     config = {
         "prompt": request.prompt,
         "negative_prompt": request.negative_prompt,
@@ -93,7 +92,7 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     Returns None if the file is missing, was written for another prompt, input or size, or lacks the negative prompt that is
     needed now.
     """
-    arrays, written_for = _load(folder / EMBEDDINGS)
+    arrays, written_for = _load_arrays(folder / EMBEDDINGS)
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
     ours, theirs = request.for_sharing(), written_for.for_sharing()
@@ -111,22 +110,22 @@ def write_state(run: Run, denoised: Denoised) -> None:
     arrays = {}
     for stream, state in denoised.states.items():
         for field in dataclasses.fields(state):
-            arrays[_named(stream, field.name)] = np.asarray(getattr(state, field.name))
+            arrays[_array_name(stream, field.name)] = np.asarray(getattr(state, field.name))
     for index, chunk in enumerate(denoised.chunks):
-        arrays |= {_named(stream, f"chunk_{index}"): array for stream, array in chunk.items()}
+        arrays |= {_array_name(stream, f"chunk_{index}"): array for stream, array in chunk.items()}
     counts = {"steps_done": denoised.steps_done, "spared_steps": denoised.skipped_steps}
-    _save(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
+    _save_arrays(STATE, arrays | {name: np.int32(count).reshape(1) for name, count in counts.items()}, run)
 
 
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
     """Read the file of `write_state`, None if no state of exactly this video exists."""
-    arrays, written_for = _load(folder / STATE)
+    arrays, written_for = _load_arrays(folder / STATE)
     if written_for is None or not _is_same_video(written_for, request):
         return None
     steps_done = int(arrays.pop("steps_done")[0])
     skipped_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
     states, chunks = {}, {}
-    for stream, own in _by_stream(arrays).items():
+    for stream, own in _group_by_stream(arrays).items():
         chunks[stream] = [own.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in own))]
         states[stream] = SamplerState(**{name: jnp.asarray(value) for name, value in own.items()})
     finished = tuple(dict(zip(chunks, arrays, strict=True)) for arrays in zip(*chunks.values(), strict=True))
@@ -135,23 +134,23 @@ def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
 
 def write_latents(run: Run, latents: Latents) -> None:
     """Write the denoised latents, float32, and delete the state, which is no longer needed."""
-    _save(LATENTS, {_named(stream, "latents"): np.asarray(array) for stream, array in latents.items()}, run)
+    _save_arrays(LATENTS, {_array_name(stream, "latents"): np.asarray(array) for stream, array in latents.items()}, run)
     (run.folder / STATE).unlink(missing_ok=True)
 
 
 def read_latents(folder: Path, request: GenerationRequest) -> Latents | None:
     """Read the latents of exactly this video, None if they do not exist."""
-    arrays, written_for = _load(folder / LATENTS)
+    arrays, written_for = _load_arrays(folder / LATENTS)
     if written_for is None or not _is_same_video(written_for, request):
         return None
-    return {stream: own["latents"] for stream, own in _by_stream(arrays).items()}
+    return {stream: own["latents"] for stream, own in _group_by_stream(arrays).items()}
 
 
-def _named(stream: str, name: str) -> str:
+def _array_name(stream: str, name: str) -> str:
     return name if stream == VIDEO else f"{stream}.{name}"
 
 
-def _by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Group arrays by stream, the video first, under their names without the stream."""
     found: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
     for name, array in arrays.items():
@@ -167,28 +166,28 @@ def write_sound(run: Run, sound: Sound) -> None:
 
 def write_frames(run: Run, decoded: Decoded) -> None:
     """Write the frames of an unfinished decoding, and the decoder's state as plain bytes."""
-    leaves = jax.tree.leaves(decoded.carry)
+    leaves = jax.tree.leaves(decoded.decoder_state)
     arrays = {f"carry_{index}": np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for index, leaf in enumerate(leaves)}
     arrays |= {"pixels": decoded.pixels, "latent_frames": np.int32(decoded.latent_frames).reshape(1)}
-    _save(FRAMES, arrays, run)
+    _save_arrays(FRAMES, arrays, run)
 
 
-def read_frames_so_far(folder: Path, request: GenerationRequest, describe_carry: Callable[[], Any]) -> Decoded | None:
+def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], Any]) -> Decoded | None:
     """Read the file of `write_frames`, None if no frames of exactly this video exist.
 
     `describe_state` returns the shapes, dtypes and shardings of the decoder's state.
     """
-    arrays, written_for = _load(folder / FRAMES)
+    arrays, written_for = _load_arrays(folder / FRAMES)
     if written_for is None or not _is_same_video(written_for, request):
         return None
-    leaves, structure = jax.tree.flatten(describe_carry())
+    leaves, structure = jax.tree.flatten(describe_state())
     kept = [arrays[name] for index in range(len(leaves)) if (name := f"carry_{index}") in arrays]
     pairs = list(zip(kept, leaves, strict=False))
     if len(kept) < len(leaves) or any(one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
         return None
     placed = [put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
-    carry = jax.tree.unflatten(structure, placed)
-    return Decoded(latent_frames=int(arrays["latent_frames"][0]), pixels=arrays["pixels"], carry=carry)
+    decoder_state = jax.tree.unflatten(structure, placed)
+    return Decoded(latent_frames=int(arrays["latent_frames"][0]), pixels=arrays["pixels"], decoder_state=decoder_state)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -199,19 +198,19 @@ def remove_unfinished(folder: Path) -> None:
 
 def remove_files_of_another_model(folder: Path, source: str) -> None:
     """Delete all stage files if they were written with another model than `source`."""
-    writer = _metadata(folder / EMBEDDINGS).get("model", source)
+    writer = _read_metadata(folder / EMBEDDINGS).get("model", source)
     if writer != source:
         for name in (EMBEDDINGS, STATE, LATENTS, FRAMES):
             (folder / name).unlink(missing_ok=True)
 
 
-def seconds_so_far(folder: Path) -> dict[str, float]:
+def read_seconds(folder: Path) -> dict[str, float]:
     """Return the seconds of work by stage from the newest stage file, {} if there is no file."""
-    known = (_metadata(folder / name).get("seconds") for name in (FRAMES, LATENTS, STATE))
+    known = (_read_metadata(folder / name).get("seconds") for name in (FRAMES, LATENTS, STATE))
     return next((json.loads(seconds) for seconds in known if seconds), {})
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _read_metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, "np") as file:
             return file.metadata() or {}
@@ -229,19 +228,19 @@ def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
     return one.for_sharing() | rate == other.for_sharing() | rate
 
 
-def _save(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
+def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
     if not HERE.is_first:
         return
     metadata = {
         "request": json.dumps(run.request.to_json(), ensure_ascii=False),
         "model": run.loaded.source,
-        "seconds": json.dumps(run.clock.total()),
+        "seconds": json.dumps(run.clock.total_seconds()),
     }
     with replacing(run.folder / name, is_durable=True) as part:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, metadata=metadata)
 
 
-def _load(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
+def _load_arrays(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
     """Read the file's arrays and the request that it was written for; ({}, None) if it cannot be read."""
     try:
         with safe_open(path, "np") as file:

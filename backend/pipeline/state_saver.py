@@ -74,7 +74,7 @@ class StateSaver(Generic[State]):
 
 
 @contextlib.contextmanager
-def saved_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
+def save_if_closed(saver: StateSaver, copy: Callable[[], Any] | None) -> Generator[None]:
     """Save the state if the generator is closed at the `yield` inside this block."""
     try:
         yield

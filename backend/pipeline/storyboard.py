@@ -15,13 +15,13 @@ from backend.files import remove_half_written
 from backend.pipeline.generate import generate
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
-from backend.pipeline.storyboard_loop import Story
-from backend.pipeline.upscaling import make_larger
+from backend.pipeline.storyboard_loop import StoryboardFiles
+from backend.pipeline.upscaling import upscale_video
 from backend.schemas.events import Cancelled, Event, Finished, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 
 
-def make(
+def generate_video(
     request: GenerationRequest,
     loaded: LoadedModel,
     folder: Path,
@@ -33,14 +33,14 @@ def make(
     See `generate`. Raises: the errors of `generate` and `upscale_video`.
     """
     if request.upscale:
-        smaller = functools.partial(make, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
-        return make_larger(request, folder, is_cancelled, smaller)
+        smaller = functools.partial(generate_video, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
+        return upscale_video(request, folder, is_cancelled, smaller)
     if request.shots:
-        return storyboard(request, loaded, folder, is_cancelled, profile)
+        return generate_storyboard(request, loaded, folder, is_cancelled, profile)
     return generate(request, loaded, folder, is_cancelled, profile)
 
 
-def storyboard(
+def generate_storyboard(
     request: GenerationRequest,
     loaded: LoadedModel,
     folder: Path,
@@ -54,35 +54,35 @@ def storyboard(
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    story, total = Story(request, folder), len(request.shots)
+    files, total = StoryboardFiles(request, folder), len(request.shots)
     for index in range(total):
-        result = story.result(index)
-        if result is None and story.video_of(index) is not None:
-            result = story.take(index)
+        result = files.read_result(index)
+        if result is None and files.given_video(index) is not None:
+            result = files.use_given_video(index)
         if result is None:
             yield ShotStarted(index + 1, total)
-            story.begin(index)
+            files.clear_shot(index)
             make_shot = functools.partial(generate, loaded=loaded, is_cancelled=is_cancelled, profile=profile)
-            final = yield from _events_of_shot(story, index, make_shot)
+            final = yield from _generate_shot(files, index, make_shot)
             if not isinstance(final, Finished):
                 last = final.result if isinstance(final, Cancelled) else None
-                yield Cancelled(story.join(index + (last is not None), last))
+                yield Cancelled(files.join_shots(index + (last is not None), last))
                 return
-            result = story.keep(index, final.result)
-        if not story.is_kept(index):
+            result = files.mark_finished(index, final.result)
+        if not files.is_kept(index):
             yield ShotFinished(index + 1, total, result)
-    whole = story.join(total, result)
+    whole = files.join_shots(total, result)
     assert whole is not None, "a storyboard has shots"
     yield Finished(whole)
 
 
-def _events_of_shot(story: Story, index: int, make_shot: Callable) -> Generator[Event, None, Event]:
+def _generate_shot(files: StoryboardFiles, index: int, make_shot: Callable) -> Generator[Event, None, Event]:
     """Yield the events of a shot, with previews' paths relative to the storyboard's folder. Return the final event."""
-    request, place = story.request_of(index), story.folder_of(index)
-    for event in make_shot(request, folder=place, grade=functools.partial(story.grade, index)):
+    request, place = files.request_for_shot(index), files.shot_folder(index)
+    for event in make_shot(request, folder=place, grade=functools.partial(files.match_colors, index)):
         if event.is_final:
             return event
         if isinstance(event, Step) and event.preview:
-            event = dataclasses.replace(event, preview=f"{place.relative_to(story.folder)}/{event.preview}")
+            event = dataclasses.replace(event, preview=f"{place.relative_to(files.folder)}/{event.preview}")
         yield event
     raise AssertionError("a shot ended without a final event")

@@ -49,14 +49,14 @@ class Tiling:
     tile: tuple[int, int]
 
     @classmethod
-    def of(cls, height: int, width: int, most_pixels: int) -> Tiling:
+    def plan(cls, height: int, width: int, most_pixels: int) -> Tiling:
         """Divide a frame into the fewest tiles of at most `most_pixels` pixels, overlap included. Tiles have at least 2 * MARGIN
         pixels per side."""
         for count in itertools.count(1):
             grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
-            sized = [(_side(height, rows) * _side(width, columns), rows, columns) for rows, columns in grids]
+            sized = [(_tile_side(height, rows) * _tile_side(width, columns), rows, columns) for rows, columns in grids]
             pixels, rows, columns = min(sized)
-            tile = _side(height, rows), _side(width, columns)
+            tile = _tile_side(height, rows), _tile_side(width, columns)
             if pixels <= max(most_pixels, (4 * MARGIN) ** 2):
                 return cls(height=height, width=width, rows=rows, columns=columns, tile=tile)
         raise AssertionError("tiles reach their smallest size first")
@@ -67,42 +67,45 @@ class Tiling:
         return self.rows * self.columns
 
     @property
-    def begins(self) -> list[tuple[int, int]]:
+    def tile_starts(self) -> list[tuple[int, int]]:
         """The first row and column of each tile, in pixels."""
-        tops = _begins(self.height, self.tile[0], self.rows)
-        return [(top, left) for top in tops for left in _begins(self.width, self.tile[1], self.columns)]
+        tops = _compute_tile_starts(self.height, self.tile[0], self.rows)
+        return [(top, left) for top in tops for left in _compute_tile_starts(self.width, self.tile[1], self.columns)]
 
-    def cut(self, frame: Frame) -> list[Frame]:
-        (high, wide), begins = self.tile, self.begins
-        return [frame[top : top + high, left : left + wide] for top, left in begins]
+    def cut_tiles(self, frame: Frame) -> list[Frame]:
+        (high, wide), tile_starts = self.tile, self.tile_starts
+        return [frame[top : top + high, left : left + wide] for top, left in tile_starts]
 
-    def joined(self, tiles: Sequence[Frame], scale: int) -> Frame:
+    def join_tiles(self, tiles: Sequence[Frame], scale: int) -> Frame:
         """Join tiles, uint8 [tile height, tile width, 3], into a frame. Tiles are `scale` times larger. Seams are in the middle
         of overlaps."""
         if len(tiles) == 1:
             return tiles[0]
         frame = np.empty((self.height * scale, self.width * scale, 3), np.uint8)
-        tops, lefts = (sorted(set(values)) for values in zip(*self.begins, strict=True))
-        for (top, left), tile in zip(self.begins, tiles, strict=True):
-            (y, y_end), (x, x_end) = _kept(top, tops, self.tile[0], self.height), _kept(left, lefts, self.tile[1], self.width)
+        tops, lefts = (sorted(set(values)) for values in zip(*self.tile_starts, strict=True))
+        for (top, left), tile in zip(self.tile_starts, tiles, strict=True):
+            (y, y_end), (x, x_end) = (
+                _visible_range(top, tops, self.tile[0], self.height),
+                _visible_range(left, lefts, self.tile[1], self.width),
+            )
             inner = tile[(y - top) * scale : (y_end - top) * scale, (x - left) * scale : (x_end - left) * scale]
             frame[y * scale : y_end * scale, x * scale : x_end * scale] = inner
         return frame
 
 
-def _side(length: int, count: int) -> int:
+def _tile_side(length: int, count: int) -> int:
     return min(length, math.ceil(length / count) + (2 * MARGIN if count > 1 else 0))
 
 
-def _begins(length: int, tile: int, count: int) -> list[int]:
+def _compute_tile_starts(length: int, tile: int, count: int) -> list[int]:
     return [round(index * (length - tile) / max(1, count - 1)) for index in range(count)]
 
 
-def _kept(begin: int, begins: Sequence[int], tile: int, length: int) -> tuple[int, int]:
+def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: int) -> tuple[int, int]:
     """Return the first and last pixel of a tile that the frame shows: up to the middle of each overlap."""
-    place = begins.index(begin)
-    first = 0 if place == 0 else (begin + begins[place - 1] + tile) // 2
-    end = length if place == len(begins) - 1 else (begins[place + 1] + begin + tile) // 2
+    place = tile_starts.index(begin)
+    first = 0 if place == 0 else (begin + tile_starts[place - 1] + tile) // 2
+    end = length if place == len(tile_starts) - 1 else (tile_starts[place + 1] + begin + tile) // 2
     return first, end
 
 
@@ -121,7 +124,7 @@ class Upscaler:
         self.model, self.scale = model, model.scale
         self._layout = Layout.over(MeshPlan(sp=len(devices)), devices)
         self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
-        self._weights = self.describe_weights() if is_described else self._placed_weights()
+        self._weights = self.describe_weights() if is_described else self._place_weights()
         self._compiler = compiler
         self._programs: dict[int, Program] = {}
         self._is_described = is_described
@@ -137,14 +140,14 @@ class Upscaler:
             fix = f"take {offered[0]}" if offered else "take another model"
             raise RequestError(f"upscale={scale}", f"is not what {name} does: its scale is {self.scale}", fix)
 
-    def tiling(self, height: int, width: int) -> Tiling:
+    def plan_tiling(self, height: int, width: int) -> Tiling:
         """Return how frames of this size are divided on these devices."""
-        return Tiling.of(height, width, self._pixels_at_once)
+        return Tiling.plan(height, width, self._max_pixels_at_once)
 
-    def batch(self, tiling: Tiling, num_frames: int) -> int:
+    def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
         """Return the number of tiles of one run, for a clip of `num_frames`: a multiple of the number of devices."""
         devices, tiles = self._layout.mesh.size, num_frames * tiling.count
-        most = max(1, min(MOST_AT_ONCE, self._pixels_at_once // math.prod(tiling.tile))) * devices
+        most = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / most)
         return math.ceil(tiles / runs / devices) * devices
 
@@ -156,7 +159,7 @@ class Upscaler:
 
     def describe_tiles(self, tiling: Tiling, batch: int) -> jax.ShapeDtypeStruct:
         """Return the shape and sharding of a batch of tiles."""
-        return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._spread)
+        return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._batch_sharding)
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
         """Return whether the program for these tiles is compiled."""
@@ -170,50 +173,50 @@ class Upscaler:
                 functools.partial(_enlarged, self.model, scale != self.scale, self._dtype),
                 self._layout,
                 key="upscale",
-                places=lambda shapes: placed(shapes, self._spread),
+                places=lambda shapes: placed(shapes, self._batch_sharding),
                 compiler=self._compiler,
             )
         return self._programs[scale]
 
-    def larger(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
+    def upscale_frames(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
         """Yield upscaled frames, uint8 [H, W, 3], in order. At most two batches are in memory."""
-        tiles = (tile for frame in frames for tile in tiling.cut(frame))
+        tiles = (tile for frame in frames for tile in tiling.cut_tiles(frame))
         whole: list[Frame] = []
-        for tile in self._run(tiles, scale, batch):
+        for tile in self._upscale_tiles(tiles, scale, batch):
             whole.append(tile)
             if len(whole) == tiling.count:
-                yield tiling.joined(whole, scale)
+                yield tiling.join_tiles(whole, scale)
                 whole = []
 
-    def _run(self, tiles: Iterator[Frame], scale: int, batch: int) -> Iterator[Frame]:
-        program, begun = self.program(scale), deque()
+    def _upscale_tiles(self, tiles: Iterator[Frame], scale: int, batch: int) -> Iterator[Frame]:
+        program, dispatched = self.program(scale), deque()
         while True:
-            given = list(itertools.islice(tiles, batch))
-            if given:
-                padded = np.stack([*given, *[given[-1]] * (batch - len(given))])
-                begun.append((program(self._weights, put(padded, self._spread)), len(given)))
-            if not begun:
+            batch_tiles = list(itertools.islice(tiles, batch))
+            if batch_tiles:
+                padded = np.stack([*batch_tiles, *[batch_tiles[-1]] * (batch - len(batch_tiles))])
+                dispatched.append((program(self._weights, put(padded, self._batch_sharding)), len(batch_tiles)))
+            if not dispatched:
                 return
-            if len(begun) > AHEAD or not given:
-                made, count = begun.popleft()
+            if len(dispatched) > AHEAD or not batch_tiles:
+                made, count = dispatched.popleft()
                 yield from np.asarray(made)[:count]
 
     @functools.cached_property
-    def _spread(self) -> NamedSharding:
+    def _batch_sharding(self) -> NamedSharding:
         return self._layout.sharding(P(AXES))
 
     @functools.cached_property
-    def _pixels_at_once(self) -> int:
+    def _max_pixels_at_once(self) -> int:
         """The number of input pixels that one device can process at once."""
         devices = self._layout.mesh.devices.flatten()
         if self._layout.platform == "cpu":
-            room = HOST_BYTES / len(devices)
+            available_bytes = HOST_BYTES / len(devices)
         else:
             stats = {} if self._is_described else devices[0].memory_stats() or {}
-            room = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
-        return int(room / (COPIES * self.model.numbers_of_pixel * jnp.dtype(self._dtype).itemsize))
+            available_bytes = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
+        return int(available_bytes / (COPIES * self.model.numbers_of_pixel * jnp.dtype(self._dtype).itemsize))
 
-    def _placed_weights(self) -> dict[str, jax.Array]:
+    def _place_weights(self) -> dict[str, jax.Array]:
         described = self.describe_weights()
         arrays = {name: np.asarray(value.numpy(), described[name].dtype) for name, value in self.model.weights.items()}
         return {name: put(array, described[name].sharding) for name, array in arrays.items()}
@@ -248,13 +251,13 @@ def halved(pictures: jax.Array, axis: int) -> jax.Array:
 def read_model(file: UpscalerFile) -> PictureModel:
     """Read the model in this file. Raises: ModelError."""
     try:
-        tensors = _old(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
+        tensors = _read_torch_file(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
         return picture_model(file.name, tensors, is_known=file.is_embedded)
     except OSError as error:
         raise ModelError(f"the upscaler {file.name}", f"cannot be read ({error.strerror})", "check the file") from None
 
 
-def _old(file: UpscalerFile) -> dict[str, torch.Tensor]:
+def _read_torch_file(file: UpscalerFile) -> dict[str, torch.Tensor]:
     """Read the tensors of an old PyTorch file. The reader builds only tensors, dictionaries and numbers, and runs no code."""
     try:
         found = torch.load(file.path, map_location="cpu", weights_only=True)

@@ -48,7 +48,7 @@ LIBRARIES = ("jax", "jaxlib", "torch", "torchax", "spandrel")
 MakeSmaller = Callable[[GenerationRequest], Generator[Event]]
 
 
-def make_larger(
+def upscale_video(
     request: GenerationRequest, folder: Path, is_cancelled: Callable[[], bool], make_smaller: MakeSmaller
 ) -> Generator[Event]:
     """Generate the request's video by `make_smaller`, unless it is already finished, and upscale it in `folder`.
@@ -62,24 +62,24 @@ def make_larger(
         raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()
-    upscaler = yield from _loaded(request, clock)  # first, so that an error is reported before the video is generated
-    larger = functools.partial(_larger, request, folder, is_cancelled, upscaler, clock)
+    upscaler = yield from _load_upscaler(request, clock)  # first, so that an error is reported before the video is generated
+    larger = functools.partial(_upscale_file, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
         return
-    made = _kept(folder, without_upscaling(request))
+    made = _read_smaller(folder, without_upscaling(request))
     if made is None:
         with contextlib.closing(make_smaller(without_upscaling(request))) as events:
             for event in events:
                 if isinstance(event, Finished):
-                    made = _keep(folder, event.result)
+                    made = _store_smaller(folder, event.result)
                     break
                 yield event
     if made is not None:
         yield from larger(folder / SMALLER, made)
 
 
-def _larger(
+def _upscale_file(
     request: GenerationRequest,
     folder: Path,
     is_cancelled: Callable[[], bool],
@@ -93,42 +93,42 @@ def _larger(
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
     first = pieces.open_folder()
-    tiling = upscaler.tiling(request.height, request.width)
-    batch = upscaler.batch(tiling, total)
+    tiling = upscaler.plan_tiling(request.height, request.width)
+    batch = upscaler.choose_batch_size(tiling, total)
     if not upscaler.is_ready(tiling, request.upscale, batch):
         yield Compiling("the upscaler")
         with clock.measure(READY):
             upscaler.prepare(tiling, request.upscale, batch)
-    work = functools.partial(upscaler.larger, tiling=tiling, scale=request.upscale, batch=batch)
-    done = yield from _written(request, source, pieces, first, work, clock, is_cancelled)
+    work = functools.partial(upscaler.upscale_frames, tiling=tiling, scale=request.upscale, batch=batch)
+    done = yield from _write_frames(request, source, pieces, first, work, clock, is_cancelled)
     if done < total:
-        yield Cancelled(_put_back(folder, made))
+        yield Cancelled(_restore_smaller(folder, made))
         return
     with clock.measure("upscale"):
-        has_sound = _join(request, folder, source, pieces)
-    yield Finished(_result(request, folder, made, clock, tiling, has_sound))
+        has_sound = _join_pieces(request, folder, source, pieces)
+    yield Finished(_create_result(request, folder, made, clock, tiling, has_sound))
 
 
-def _loaded(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
+def _load_upscaler(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
     name = upscaler_name(request)
     yield Loading(0, 0, "the upscaler")
     with clock.measure(READY):
         file = find_upscaler(name, from_environment().upscalers_dir)
         status = file.path.stat()
-        upscaler = _upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
+        upscaler = _cached_upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns)
     upscaler.check_scale(request.upscale, name)
     return upscaler
 
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
-def _upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
+def _cached_upscaler(name: str, path: Path, modules: tuple[str, ...], size: int, changed: int) -> Upscaler:
     """Load the model of this file onto all devices. `size` and `changed`, the time of the last change, are part of the cache's
     key."""
     use_compilation_cache()
     return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices())
 
 
-def _written(
+def _write_frames(
     request: GenerationRequest,
     source: Path,
     pieces: Pieces,
@@ -139,7 +139,7 @@ def _written(
 ) -> Generator[Event, None, int]:
     """Write the upscaled frames from number `first` on, in pieces. Return the number of all frames written, which is smaller
     after a cancel."""
-    total, began, told, done = request.total_frames, time.monotonic(), 0.0, first
+    total, start_time, reported, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:
         return done
@@ -153,14 +153,14 @@ def _written(
                     with clock.measure("upscale"):
                         piece.put(next(larger))
                     done += 1
-                    if time.monotonic() - told > EVENT_SECONDS or done == total:
-                        told = time.monotonic()
-                        yield Upscaling(done, total, (told - began) / (done - first) * (total - done))
+                    if time.monotonic() - reported > EVENT_SECONDS or done == total:
+                        reported = time.monotonic()
+                        yield Upscaling(done, total, (reported - start_time) / (done - first) * (total - done))
                     is_whole = done == total or time.monotonic() >= end or is_cancelled()
     return done
 
 
-def _join(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
+def _join_pieces(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
     """Join the pieces into the job's video, with the audio of the smaller video. Return whether it has audio."""
     by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
     comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
@@ -171,7 +171,7 @@ def _join(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces
     return has_sound
 
 
-def _result(
+def _create_result(
     request: GenerationRequest, folder: Path, made: VideoResult | None, clock: WorkClock, tiling: Tiling, has_sound: bool
 ) -> VideoResult:
     width, height = request.final_size
@@ -198,7 +198,7 @@ def _result(
     )
 
 
-def _keep(folder: Path, result: VideoResult) -> VideoResult:
+def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
     """Move the job's video and its result to the files of this stage, from which another process can resume."""
     with replacing(folder / RESULT, is_durable=True) as part:
         part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
@@ -206,7 +206,7 @@ def _keep(folder: Path, result: VideoResult) -> VideoResult:
     return result
 
 
-def _kept(folder: Path, request: GenerationRequest) -> VideoResult | None:
+def _read_smaller(folder: Path, request: GenerationRequest) -> VideoResult | None:
     """Read the result of the smaller video of exactly this request, None if it does not exist."""
     try:
         result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
@@ -216,7 +216,7 @@ def _kept(folder: Path, request: GenerationRequest) -> VideoResult | None:
     return result if is_there else None
 
 
-def _put_back(folder: Path, made: VideoResult | None) -> VideoResult | None:
+def _restore_smaller(folder: Path, made: VideoResult | None) -> VideoResult | None:
     """Restore the smaller video as the job's video, after a cancel."""
     shutil.rmtree(folder / PIECES, ignore_errors=True)
     if made is None:

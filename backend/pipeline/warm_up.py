@@ -1,6 +1,6 @@
 """Compile every program that a video runs in advance, by running the video with shapes instead of arrays.
 
-Warming up, `precompile` and `check-tpu` all use `iterate_calls`, so each sees exactly the programs of a real video.
+Warming up, `precompile` and `check-tpu` all use `calls`, so each sees exactly the programs of a real video.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backend.host_memory import free_memory
 from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_all, decode_preview
-from backend.pipeline.denoising import Denoising, conditions_at_size
+from backend.pipeline.denoising import Denoising, select_conditions_for_size
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
@@ -40,22 +40,22 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
     Yields an event before the wait for each program, with its name, its number and the remaining time, and a second event if the
     program was loaded from a file. If the caller stops, programs that are being compiled are finished.
     """
-    lacking = _lacking(model, request, stages)[::-1]
-    if not lacking:
+    unready = _find_unready_calls(model, request, stages)[::-1]
+    if not unready:
         return
-    times, at_once = CompileTimes(from_environment().cache_dir / "compile-seconds.json"), _at_once()
-    kinds, total = [kind_of(call.program) for call in lacking], len(lacking)
+    times, at_once = CompileTimes(from_environment().cache_dir / "compile-seconds.json"), _max_parallel_compilations()
+    kinds, total = [kind_of(call.program) for call in unready], len(unready)
     forecast = Forecast(kinds, times.read(), at_once)
     with ThreadPoolExecutor(at_once, "compile") as pool:
         try:
-            begun = [pool.submit(_timed, call.program.begin(*call.arguments)) for call in lacking]
-            for index, (call, kind, future) in enumerate(zip(lacking, kinds, begun, strict=True), 1):
+            compilations = [pool.submit(_time_compilation, call.program.begin(*call.arguments)) for call in unready]
+            for index, (call, kind, future) in enumerate(zip(unready, kinds, compilations, strict=True), 1):
                 name = call.program.name
-                yield Compiling(name, index=index, total=total, seconds_left=_tenths(forecast.seconds_left))
+                yield Compiling(name, index=index, total=total, seconds_left=_round_up_to_tenths(forecast.seconds_left))
                 compilation, seconds = future.result()
                 forecast.done(seconds)
                 if compilation.is_loaded:
-                    left = _tenths(forecast.seconds_left)
+                    left = _round_up_to_tenths(forecast.seconds_left)
                     yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
                 else:
                     times.learn({kind: seconds})
@@ -63,22 +63,22 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
             pool.shutdown(cancel_futures=True)
 
 
-def _tenths(seconds: float) -> float:
+def _round_up_to_tenths(seconds: float) -> float:
     """Round up to tenths. 0 means that the time is unknown, so a short time must not become 0."""
     return math.ceil(10 * seconds) / 10
 
 
-def _timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
+def _time_compilation(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
     began = time.monotonic()
     return compile_it(), time.monotonic() - began
 
 
-def _at_once() -> int:
+def _max_parallel_compilations() -> int:
     """Return the number of parallel compilations. Each needs about two cores, and some gigabytes of memory."""
     return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
 
 
-def _lacking(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
+def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
     """Return the first call of each program that is not ready for its arguments, in order."""
     found: dict[Hashable, Call] = {}
     for call in calls(model, request, stages):
@@ -92,7 +92,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
     Previews count once, not once per step.
     """
-    work, result = _video(model, request, stages), None
+    work, result = _video_work(model, request, stages), None
     while True:
         try:
             effect = work.send(result)
@@ -103,10 +103,10 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
         result = describe_effect(effect)
 
 
-def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
+def _video_work(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
     """Yield the work of `generate`, stage by stage."""
     run = Described(request=request, model=model)
-    encoding = prompt_schedule.encode(model, run.weights, request, blank_inputs(request))
+    encoding = prompt_schedule.encode_all_texts(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         loop = Denoising(run, conditions)
@@ -118,13 +118,13 @@ def _video(model: Model, request: GenerationRequest, stages: Collection[Stage]) 
         if (
             sized != request or "decode" not in stages or model.preview_stride != model.decode_stride
         ):  # else previews use its program
-            yield from decode_preview(run, _described(model, sized)[VIDEO])
-    own = conditions_at_size(prompt_schedule.conditions_of(conditions, 0), is_full=True)
-    latents = describe(model.finish(own, _described(model, request)))
+            yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
+    own = select_conditions_for_size(prompt_schedule.select_conditions(conditions, 0), is_full=True)
+    latents = describe(model.finish(own, _describe_latents(model, request)))
     if "decode" in stages:
         yield from decode_all(run, latents)
 
 
-def _described(model: Model, request: GenerationRequest) -> Latents:
+def _describe_latents(model: Model, request: GenerationRequest) -> Latents:
     """Return the shapes of the request's latents."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}

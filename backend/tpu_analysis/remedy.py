@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 
 from backend.chips import SLICES
-from backend.pipeline.memory_candidates import fewer_frames, first_fitting, share_of_tokens, smaller_sizes
+from backend.pipeline.memory_candidates import fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.schemas.request import GenerationRequest
 
 
@@ -42,10 +42,10 @@ Compiled = Callable[[str, GenerationRequest], int | None]
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
     """At most one of each kind."""
-    share = share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
+    share = fitting_share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
     same_slice = (fewer_frames(shortage.request, share), smaller_sizes(shortage.request, share))
     kinds = (_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
-    fitting = filter(None, (first_fitting(candidates, lambda candidate: compiled(*candidate)) for candidates in kinds))
+    fitting = filter(None, (find_first_fitting(candidates, lambda candidate: compiled(*candidate)) for candidates in kinds))
     return [_remedy(topology, request, size) for (topology, request), size in fitting]
 
 

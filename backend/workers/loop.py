@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from backend.errors import KernelRefused, Stopped, StudioError, is_memory_short, one_line
 from backend.files import folder_lock, is_disk_full
-from backend.pipeline.live_events import until
+from backend.pipeline.live_events import stop_when
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Failed, Finished, Interrupted, Proposal, VideoResult
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import example_request, find_preset
@@ -272,7 +272,7 @@ class Worker:
     def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
         """Puts what would fit into `found`; ends at the next compilation after the video was stopped."""
         try:
-            tell = until(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
+            tell = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
             found.put(self._model.started.would_fit(task.request, tell))
         except Stopped:
             pass

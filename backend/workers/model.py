@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
-from backend.pipeline.live_events import until
+from backend.pipeline.live_events import stop_when
 from backend.schemas.events import Compiling, Event, Loading, Rate
 from backend.schemas.request import GenerationRequest, example_request, find_preset
 from backend.schemas.shape import Shape
@@ -66,7 +66,7 @@ class WorkerModel:
         """
         wanted = self._key(preset)
         self.start()
-        report = until(is_stopped, self._report) if self._consensus.is_alone else self._report
+        report = stop_when(is_stopped, self._report) if self._consensus.is_alone else self._report
         self._end_fetch(wanted, self.shape(request) if request else None, report)
         if self._take(wanted):
             return
@@ -87,11 +87,11 @@ class WorkerModel:
         """Whether this model is in use from now on, because it was in use or kept; on several hosts, on each of them."""
         if not self.started.keeps_models:
             return self._source == wanted
-        if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.models()):
+        if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
             self._reports.status("loading", "Bringing back a model")
-        kept = self.started.model_cache.take(wanted)
+        kept = self.started.model_cache.activate(wanted)
         if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
-            self.started.model_cache.drop(wanted)
+            self.started.model_cache.unload(wanted)
             return False
         is_other = self._source != wanted
         self.loaded, self._source = kept, wanted
@@ -111,7 +111,7 @@ class WorkerModel:
 
     def drop_idle(self) -> bool:
         """Forgets the kept models that are not in use; whether there was any. On several hosts none: one may not decide alone."""
-        if self.pipeline is None or not self._consensus.is_alone or not self.pipeline.model_cache.drop_idle():
+        if self.pipeline is None or not self._consensus.is_alone or not self.pipeline.model_cache.unload_idle():
             return False
         self.report_facts()
         return True
@@ -120,7 +120,7 @@ class WorkerModel:
         """Jobs in line need these checkpoints' models; this preset's is fetched while another is in use."""
         self._next_preset = preset
         if self.pipeline is not None:
-            self.started.model_cache.expect(models)
+            self.started.model_cache.set_expected(models)
             self.fetch_next()
 
     def fetch_next(self) -> None:
@@ -131,7 +131,7 @@ class WorkerModel:
         preset = find_preset(name)
         key = self._key(preset)
         assert self._source is not None, "`_may_fetch` says so"
-        if key[0] not in {self._source[0], *(model.model for model in self.started.model_cache.models())}:
+        if key[0] not in {self._source[0], *(model.model for model in self.started.model_cache.list_models())}:
             self._begin_fetch(key, None, functools.partial(self._fetch_model, preset))
 
     def prepare_for(self, request: GenerationRequest) -> None:
@@ -144,11 +144,11 @@ class WorkerModel:
         key, model_cache = self._key(preset), self.started.model_cache
 
         def load(tell: Callable[[Event], None]) -> None:
-            if model_cache.look_at(key) is None:
+            if model_cache.peek(key) is None:
                 self._fetch_model(preset, tell)
 
         def compile_ahead(tell: Callable[[Event], None]) -> None:
-            for event in self.started.warm_up(model_cache.look_at(key), request):
+            for event in self.started.warm_up(model_cache.peek(key), request):
                 tell(event)
             self.add_warm(request)
             self.report_facts()
@@ -190,7 +190,7 @@ class WorkerModel:
         if self.pipeline is None:
             return
         if how == "drop":
-            self.started.model_cache.drop_idle(model)
+            self.started.model_cache.unload_idle(model)
         else:
             self.started.model_cache.pin(model, how == "pin")
         self.report_facts()
@@ -199,7 +199,7 @@ class WorkerModel:
         """Loads the model again, to be laid out without the refused kernel. Raises: Stopped."""
         logger.warning("%s; loading the model again, to be laid out without it", refused.cause)
         self._reports.gather(outcome_of(refused))
-        self.started.model_cache.drop(self._key(preset))
+        self.started.model_cache.unload(self._key(preset))
         self.loaded = self._source = None
         self.load(preset, is_stopped)
 
@@ -224,14 +224,14 @@ class WorkerModel:
 
     def report_facts(self) -> None:
         """Sends the facts. What was compiled for a model that is kept no longer has gone with it."""
-        kept = self.started.model_cache.models()
+        kept = self.started.model_cache.list_models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
         self._warm = {shape for shape in self._warm if shape.model in models}
         facts = WorkerFacts(
             devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
             kept=kept,
-            kept_bytes=self.started.model_cache.num_bytes(),
+            kept_bytes=self.started.model_cache.count_bytes(),
             warm=frozenset(self._warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.started.refusals(),

@@ -21,41 +21,41 @@ Key = tuple[str, str]  # a checkpoint and the dtype that its model is kept in
 class ModelCache(Protocol):
     """Kept models, by their checkpoint and dtype; see `backend.pipeline.model_cache`."""
 
-    def take(self, key: Key) -> Any | None:
+    def activate(self, key: Key) -> Any | None:
         """The kept model, in use from now on; None if there is none, or its files have changed."""
 
-    def look_at(self, key: Key) -> Any | None:
+    def peek(self, key: Key) -> Any | None:
         """The kept model, which changes nothing."""
 
-    def expect(self, models: Sequence[str]) -> None:
+    def set_expected(self, models: Sequence[str]) -> None:
         """Jobs in line need the models of these checkpoints."""
 
     def pin(self, model: str, is_pinned: bool) -> None:
         """This checkpoint's model is to stay, or no longer."""
 
-    def drop(self, key: Key) -> None:
+    def unload(self, key: Key) -> None:
         """Forgets a model."""
 
-    def drop_idle(self, model: str | None = None) -> bool:
+    def unload_idle(self, model: str | None = None) -> bool:
         """Forgets all that are not in use, or this one; whether there was any."""
 
-    def models(self) -> tuple[CachedModel, ...]:
+    def list_models(self) -> tuple[CachedModel, ...]:
         """What is kept, the model used last first."""
 
-    def num_bytes(self) -> tuple[int, int]:
+    def count_bytes(self) -> tuple[int, int]:
         """What they take on the devices and on the host."""
 
 
 class NoModelCache(ModelCache):
     """None is kept, and what keeps some does nothing: of pipelines that stand in for ours."""
 
-    def drop_idle(self, model: str | None = None) -> bool:
+    def unload_idle(self, model: str | None = None) -> bool:
         return False
 
-    def models(self) -> tuple[CachedModel, ...]:
+    def list_models(self) -> tuple[CachedModel, ...]:
         return ()
 
-    def num_bytes(self) -> tuple[int, int]:
+    def count_bytes(self) -> tuple[int, int]:
         return 0, 0
 
 
@@ -120,11 +120,11 @@ def import_pipeline(
         hosts.join(place.index, place.count, place.coordinator, place.bind)
     from backend.pipeline.live import live
     from backend.pipeline.load import load
-    from backend.pipeline.memory_suggestions import would_fit
+    from backend.pipeline.memory_suggestions import suggest_smaller_requests
     from backend.pipeline.model_cache import Bounds, ModelCache
     from backend.pipeline.model_files import check_model
     from backend.pipeline.profiling import Profile
-    from backend.pipeline.storyboard import make
+    from backend.pipeline.storyboard import generate_video
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
     from backend.runtime.kernel_crash_guard import FIRST_RUNS
@@ -132,20 +132,20 @@ def import_pipeline(
 
     if profile is not None:
         first, last = map(int, profile[1].split("-"))
-        make = functools.partial(make, profile=Profile(folder=profile[0], first=first, last=last))
+        generate_video = functools.partial(generate_video, profile=Profile(folder=profile[0], first=first, last=last))
     chips, host = (None if gigabytes is None else int(gigabytes * 1e9) for gigabytes in resident_gb)
-    model_cache = ModelCache(functools.partial(Bounds.here, chips=chips, host=host))
+    model_cache = ModelCache(functools.partial(Bounds.for_this_process, chips=chips, host=host))
     return Pipeline(
         check=check_model,
         load=functools.partial(load, model_cache=model_cache, **options),
         warm_up=lambda loaded, request: warm_up(loaded.model, request),
-        generate=make,
+        generate=generate_video,
         live=live,
         device_facts=device_facts,
         refusals=KERNEL_FALLBACKS.sentences,
         recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
         excuse=FIRST_RUNS.excuse,
         find_unused=find_unused,
-        would_fit=functools.partial(would_fit, mesh=options.get("mesh")),
+        would_fit=functools.partial(suggest_smaller_requests, mesh=options.get("mesh")),
         model_cache=model_cache,
     )

@@ -26,7 +26,7 @@ from backend.models.causal_wan.picture import STILL_FRAMES
 from backend.models.model import VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
@@ -192,7 +192,7 @@ def run_reference(made: Tiny, request: GenerationRequest, rows: dict[int, tuple[
     channels, seen = picture_of(made, request)
     sigmas = make_schedule("lcm", request.steps, request.flow_shift).sigmas
     clean: list[torch.Tensor] = []
-    samples = torch.from_numpy(initial_noise(request, made.loaded.model)[VIDEO]).split(BLOCK, dim=2)
+    samples = torch.from_numpy(draw_initial_noise(request, made.loaded.model)[VIDEO]).split(BLOCK, dim=2)
     done = done_in(rows, len(samples))
     for sample in samples:
         for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):

@@ -24,7 +24,7 @@ from backend.models.model import VIDEO
 from backend.models.wan.original import original_tensor_name
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.live import live
 from backend.pipeline.loaded import LoadedModel
 from backend.sampling.solvers import make_schedule
@@ -135,7 +135,7 @@ def run_reference(made: Tiny, request: GenerationRequest, recaches: bool = False
     said = {0: request.prompt} | {cue.block: cue.prompt for cue in request.cues}
     texts: list[torch.Tensor] = []
     clean: list[torch.Tensor] = []
-    for sample in torch.from_numpy(initial_noise(request, made.loaded.model)[VIDEO]).split(block, dim=2):
+    for sample in torch.from_numpy(draw_initial_noise(request, made.loaded.model)[VIDEO]).split(block, dim=2):
         prompt = said[max(block for block in said if block <= len(clean))]
         text, _ = made.reference.encode_prompt(prompt, do_classifier_free_guidance=False, max_sequence_length=512)
         texts = [text] * (len(texts) + 1) if recaches else [*texts, text]

@@ -19,7 +19,7 @@ from backend.media.video import write_frames
 from backend.models.ltx.in_context import CONTROL, level_ratio
 from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.load import merge_loras
 from backend.pipeline.warm_up import calls
@@ -80,7 +80,7 @@ def run_reference(
     made: Tiny, request: GenerationRequest, lora: tuple[Path, float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
-    noise = initial_noise(request, made.loaded.model)
+    noise = draw_initial_noise(request, made.loaded.model)
     drawn, changes = [np.asarray(noise[name]) for name in (VIDEO, SOUND)], [] if lora is None else [lora[0], lora[1]]
     return kept_streams(lambda: _run_reference(made, request, noise, lora), made, request, "control", *drawn, *changes)
 

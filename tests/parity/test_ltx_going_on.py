@@ -20,10 +20,10 @@ from backend.media.sound import MODEL_SOUND, Sound, replace_audio
 from backend.media.video import write_frames
 from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.inputs import open_inputs
-from backend.pipeline.storyboard import make
-from backend.pipeline.storyboard_loop import Story
+from backend.pipeline.storyboard import generate_video
+from backend.pipeline.storyboard_loop import StoryboardFiles
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
@@ -78,7 +78,7 @@ CASES = [(KINDS[1], ALL), pytest.param(KINDS[0], OFF, marks=SLOW), pytest.param(
 def test_the_frames_of_a_clip_begin_the_video_as_in_diffusers(tiny_ltx, silent, kind, changes):  # noqa: F811
     made = tiny_ltx(kind)
     request = going_on(made, silent, keeps_sound=False, **changes)
-    noise, latents = initial_noise(request, made.loaded.model), _latents(made, request)
+    noise, latents = draw_initial_noise(request, made.loaded.model), _latents(made, request)
     pipeline = condition_pipeline_of(made.parts | {"scheduler": scheduler_of(made, request)})
     frames = [Image.fromarray(frame) for frame in open_inputs(request)["video"][0]]
 
@@ -123,12 +123,12 @@ def test_a_silent_clip_leaves_the_sound_to_the_model(tiny_ltx, silent, clip):  #
 def test_each_shot_of_a_storyboard_goes_on_from_the_sound_before_it(tiny_ltx, tmp_path):  # noqa: F811
     made = tiny_ltx(KINDS[0])
     request = made.request(steps=1, num_frames=33, shots=[dict(prompt="a dog barks"), dict(prompt="it runs")])
-    *_, last = make(request, made.loaded, tmp_path, lambda: False)
+    *_, last = generate_video(request, made.loaded, tmp_path, lambda: False)
     assert isinstance(last, Finished) and last.result.has_sound and last.result.num_frames == 2 * 33 - OVERLAP
-    story = Story(request, tmp_path)
-    known, second = _tone(33 / FPS), story.request_of(1)
-    known.write(story.folder_of(0) / MODEL_SOUND)
-    story.keep(0, story.result(0))
+    story = StoryboardFiles(request, tmp_path)
+    known, second = _tone(33 / FPS), story.request_for_shot(1)
+    known.write(story.shot_folder(0) / MODEL_SOUND)
+    story.mark_finished(0, story.read_result(0))
     assert (second.extend, second.overlap) == ("after", OVERLAP)
     heard = Sound(samples=open_inputs(second)["sound"][0], rate=16_000)
     right, wrong = (known.part((33 - count) / FPS, OVERLAP / FPS) for count in (OVERLAP, OVERLAP + 1))
@@ -160,7 +160,7 @@ def _latents(made: Tiny, request: GenerationRequest) -> dict[str, np.ndarray]:
 @without_gradients
 def _reference(made: Tiny, request: GenerationRequest, first: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Both streams' clean latents, normalised, by a plain loop with classifier-free guidance."""
-    states = {name: torch.from_numpy(np.array(noise)) for name, noise in initial_noise(request, made.loaded.model).items()}
+    states = {name: torch.from_numpy(np.array(noise)) for name, noise in draw_initial_noise(request, made.loaded.model).items()}
     scales = {VIDEO: request.guidance[0], SOUND: request.sound_guidance}
     texts, scheduler = encoded_texts(made, request), begun_scheduler(made, request)
     for step, sigma in enumerate(scheduler.sigmas[:-1]):

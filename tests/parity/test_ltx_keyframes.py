@@ -14,7 +14,7 @@ from diffusers.pipelines.ltx2 import pipeline_ltx2_condition as condition_module
 from PIL import Image
 
 from backend.models.model import SOUND, VIDEO, Latents
-from backend.pipeline.denoising import initial_noise
+from backend.pipeline.denoising import draw_initial_noise
 from backend.schemas.keyframes import appended_frames
 from backend.schemas.request import GenerationRequest
 from tests.parity.ltx_runs import (
@@ -60,7 +60,7 @@ def request_of(made: Tiny, pictures: dict[str, str], given: dict[str, Any], **ch
 
 def run_reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents of picture and sound, from our noise, normalised as ours are."""
-    noise = initial_noise(request, made.loaded.model)
+    noise = draw_initial_noise(request, made.loaded.model)
     drawn = [np.asarray(noise[name]) for name in (VIDEO, SOUND)]
     return kept_streams(lambda: _run_reference(made, request, noise), made, request, "key frames", *drawn)
 

@@ -20,7 +20,7 @@ from backend.media.video import read_frames
 from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.chunks import chunks_of
+from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.denoising import ChunkNoise
 from backend.schemas.events import Cancelled, Finished, Step
 from backend.schemas.progressive import REFINING_LEVELS, request_at_first_size
@@ -74,8 +74,10 @@ def pictures(tmp_path_factory) -> dict[str, str]:
 def two_stages(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.ndarray]:
     """diffusers' latents after both stages, normalised as ours are."""
     model = made.loaded.model
-    noise = ChunkNoise(request.seed, [*chunks_of(model, request_at_first_size(request)), *chunks_of(model, request)])
-    drawn = [np.asarray(noise.of(stage)[name]) for stage in (0, 1) for name in (VIDEO, SOUND)]
+    noise = ChunkNoise(
+        request.seed, [*divide_into_chunks(model, request_at_first_size(request)), *divide_into_chunks(model, request)]
+    )
+    drawn = [np.asarray(noise.draw_chunk(stage)[name]) for stage in (0, 1) for name in (VIDEO, SOUND)]
     return kept_streams(lambda: _two_stages(made, request, noise), made, request, "two stages", *drawn)
 
 
@@ -83,14 +85,14 @@ def _two_stages(made: Tiny, request: GenerationRequest, noise: ChunkNoise) -> tu
     small = request_at_first_size(request)
     own = request.to_json() | dict(preset=FIRST, width=small.width, height=small.height, steps=request.steps - NUM_REFINING)
     first = GenerationRequest.from_stored(own)
-    video, sound = _stage(made, first, noise.of(0), scheduler_of(made, first), arguments_of(made, first))
+    video, sound = _stage(made, first, noise.draw_chunk(0), scheduler_of(made, first), arguments_of(made, first))
     enlarge = LTX2LatentUpsamplePipeline(vae=made.parts["vae"], latent_upsampler=make_upsampler())
     video = enlarge(latents=video, height=small.height, width=small.width, output_type="latent", return_dict=False)[0]
     options = dict(use_dynamic_shifting=False, shift_terminal=None)
     scheduler = FlowMatchEulerDiscreteScheduler.from_config(made.parts["scheduler"].config, **options)
     size = dict(width=request.width, height=request.height, sigmas=list(REFINING_LEVELS))
     begun = dict(latents=video, audio_latents=sound, noise_scale=REFINING_LEVELS[0])
-    return normalised(made, *_stage(made, request, noise.of(1), scheduler, arguments_of(made, first) | size | begun))
+    return normalised(made, *_stage(made, request, noise.draw_chunk(1), scheduler, arguments_of(made, first) | size | begun))
 
 
 def _stage(

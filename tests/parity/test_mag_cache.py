@@ -7,7 +7,7 @@ import pytest
 from diffusers.hooks import MagCacheConfig, apply_mag_cache
 from diffusers.hooks.mag_cache import MagCacheBlockHook
 
-from backend.pipeline.cache_calibration import as_measured, measure
+from backend.pipeline.cache_calibration import disable_shortcuts, measure_ratios
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.run import Run
 from backend.schemas.mag_cache import reused_steps
@@ -65,7 +65,7 @@ def test_latents_equal_diffusers_with_its_hook(family, guidance, tiny):
 
 def test_what_is_measured_is_what_diffusers_measures(tiny, tmp_path, monkeypatch):
     made = dataclasses.replace(tiny("wan2.1-t2v"))
-    request = as_measured(made.request(steps=STEPS))
+    request = disable_shortcuts(made.request(steps=STEPS))
     found = {}
 
     def kept(self, state, residual, calibrate=MagCacheBlockHook._perform_calibration_step):
@@ -80,7 +80,7 @@ def test_what_is_measured_is_what_diffusers_measures(tiny, tmp_path, monkeypatch
         undo()
     run = Run(request=request, loaded=made.loaded, folder=tmp_path, is_cancelled=lambda: False)
     list(prepare(run, ("encode", "denoise")))
-    ratios = end_of(measure(run, end_of(encode_conditions(run))))
+    ratios = end_of(measure_ratios(run, end_of(encode_conditions(run))))
     np.testing.assert_allclose(ratios.prompt, found["cond"], rtol=0, atol=2e-4)  # five digits, and sums of 1e-6
     np.testing.assert_allclose(ratios.other, found["uncond"], rtol=0, atol=2e-4)
 

@@ -9,7 +9,7 @@ import pytest
 from backend.models.model import VIDEO
 from backend.pipeline import denoising as module
 from backend.pipeline import generate as pipeline
-from backend.pipeline.denoising import MOST_AHEAD, Denoising, warms_up
+from backend.pipeline.denoising import MOST_AHEAD, Denoising, should_warm_up
 from backend.pipeline.generate import encode_conditions, prepare
 from backend.pipeline.run import Run
 from backend.runtime.program import Program
@@ -114,10 +114,10 @@ def test_the_latents_are_the_same_with_it_and_without(run):
 
 
 def test_accelerators_warm_up_and_a_cpu_does_not(run, tmp_path, calls, monkeypatch):
-    assert not warms_up(run.model, run.request)
+    assert not should_warm_up(run.model, run.request)
     counts = []
     for warms in (False, True):
-        monkeypatch.setattr(pipeline, "warms_up", lambda *_, warms=warms: warms)
+        monkeypatch.setattr(pipeline, "should_warm_up", lambda *_, warms=warms: warms)
         for program in (run.model._guided.step, run.model._unguided.step):
             program._has_run.clear()
         calls.clear()

@@ -16,9 +16,9 @@ from backend.media.source import original_frames
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
 from backend.pipeline.load import load
-from backend.pipeline.rates import stage_flops
+from backend.pipeline.rates import count_stage_flops
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
-from backend.pipeline.storyboard import make
+from backend.pipeline.storyboard import generate_video
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Cancelled, Decoding, Finished, Step
 from backend.schemas.request import GenerationRequest
@@ -125,7 +125,7 @@ def test_the_work_that_is_compiled_ahead_is_the_work_that_runs(loaded, files):
     names = [call.program.key for call in calls(loaded.model, a_request(files))]
     counted = {name: names.count(name) for name in names}
     assert counted["clip_keys"] == 3 and counted["denoise_step"] == 3 * STEPS and counted["last_frame"] == 2
-    flops, short = (stage_flops(loaded, a_request(files, num_frames=frames)) for frames in (40, SEGMENT))
+    flops, short = (count_stage_flops(loaded, a_request(files, num_frames=frames)) for frames in (40, SEGMENT))
     assert flops["denoise"] == 3 * short["denoise"] and flops["decode"] == 5 * short["decode"]  # two are decoded twice
 
 
@@ -154,7 +154,7 @@ def test_shots_are_driven_by_clips_of_their_own(loaded, files, tmp_path):
     rows = [{"drive": files["drive"], "num_frames": 20}, {"drive": str(longer), "prompt": "x", "num_frames": 9, "cut": True}]
     story = GenerationRequest.from_preset(PRESET, image=files["image"], shots=rows, steps=2, seed=1, num_frames=9)
     folder = tmp_path / "story"
-    events = list(make(story, loaded, folder, lambda: False))
+    events = list(generate_video(story, loaded, folder, lambda: False))
     assert isinstance(events[-1], Finished) and events[-1].result.num_frames == 29
     assert events[-1].result.has_sound, "that of the first shot's clip"
     alone = a_request(files, steps=2, num_frames=20, trim=(0, 20 / 16))

@@ -7,7 +7,7 @@ import pytest
 
 from backend.errors import Stopped
 from backend.pipeline import memory_suggestions as module
-from backend.pipeline.memory_suggestions import would_fit
+from backend.pipeline.memory_suggestions import suggest_smaller_requests
 from backend.schemas.events import Compiling, Proposal
 from backend.schemas.request import GenerationRequest
 from presets import load_preset, loader
@@ -28,8 +28,8 @@ def long_videos_are_allowed(monkeypatch) -> None:
 @pytest.fixture
 def steps_only(monkeypatch) -> None:
     """The demo's decoder needs more memory than its steps, and works on one latent frame at a time: it would hide them."""
-    every = module._programs
-    monkeypatch.setattr(module, "_programs", lambda *given: (one for one in every(*given) if one[0].key == STEP))
+    every = module._unprepared_programs
+    monkeypatch.setattr(module, "_unprepared_programs", lambda *given: (one for one in every(*given) if one[0].key == STEP))
 
 
 def request(**changes) -> GenerationRequest:
@@ -38,8 +38,8 @@ def request(**changes) -> GenerationRequest:
     )
 
 
-def needs(wanted: GenerationRequest) -> module._Found:
-    return module._measured(wanted, jax.devices()[:1], None, lambda event: None)
+def needs(wanted: GenerationRequest) -> module.MemoryNeeds:
+    return module.measure_memory(wanted, jax.devices()[:1], None, lambda event: None)
 
 
 @pytest.mark.usefixtures("steps_only")
@@ -47,7 +47,7 @@ def test_what_is_proposed_was_compiled_and_fits_beside_the_weights():
     whole = needs(request())
     memory = int(whole.weights + 0.9 * (whole.peak - whole.weights))
     told = []
-    proposals = would_fit(request(), told.append, memory=memory)
+    proposals = suggest_smaller_requests(request(), told.append, memory=memory)
     assert proposals and all(isinstance(event, Compiling) for event in told)
     assert f"what would fit: 128x96, {LONG} frames" == told[0].what  # the request itself is looked at first
     for one in proposals:
@@ -58,17 +58,17 @@ def test_what_is_proposed_was_compiled_and_fits_beside_the_weights():
 
 @pytest.mark.usefixtures("steps_only")
 def test_with_room_for_the_weights_alone_nothing_is_proposed():
-    assert would_fit(request(), lambda event: None, memory=needs(request()).weights + 1000) == ()
+    assert suggest_smaller_requests(request(), lambda event: None, memory=needs(request()).weights + 1000) == ()
 
 
 def test_a_device_that_does_not_report_its_memory_has_no_proposals():
-    assert would_fit(request(), lambda event: None) == ()
+    assert suggest_smaller_requests(request(), lambda event: None) == ()
 
 
 @pytest.mark.usefixtures("steps_only")
 def test_what_ran_out_though_it_fits_by_the_compiler_is_proposed_smaller():
     whole = needs(request())
-    proposals = would_fit(request(), lambda event: None, memory=10 * int(whole.peak))
+    proposals = suggest_smaller_requests(request(), lambda event: None, memory=10 * int(whole.peak))
     assert proposals and all(one.bytes_per_device <= module.CAUTION * whole.peak for one in proposals)
 
 
@@ -77,7 +77,7 @@ def test_stop_ends_the_search():
         raise Stopped
 
     with pytest.raises(Stopped):
-        would_fit(request(), stop, memory=10**9)
+        suggest_smaller_requests(request(), stop, memory=10**9)
 
 
 class _Refusing:
@@ -106,11 +106,13 @@ class _Refusing:
 )
 def test_a_compiler_that_refuses_for_memory_is_believed(monkeypatch, message):
     monkeypatch.setattr(module, "compile_with", _Refusing(7, message))
-    [proposal] = would_fit(request(num_frames=33), lambda event: None, memory=32 * 2**30)  # there is no smaller wide size
+    [proposal] = suggest_smaller_requests(
+        request(num_frames=33), lambda event: None, memory=32 * 2**30
+    )  # there is no smaller wide size
     assert isinstance(proposal, Proposal) and (proposal.width, proposal.height) == (128, 96) and 5 <= proposal.num_frames <= 25
 
 
 def test_a_compiler_that_fails_for_another_reason_is_an_error(monkeypatch):
     monkeypatch.setattr(module, "compile_with", _Refusing(0, "INTERNAL: a bug"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
-        would_fit(request(num_frames=33), lambda event: None, memory=32 * 2**30)
+        suggest_smaller_requests(request(num_frames=33), lambda event: None, memory=32 * 2**30)

@@ -63,19 +63,19 @@ class Shelf:
         paths = {"transformer": self.folder / name, "text_encoder": self.folder / "text"}
         contents = {part: network(path).content for part, path in paths.items()}
         found = {part: one for part, content in contents.items() if (one := self.model_cache.find(content))}
-        self.model_cache.make_room(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
+        self.model_cache.make_room_for(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
         loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, model_cache=self.model_cache)
-        self.model_cache.keep((name, "bfloat16"), loaded, fingerprint_files(paths.values()))
+        self.model_cache.add((name, "bfloat16"), loaded, fingerprint_files(paths.values()))
         return loaded
 
     def use(self, name: str) -> LoadedModel:
-        return self.model_cache.take((name, "bfloat16")) or self.load(name)
+        return self.model_cache.activate((name, "bfloat16")) or self.load(name)
 
     @property
     def places(self) -> dict[str, tuple[int, int]]:
         """Bytes on the devices and on the host, by model, the one used last first."""
-        return {model.model: (model.chip_bytes, model.host_bytes) for model in self.model_cache.models()}
+        return {model.model: (model.chip_bytes, model.host_bytes) for model in self.model_cache.list_models()}
 
 
 def test_what_two_models_share_is_held_once(tmp_path):
@@ -83,12 +83,12 @@ def test_what_two_models_share_is_held_once(tmp_path):
     a, b = shelf.load("a"), shelf.load("b")
     assert a.networks["text_encoder"] is b.networks["text_encoder"]
     assert a.networks["transformer"] is not b.networks["transformer"]
-    assert shelf.model_cache.num_bytes() == (3 * SIZE, 0)
+    assert shelf.model_cache.count_bytes() == (3 * SIZE, 0)
     assert shelf.use("a") is a and list(shelf.places) == ["a", "b"]
 
 
 def test_with_no_room_only_the_model_in_use_stays_and_keeps_what_it_shares(tmp_path):
-    shelf = Shelf(tmp_path, module.NOTHING)
+    shelf = Shelf(tmp_path, module.NO_CACHE)
     first = shelf.load("a")
     second = shelf.load("b")
     assert shelf.places == {"b": (2 * SIZE, 0)}
@@ -100,7 +100,7 @@ def test_the_one_used_longest_ago_goes_to_the_host_then_to_disk(tmp_path):
     shelf = Shelf(tmp_path, Bounds(host=SIZE, device_bytes=int(4.2 * SIZE)))
     for name in "abc":
         shelf.load(name)
-    assert shelf.model_cache.num_bytes() == (4 * SIZE, 0)
+    assert shelf.model_cache.count_bytes() == (4 * SIZE, 0)
     shelf.load("d")
     assert shelf.places == {"d": (2 * SIZE, 0), "c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
     shelf.load("e")
@@ -114,7 +114,7 @@ def test_expected_models_go_later_and_pinned_ones_last(tmp_path):
     shelf = Shelf(tmp_path, Bounds(host=0, device_bytes=int(4.2 * SIZE)))
     for name in "abc":
         shelf.load(name)
-    shelf.model_cache.expect(["a"])
+    shelf.model_cache.set_expected(["a"])
     shelf.model_cache.pin("b", True)
     shelf.load("d")
     assert list(shelf.places) == ["d", "b", "a"]
@@ -137,7 +137,7 @@ def test_where_the_devices_memory_is_the_hosts_half_of_what_is_free_is_used(tmp_
     for name in "abc":
         shelf.load(name)
     # Beside "c": with one kept network (2 + 1) / 2 of them may stay, with two (2 + 2) / 2 less what is being loaded.
-    assert shelf.model_cache.num_bytes()[1] == 0 and len(shelf.places) < 3
+    assert shelf.model_cache.count_bytes()[1] == 0 and len(shelf.places) < 3
     assert shelf.places["c"] == (2 * SIZE, 0)
 
 
@@ -145,12 +145,12 @@ def test_programs_that_need_more_push_others_out(tmp_path):
     shelf = Shelf(tmp_path, Bounds(host=10 * SIZE, device_bytes=int(6.2 * SIZE)))
     for name in "abc":
         current = shelf.load(name)
-    assert shelf.model_cache.knows_devices and shelf.model_cache.num_bytes() == (4 * SIZE, 0)
+    assert shelf.model_cache.knows_devices and shelf.model_cache.count_bytes() == (4 * SIZE, 0)
     shelf.model_cache.reserve_program_memory(current, int(2.5 * SIZE))
     assert shelf.places == {"c": (2 * SIZE, 0), "b": (2 * SIZE, 0), "a": (SIZE, SIZE)}
     shelf.use("b")
     shelf.use("a")
-    assert shelf.model_cache.num_bytes() == (4 * SIZE, 0)  # nothing is known of what its programs need
+    assert shelf.model_cache.count_bytes() == (4 * SIZE, 0)  # nothing is known of what its programs need
 
 
 def test_a_changed_file_is_seen_and_nothing_of_it_is_used(tmp_path):
@@ -161,7 +161,7 @@ def test_a_changed_file_is_seen_and_nothing_of_it_is_used(tmp_path):
     assert new is not old and new.networks["transformer"] is not old.networks["transformer"]
     assert new.networks["text_encoder"] is other.networks["text_encoder"]
     (tmp_path / "text").unlink()
-    assert shelf.model_cache.take(("a", "bfloat16")) is None and shelf.model_cache.take(("b", "bfloat16")) is None
+    assert shelf.model_cache.activate(("a", "bfloat16")) is None and shelf.model_cache.activate(("b", "bfloat16")) is None
 
 
 def test_a_text_encoder_that_is_replaced_is_not_shared_with_the_old_one(tmp_path):
@@ -175,29 +175,29 @@ def test_a_model_comes_beside_the_one_in_use_if_it_has_room(tmp_path):
     shelf = Shelf(tmp_path, Bounds(host=0, device_bytes=int(4.2 * SIZE)))
     for name in "abc":
         current = shelf.load(name)
-    assert not shelf.model_cache.make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
-    assert shelf.model_cache.make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
+    assert not shelf.model_cache.try_make_room_beside([], 3 * SIZE, 3 * SIZE) and list(shelf.places) == ["c", "b", "a"]
+    assert shelf.model_cache.try_make_room_beside([], SIZE, SIZE) and list(shelf.places) == ["c", "b"]
     coming = LoadedModel(source="d", family=None, model=None, networks={"t": network(tmp_path / "d")}, versions={})
-    shelf.model_cache.keep(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
+    shelf.model_cache.add(("d", "bfloat16"), coming, fingerprint_files([tmp_path / "d"]), is_used=False)
     assert shelf.places["c"] == (2 * SIZE, 0) and shelf.use("c") is current
-    assert shelf.model_cache.drop_idle("d")  # it is not the one in use
+    assert shelf.model_cache.unload_idle("d")  # it is not the one in use
 
 
 def test_with_no_bound_to_spare_nothing_comes_beside(tmp_path):
-    shelf = Shelf(tmp_path, module.NOTHING)
+    shelf = Shelf(tmp_path, module.NO_CACHE)
     shelf.load("a")
-    assert not shelf.model_cache.make_room_beside([], SIZE, SIZE)
-    assert Shelf(tmp_path, Bounds(), free=3 * SIZE).model_cache.make_room_beside([], SIZE, SIZE)
-    assert not Shelf(tmp_path, Bounds(), free=SIZE).model_cache.make_room_beside([], SIZE, SIZE)
+    assert not shelf.model_cache.try_make_room_beside([], SIZE, SIZE)
+    assert Shelf(tmp_path, Bounds(), free=3 * SIZE).model_cache.try_make_room_beside([], SIZE, SIZE)
+    assert not Shelf(tmp_path, Bounds(), free=SIZE).model_cache.try_make_room_beside([], SIZE, SIZE)
 
 
 def test_idle_models_are_dropped_when_asked(tmp_path):
     shelf = Shelf(tmp_path, Bounds())
     for name in "abc":
         shelf.load(name)
-    assert shelf.model_cache.drop_idle("a") and not shelf.model_cache.drop_idle("c")
+    assert shelf.model_cache.unload_idle("a") and not shelf.model_cache.unload_idle("c")
     assert list(shelf.places) == ["c", "b"]
-    assert shelf.model_cache.drop_idle() and not shelf.model_cache.drop_idle()
+    assert shelf.model_cache.unload_idle() and not shelf.model_cache.unload_idle()
     assert list(shelf.places) == ["c"]
 
 
@@ -221,13 +221,13 @@ def test_models_in_turn_make_the_videos_that_they_make_alone(tmp_path, monkeypat
     alone = [make(load(preset, None, print), preset, tmp_path / f"alone-{preset.name}") for preset in presets]
     for turn in range(2):
         for preset, expected in zip(presets, alone, strict=True):
-            resident = model_cache.take((preset.model_source, preset.dtype))
+            resident = model_cache.activate((preset.model_source, preset.dtype))
             assert (resident is None) == (turn == 0)
             found = make(
                 resident or load(preset, None, print, model_cache=model_cache), preset, tmp_path / f"{preset.name}-{turn}"
             )
             jax.tree.map(np.testing.assert_array_equal, expected, found)
-    [used, idle] = model_cache.models()
+    [used, idle] = model_cache.list_models()
     assert used.host_bytes == 0 and 0 < idle.host_bytes < used.chip_bytes
 
 
@@ -237,13 +237,13 @@ def test_a_checkpoint_that_is_replaced_on_disk_is_loaded_anew(tmp_path, monkeypa
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     preset, folder = load_preset("wan-tiny"), tmp_path / "model"
     shutil.copytree(preset.model_source, folder)
-    model_cache, key = ModelCache(Bounds.here), (str(folder), preset.dtype)
+    model_cache, key = ModelCache(Bounds.for_this_process), (str(folder), preset.dtype)
     loaded = load(preset, str(folder), print, model_cache=model_cache)
-    assert model_cache.take(key) is loaded
+    assert model_cache.activate(key) is loaded
     os.utime(folder / "transformer" / "config.json", (1, 1))
-    assert model_cache.take(key) is None
+    assert model_cache.activate(key) is None
     again = load(preset, str(folder), print, model_cache=model_cache)
-    assert again is not loaded and model_cache.take(key) is again
+    assert again is not loaded and model_cache.activate(key) is again
 
 
 @pytest.mark.parity
@@ -252,11 +252,11 @@ def test_a_file_that_changes_while_the_model_is_read_is_seen_afterwards(tmp_path
     monkeypatch.setenv("STUDIO_DATA_DIR", str(tmp_path / "data"))
     preset, folder = load_preset("wan-tiny"), tmp_path / "model"
     shutil.copytree(preset.model_source, folder)
-    model_cache, key = ModelCache(Bounds.here), (str(folder), preset.dtype)
+    model_cache, key = ModelCache(Bounds.for_this_process), (str(folder), preset.dtype)
 
     def meddle(event) -> None:
         if event.what == "vae":
             os.utime(folder / "transformer" / "diffusion_pytorch_model.safetensors", (1, 1))
 
     load(preset, str(folder), meddle, model_cache=model_cache)
-    assert model_cache.take(key) is None
+    assert model_cache.activate(key) is None

@@ -52,15 +52,15 @@ def test_only_the_units_that_were_asked_for_are_traced_and_work_that_ends_early_
     said = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, profiler_options: said.append(f"start {folder}"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: said.append("stop"))
-    with Tracer(None, 1, 5) as tracer, tracer.unit(1, pytest.fail):
+    with Tracer(None, 1, 5) as tracer, tracer.trace_unit(1, pytest.fail):
         pass
     assert said == []
     with Tracer(Path("here"), 2, 3) as tracer:
         for number in range(1, 6):
-            with tracer.unit(number, lambda: said.append("wait")):
+            with tracer.trace_unit(number, lambda: said.append("wait")):
                 said.append(number)
     assert said == [1, "start here", 2, "wait", 3, "wait", "stop", 4, 5]
     said.clear()
-    with pytest.raises(KeyError), Tracer(Path("here"), 1, 9) as tracer, tracer.unit(1, list):
+    with pytest.raises(KeyError), Tracer(Path("here"), 1, 9) as tracer, tracer.trace_unit(1, list):
         raise KeyError
     assert said == ["start here", "stop"]

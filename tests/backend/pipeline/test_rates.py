@@ -5,7 +5,7 @@ import pytest
 from backend.chips import CHIPS
 from backend.models.wan.spec import WAN
 from backend.pipeline.generate import generate
-from backend.pipeline.rates import stage_flops
+from backend.pipeline.rates import count_stage_flops
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Finished, Rate, VideoResult
 from backend.schemas.mag_cache import reused_steps
@@ -32,10 +32,10 @@ def test_denoising_is_as_many_steps_with_one_branch_or_two(loaded):
     request = request_with(steps=4)
     configs = load_preset("wan-tiny").network_configs()
     one, two = (WAN.step_flops(configs, request, branches).total for branches in (1, 2))
-    assert stage_flops(loaded, request)["denoise"] == 4 * two
-    assert stage_flops(loaded, request_with(steps=4, guidance=(1.0,)))["denoise"] == 4 * one
+    assert count_stage_flops(loaded, request)["denoise"] == 4 * two
+    assert count_stage_flops(loaded, request_with(steps=4, guidance=(1.0,)))["denoise"] == 4 * one
     halved = request_with(steps=4, guidance_interval=(0.0, 0.5))
-    assert stage_flops(loaded, halved)["denoise"] == 2 * two + 2 * one
+    assert count_stage_flops(loaded, halved)["denoise"] == 2 * two + 2 * one
 
 
 def test_denoising_in_windows_is_as_many_programs(loaded):
@@ -43,7 +43,7 @@ def test_denoising_in_windows_is_as_many_programs(loaded):
     configs = load_preset("wan-tiny").network_configs()
     one = WAN.step_flops(configs, window, 2).total
     run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, long))
-    assert stage_flops(loaded, long)["denoise"] == run * one and run > 8
+    assert count_stage_flops(loaded, long)["denoise"] == run * one and run > 8
 
 
 def test_steps_at_half_the_size_are_less_work(loaded):
@@ -53,7 +53,7 @@ def test_steps_at_half_the_size_are_less_work(loaded):
     run = [call.program.key for call in calls(loaded.model, request) if call.program.key in ("small_step", "denoise_step")]
     count = run.count("small_step")
     assert count > 0 and run == ["small_step"] * count + ["denoise_step"] * (6 - count)
-    assert stage_flops(loaded, request)["denoise"] == count * less + (6 - count) * one
+    assert count_stage_flops(loaded, request)["denoise"] == count * less + (6 - count) * one
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
@@ -61,18 +61,18 @@ def test_denoising_of_a_clip_is_as_many_steps_as_are_done(loaded, strength):
     request = request_with(steps=6, video="/clip.mp4", trim=(0.0, 1.0625), strength=strength)
     one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request, 2).total
     run = sum(call.program.key == "denoise_step" for call in calls(loaded.model, request))
-    assert run == 6 * strength and stage_flops(loaded, request)["denoise"] == run * one
+    assert run == 6 * strength and count_stage_flops(loaded, request)["denoise"] == run * one
 
 
 def test_the_step_cache_leaves_denoising_without_a_number(loaded):
-    assert set(stage_flops(loaded, request_with(step_cache=0.1))) == {"encode", "decode"}
+    assert set(count_stage_flops(loaded, request_with(step_cache=0.1))) == {"encode", "decode"}
 
 
 def test_a_step_that_reuses_another_counts_as_none(loaded):
     request = request_with(mag_cache=0.12)
     one = WAN.step_flops(load_preset("wan-tiny").network_configs(), request, 2).total
     run = sum(call.program.key == "denoise_step_kept" for call in calls(loaded.model, request))
-    assert stage_flops(loaded, request)["denoise"] == run * one and run == 20 - sum(reused_steps(request)) < 20
+    assert count_stage_flops(loaded, request)["denoise"] == run * one and run == 20 - sum(reused_steps(request)) < 20
 
 
 def test_a_share_of_the_peak_is_that_of_all_chips():

@@ -9,7 +9,7 @@ from PIL import Image
 
 from backend.media.sound import read_sound
 from backend.media.video import read_frames, read_request
-from backend.pipeline.storyboard import make
+from backend.pipeline.storyboard import generate_video
 from backend.schemas.events import Cancelled, Finished, ShotFinished, ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
@@ -36,7 +36,7 @@ def frames_of(path) -> np.ndarray:
 def whole(loaded, tmp_path_factory):
     """The folder of a storyboard that nothing disturbed, and its events."""
     folder = tmp_path_factory.mktemp("story")
-    return folder, list(make(story(), loaded, folder, lambda: False))
+    return folder, list(generate_video(story(), loaded, folder, lambda: False))
 
 
 def test_no_frame_is_doubled_and_none_is_missing(whole):
@@ -79,11 +79,11 @@ def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_re
         "in the second shot": lambda event: isinstance(event, Step) and "shots/2" in event.preview,
         "between two shots": lambda event: isinstance(event, ShotFinished) and event.index == 1,
     }[moment]
-    for event in make(story(), loaded, tmp_path / "first", lambda: False):
+    for event in generate_video(story(), loaded, tmp_path / "first", lambda: False):
         if is_there(event):
             shutil.copytree(tmp_path / "first", killed)  # as a kill leaves it
             break
-    events = list(make(story(), loaded, killed, lambda: False))
+    events = list(generate_video(story(), loaded, killed, lambda: False))
     assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
     assert [event.index for event in events if isinstance(event, ShotFinished)] == [1, 2, 3]  # also of one that was not yet told
     np.testing.assert_array_equal(frames_of(killed / "video.mp4"), frames_of(whole[0] / "video.mp4"))
@@ -91,18 +91,18 @@ def test_a_process_that_goes_on_after_a_kill_begins_with_the_shot_that_it_had_re
 
 def test_stop_keeps_what_there_is(loaded, tmp_path):
     seen = []
-    for event in make(story(), loaded, tmp_path, lambda: any("shots/2" in (one.preview or "") for one in seen)):
+    for event in generate_video(story(), loaded, tmp_path, lambda: any("shots/2" in (one.preview or "") for one in seen)):
         if isinstance(event, Step):
             seen.append(event)
     assert isinstance(event, Cancelled) and event.result.num_frames == 9 + 12 == len(frames_of(tmp_path / "video.mp4"))
-    first = list(make(story(), loaded, tmp_path / "none", lambda: True))
+    first = list(generate_video(story(), loaded, tmp_path / "none", lambda: True))
     assert first[-1] == Cancelled(None)
 
 
 def test_another_shot_makes_those_after_it_anew(loaded, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "again")
     changed = story(shots=[ROWS[0], ROWS[1] | {"seed": 77}, ROWS[2]])
-    events = list(make(changed, loaded, tmp_path / "again", lambda: False))
+    events = list(generate_video(changed, loaded, tmp_path / "again", lambda: False))
     assert [event.index for event in events if isinstance(event, ShotStarted)] == [2, 3]
     files = [
         [(folder / "shots" / str(n) / "video.mp4").read_bytes() for n in (1, 2, 3)] for folder in (whole[0], tmp_path / "again")
@@ -118,7 +118,7 @@ def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(lo
     track = tmp_path / "music.wav"
     run_ffmpeg("-f", "lavfi", "-i", "sine=440:d=1", str(track))
     film = story(shots=rows, track=str(track), track_start=0.5)
-    events = list(make(film, loaded, tmp_path / "film", lambda: False))
+    events = list(generate_video(film, loaded, tmp_path / "film", lambda: False))
     assert [event.index for event in events if isinstance(event, ShotFinished)] == [2, 3], "the first is in the library already"
     result, video = events[-1].result, frames_of(tmp_path / "film" / "video.mp4")
     assert len(video) == result.num_frames == 8 + 12 + 9 - 2 and result.has_sound
@@ -131,5 +131,5 @@ def test_a_film_of_a_made_shot_one_that_goes_on_from_it_and_one_that_fades_in(lo
     sound = read_sound(tmp_path / "film" / "video.mp4")
     half = sound.rate // 2
     assert np.abs(sound.samples[:, : half - 2000]).max() < 1e-3 < 0.05 < np.abs(sound.samples[:, half + 2000 : 2 * half]).max()
-    again = list(make(film, loaded, tmp_path / "film", lambda: False))
+    again = list(generate_video(film, loaded, tmp_path / "film", lambda: False))
     assert not any(isinstance(event, ShotStarted) for event in again)

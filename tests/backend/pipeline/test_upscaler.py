@@ -56,8 +56,8 @@ def expected(given: list[np.ndarray]) -> np.ndarray:
 
 
 def larger(upscaler: Upscaler, given: list[np.ndarray], scale: int, tiling: Tiling | None = None) -> np.ndarray:
-    tiling = tiling or upscaler.tiling(*given[0].shape[:2])
-    return np.stack(list(upscaler.larger(iter(given), tiling, scale, upscaler.batch(tiling, len(given)))))
+    tiling = tiling or upscaler.plan_tiling(*given[0].shape[:2])
+    return np.stack(list(upscaler.upscale_frames(iter(given), tiling, scale, upscaler.choose_batch_size(tiling, len(given)))))
 
 
 def test_the_embedded_model_makes_what_pytorch_makes_of_spandrels_class():
@@ -110,20 +110,20 @@ def test_half_its_scale_is_pytorchs_bicubic_half():
 def test_tiles_that_overlap_make_what_the_whole_frame_makes():
     """The network sees 18 pixels around each, less than the tiles overlap."""
     given = frames(2, 100, 170)
-    tiling = Tiling.of(100, 170, 9000)
+    tiling = Tiling.plan(100, 170, 9000)
     assert tiling.count > 2 and all(height <= 100 for height in tiling.tile)
     assert np.abs(larger(embedded(), given, 4, tiling).astype(int) - larger(embedded(), given, 4)).max() <= LEVELS
 
 
 @pytest.mark.parametrize(("height", "width", "most"), [(720, 1280, 350_000), (540, 960, 9000), (16, 16, 1), (97, 1000, 8000)])
 def test_tiles_cover_every_frame_once(height, width, most):
-    tiling = Tiling.of(height, width, most)
+    tiling = Tiling.plan(height, width, most)
     frame = np.arange(height * width * 3, dtype=np.uint32).reshape(height, width, 3)
-    tiles = tiling.cut(frame)
+    tiles = tiling.cut_tiles(frame)
     assert all(tile.shape[:2] == tiling.tile for tile in tiles) and len(tiles) == tiling.count
     assert tiling.tile[0] * tiling.tile[1] <= max(most, (4 * module.MARGIN) ** 2)
     low = [(tile % 251).astype(np.uint8) for tile in tiles]
-    np.testing.assert_array_equal(tiling.joined(low, 1), frame % 251)
+    np.testing.assert_array_equal(tiling.join_tiles(low, 1), frame % 251)
 
 
 def test_batches_are_even_and_no_larger_than_needed():
@@ -138,8 +138,8 @@ import tests
 from tests.backend.pipeline.test_upscaler import embedded, frames, larger
 import jax, numpy as np
 upscaler, given = embedded(), frames(5, 24, 32)
-batch = upscaler.batch(upscaler.tiling(24, 32), 5)
-placed = upscaler.describe_tiles(upscaler.tiling(24, 32), batch).sharding
+batch = upscaler.choose_batch_size(upscaler.plan_tiling(24, 32), 5)
+placed = upscaler.describe_tiles(upscaler.plan_tiling(24, 32), batch).sharding
 np.save(sys.argv[1], larger(upscaler, given, 4))
 print(json.dumps([len(jax.devices()), batch, len(placed.device_set), placed.is_fully_replicated]))
 """

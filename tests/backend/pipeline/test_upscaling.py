@@ -17,7 +17,7 @@ from backend.media.finished import upscale_file_request
 from backend.media.mp4 import read_comment
 from backend.media.video import read_frames, read_request, write_video
 from backend.pipeline import upscaling
-from backend.pipeline.upscaling import PIECES, SMALLER, make_larger
+from backend.pipeline.upscaling import PIECES, SMALLER, upscale_video
 from backend.schemas.events import Cancelled, Compiling, Encoding, Finished, Loading, Upscaling, VideoResult
 from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest
@@ -44,7 +44,7 @@ def nothing(request):
 
 
 def events_of(request, folder, is_cancelled=lambda: False, make=nothing):
-    return list(make_larger(request, folder, is_cancelled, make))
+    return list(upscale_video(request, folder, is_cancelled, make))
 
 
 def greys(path: Path) -> list[float]:
@@ -137,7 +137,7 @@ def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path,
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
     request, folder = upscale_file_request(clip, 4), tmp_path / "job"
     seen = []
-    for event in make_larger(request, folder, lambda: len(seen) > 3, nothing):
+    for event in upscale_video(request, folder, lambda: len(seen) > 3, nothing):
         seen.append(event)
     assert seen[-1] == Cancelled(None) and not (folder / PIECES).exists()
 
@@ -151,7 +151,7 @@ def test_a_stop_comes_between_two_batches_and_leaves_the_smaller_video(tmp_path,
         yield Finished(dataclasses.replace(result, path=str(folder / "video.mp4"), request=wanted))
 
     seen.clear()
-    for event in make_larger(step, folder, lambda: len(seen) > 3, make):
+    for event in upscale_video(step, folder, lambda: len(seen) > 3, make):
         seen.append(event)
     assert seen[-1].result.width == 32 and greys(folder / "video.mp4") == greys(clip)
     assert sorted(file.name for file in folder.iterdir()) == ["video.mp4"]
@@ -162,7 +162,7 @@ def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, 
     monkeypatch.setattr(upscaling, "PIECE_SECONDS", 0.0)  # each frame is a piece
     monkeypatch.setattr(upscaling, "EVENT_SECONDS", -1.0)
     request, folder, copy = upscale_file_request(clip, 4), tmp_path / "first", tmp_path / "second"
-    events = make_larger(request, folder, lambda: False, nothing)
+    events = upscale_video(request, folder, lambda: False, nothing)
     for event in events:
         if isinstance(event, Upscaling) and event.frame == 7:
             if end == "killed":
@@ -184,7 +184,7 @@ def test_another_process_goes_on_with_the_pieces_that_are_whole(tmp_path, clip, 
 
 def test_pieces_of_another_request_are_made_anew(tmp_path, clip):
     request, folder = upscale_file_request(clip, 4), tmp_path / "job"
-    events = make_larger(request, folder, lambda: False, nothing)
+    events = upscale_video(request, folder, lambda: False, nothing)
     next(event for event in events if isinstance(event, Upscaling) and event.frame == 12)
     events.close()
     assert list((folder / PIECES).glob("*-*.mp4"))
@@ -204,7 +204,7 @@ def test_a_smaller_video_that_a_killed_process_has_made_is_not_made_again(tmp_pa
         shutil.copy(clip, folder / "video.mp4")
         yield Finished(result)
 
-    events = make_larger(step, folder, lambda: False, make)
+    events = upscale_video(step, folder, lambda: False, make)
     next(event for event in events if isinstance(event, Upscaling))
     events.close()
     assert (folder / SMALLER).is_file()

@@ -12,8 +12,8 @@ from backend.pipeline import generate as pipeline
 from backend.pipeline import inputs
 from backend.pipeline.load import load
 from backend.pipeline.stage_files import EMBEDDINGS, LATENTS, read_conditions
-from backend.pipeline.storyboard import make
-from backend.pipeline.storyboard_loop import Story
+from backend.pipeline.storyboard import generate_video
+from backend.pipeline.storyboard_loop import StoryboardFiles
 from backend.pipeline.warm_up import calls, warm_up
 from backend.schemas.clip import Part
 from backend.schemas.events import Compiling, Encoding, Finished, ShotFinished, Step
@@ -81,12 +81,16 @@ def test_a_storyboards_shots_are_shown_the_figures_that_they_name(made, files, t
     figures = [{"name": "Anna", "image": files["picture.png"]}]
     story = request_of(preset, shots=rows, figures=figures, steps=1)
     shots = [
-        event.result.request for event in make(story, loaded, tmp_path / "a", lambda: False) if isinstance(event, ShotFinished)
+        event.result.request
+        for event in generate_video(story, loaded, tmp_path / "a", lambda: False)
+        if isinstance(event, ShotFinished)
     ]
     assert [one.references for one in shots] == [(files["picture.png"],)] * 2
     assert [one.extend for one in shots] == [None, "after"], "what goes on is shown it too"
-    other = Story(request_of(preset, shots=rows, steps=1), tmp_path / "a")
-    assert Story(story, tmp_path / "a").result(0) and other.result(0) is None, "without the figure it is another shot"
+    other = StoryboardFiles(request_of(preset, shots=rows, steps=1), tmp_path / "a")
+    assert StoryboardFiles(story, tmp_path / "a").read_result(0) and other.read_result(0) is None, (
+        "without the figure it is another shot"
+    )
 
 
 def test_the_clip_is_decoded_once_for_one_video(made, files, tmp_path, monkeypatch):

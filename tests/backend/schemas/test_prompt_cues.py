@@ -3,7 +3,7 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.pipeline.prompt_schedule import Script, conditions_of, without
+from backend.pipeline.prompt_schedule import Script, remove_conditions, select_conditions
 from backend.schemas.prompt_cues import Cue, merge_cues, parse_actions, parse_prompts
 from backend.schemas.request import GenerationRequest
 from presets import Preset, list_presets, load_preset
@@ -73,7 +73,7 @@ def test_a_request_without_cues_is_stored_as_before(preset):
 
 def test_each_block_has_what_was_said_last(preset):
     script = Script(cued(preset, Cue(block=1, action="left"), Cue(block=3, prompt="x"), Cue(block=5, prompt="a red circle")))
-    said = [(script.texts[number].prompt, script.texts[number].action) for number in map(script.number_at, range(7))]
+    said = [(script.texts[number].prompt, script.texts[number].action) for number in map(script.text_index_at, range(7))]
     assert said == [
         ("a red circle", None),
         *[("a red circle", "left")] * 2,
@@ -86,11 +86,11 @@ def test_each_block_has_what_was_said_last(preset):
 def test_what_was_said_long_ago_is_forgotten_and_new_when_it_comes_again(preset):
     script = Script(cued(preset))
     for block, prompt in enumerate(("one", "two", "one", "three"), 1):
-        script.add(Cue(block=block, prompt=prompt))
-    assert script.forget(2) == [0, 2]  # "one" was said after "two"
-    assert not script.add(Cue(block=5, prompt="one")) and script.add(Cue(block=6, prompt="two"))
+        script.add_cue(Cue(block=block, prompt=prompt))
+    assert script.forget_oldest(2) == [0, 2]  # "one" was said after "two"
+    assert not script.add_cue(Cue(block=5, prompt="one")) and script.add_cue(Cue(block=6, prompt="two"))
     conditions = {"a": 0, "later_1.a": 1, "later_12.a": 12}
-    without(conditions, [0, 1])
+    remove_conditions(conditions, [0, 1])
     assert conditions == {"later_12.a": 12}
 
 
@@ -135,10 +135,10 @@ def test_a_model_that_reads_no_prompt_needs_none_and_hears_none(steered):
 
 def test_what_follows_from_the_inputs_holds_for_all_that_is_said():
     conditions = {"picture": 0, "keys": 1, "later_1.keys": 2}
-    assert conditions_of(conditions, 0, {"picture"}) == {"picture": 0, "keys": 1}
-    assert conditions_of(conditions, 1, {"picture"}) == {"picture": 0, "keys": 2}
-    assert conditions_of(conditions, 1) == {"keys": 2}
-    without(conditions, [0], {"picture"})
+    assert select_conditions(conditions, 0, {"picture"}) == {"picture": 0, "keys": 1}
+    assert select_conditions(conditions, 1, {"picture"}) == {"picture": 0, "keys": 2}
+    assert select_conditions(conditions, 1) == {"keys": 2}
+    remove_conditions(conditions, [0], {"picture"})
     assert conditions == {"picture": 0, "later_1.keys": 2}
 
 
