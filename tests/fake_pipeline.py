@@ -127,10 +127,10 @@ def warm_up(loaded: FakeModel, request: GenerationRequest) -> Iterator[Event]:
 
 def would_fit(request: GenerationRequest, tell: Callable[[Event], None]) -> tuple[Proposal, ...]:
     """Five frames, and the preset's first size; nothing for "no remedy", and an error for "broken remedy"."""
-    tell(Compiling("what would fit"))
+    tell(Compiling("settings that fit"))
     if "stuck" in request.prompt.split():
         time.sleep(STUCK_SECONDS)
-    pass_gate(request.prompt, "would fit", lambda: tell(Compiling("what would fit")))
+    pass_gate(request.prompt, "would fit", lambda: tell(Compiling("settings that fit")))
     if "broken" in request.prompt:
         raise ValueError("the square does not know")
     if "no remedy" in request.prompt:

@@ -98,7 +98,7 @@ def measure_memory(
 ) -> MemoryNeeds:
     meter = Meter(only)
     model = describe_model(find_preset(request.preset), devices, meter, mesh)
-    what = f"what would fit: {request.width}x{request.height}, {request.num_frames} frames"
+    what = f"settings that fit: {request.width}x{request.height}, {request.num_frames} frames"
     counted: dict[str, int] = {}
     for program, arguments in _unprepared_programs(model, request):
         if only in (None, program.key):

@@ -131,7 +131,7 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
     """The status of the worker that is farthest: "failed" only if all have failed. Without any, one is expected."""
     if not workers:
-        return WorkerStatus(state="starting", detail="Waiting for a machine of the cluster")
+        return WorkerStatus(state="starting", detail="Waiting for a cluster node")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
 
 

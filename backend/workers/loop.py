@@ -202,7 +202,7 @@ class Worker:
                     self._model.load_again(refused, find_preset(task.request.preset), lambda: self._is_given_up(task))
                 except Stopped:
                     return Cancelled(None)
-                self._reports.status("busy", "Making a video")
+                self._reports.status("busy", "Generating a video")
             except Exception as error:
                 if isinstance(error, StudioError) or not is_memory_short(error) or not self._model.drop_idle():
                     raise
@@ -257,7 +257,7 @@ class Worker:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")
         if self._searching is not None and self._searching.is_alive():  # it was left behind by a video that was stopped
             return failed
-        self._reports.status("busy", "Looking for what would fit")
+        self._reports.status("busy", "Searching for settings that fit")
         found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
         self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
         self._searching.start()
@@ -282,7 +282,7 @@ class Worker:
     def _begin(self, task: Task) -> bool:
         if self._consensus.decide("begin", not self._tasks.begin(task)):
             return False
-        self._reports.status("busy", "Making a video")
+        self._reports.status("busy", "Generating a video")
         return True
 
     def _report_rest(self) -> None:

@@ -88,7 +88,7 @@ class WorkerModel:
         if not self.started.keeps_models:
             return self._source == wanted
         if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
-            self._reports.status("loading", "Bringing back a model")
+            self._reports.status("loading", "Restoring a cached model")
         kept = self.started.model_cache.activate(wanted)
         if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
             self.started.model_cache.unload(wanted)
@@ -213,7 +213,7 @@ class WorkerModel:
                 self.load_again(refused, preset)
 
     def _warm_up(self, request: GenerationRequest) -> None:
-        self._reports.status("warming", "Compiling ahead of the first video")
+        self._reports.status("warming", "Compiling before the first video")
         for event in self.started.warm_up(self.loaded, request):
             if not is_from_file(event) and self._consensus.decide("waiting", self._tasks.is_one_waiting()):
                 return

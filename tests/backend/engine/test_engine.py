@@ -210,14 +210,14 @@ def test_a_video_that_runs_out_of_memory_says_what_would_fit(engine):
         Proposal(width=96, height=96, num_frames=17, bytes_per_device=900),
     )
     assert final == Failed("There is not enough memory for this video", fix, proposals)
-    assert Compiling("what would fit") in before  # what the worker does meanwhile is told
+    assert Compiling("settings that fit") in before  # what the worker does meanwhile is told
     assert engine.library.failures(1)[0][1] == final  # as the system view shows it
     assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
 
 
 def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
     job, following = engine.submit(request("stuck memory")), engine.submit(request())
-    wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
+    wait_for(lambda: engine.last_event(job.id) == Compiling("settings that fit"))
     engine.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled)
     assert isinstance(all_events(engine, following.id)[-1], Finished)
@@ -228,7 +228,7 @@ def test_stop_frees_a_worker_that_compiles_what_would_fit(engine):
 def test_stop_ends_the_search_for_what_would_fit(engine, close_gate):
     close_gate("memory", "would fit")
     job = engine.submit(request("memory"))
-    wait_for(lambda: engine.last_event(job.id) == Compiling("what would fit"))
+    wait_for(lambda: engine.last_event(job.id) == Compiling("settings that fit"))
     began = time.monotonic()
     engine.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Failed | Cancelled) and is_within(time.monotonic() - began, 2)

@@ -49,7 +49,7 @@ def test_what_is_proposed_was_compiled_and_fits_beside_the_weights():
     told = []
     proposals = suggest_smaller_requests(request(), told.append, memory=memory)
     assert proposals and all(isinstance(event, Compiling) for event in told)
-    assert f"what would fit: 128x96, {LONG} frames" == told[0].what  # the request itself is looked at first
+    assert f"settings that fit: 128x96, {LONG} frames" == told[0].what  # the request itself is looked at first
     for one in proposals:
         fitting = request(width=one.width, height=one.height, num_frames=one.num_frames)
         assert one.bytes_per_device <= memory and 5 <= one.num_frames < LONG

@@ -37,7 +37,7 @@ FILLED = (
     "Loaded the decoder precompiled",
     "Loading transformer 2 (12 of 3000 MB, 250.0 MB/s, 12 s left)",
     "Waiting for the other hosts: number 1, 2 of 3 (`app.py member` there; this one is 0)",
-    "what would fit: 832x480, 81 frames",
+    "settings that fit: 832x480, 81 frames",
 )
 
 
