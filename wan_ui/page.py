@@ -64,7 +64,7 @@ class PageHandlers:
 
         If a link or the kept settings cannot be shown, the page opens without them, and says so.
         """
-        caller = self.context.caller(request)
+        caller = self.context.identify_caller(request)
         try:
             return self._opened(caller, dict(request.query_params), values)
         except Exception:
@@ -74,7 +74,7 @@ class PageHandlers:
 
     def _opened(self, caller: Caller, asked: dict[str, str], values: Values) -> Updates:
         shown = self.form.opened(caller, asked, values)
-        if not caller.reads_the_first_page:
+        if not caller.uses_english:
             shown |= self._header(caller)
         for panel in self.panels:
             shown |= panel.opened(caller, asked, values)
@@ -82,7 +82,7 @@ class PageHandlers:
 
     def tick(self, values: Values, request: gr.Request) -> Updates:
         """Sends what has changed in the views since they were last drawn. The page asks when it is told of a change."""
-        caller, seen, drawn = self.context.caller(request), values[self.seen], {}
+        caller, seen, drawn = self.context.identify_caller(request), values[self.seen], {}
         changes = self.context.engine.changes()
         if seen.get(_CHANGES) != changes:
             for panel in self.panels:

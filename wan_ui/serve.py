@@ -36,7 +36,7 @@ from wan_ui.routes.metrics import health_route, metrics_route
 from wan_ui.routes.tasks import tasks_routes
 from wan_ui.routes.videos import videos_routes
 from wan_ui.scripts import Scripts, scripts_route
-from wan_ui.services.characters import figures_route
+from wan_ui.services.characters import characters_route
 from wan_ui.services.exports import export_route
 from wan_ui.services.media import media_route, video_route
 from wan_ui.services.projects import project_route
@@ -195,7 +195,7 @@ def _routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> 
         export_route(engine, access, downloads),
         project_route(engine, access, downloads),
         shots_route(engine, access),
-        figures_route(context),
+        characters_route(context),
         upload_route(),
         changes_route(context),
         health_route(engine, access, is_open=is_open),

@@ -63,7 +63,7 @@ def context(tmp_path_factory) -> Iterator[StudioContext]:
 
 @pytest.fixture
 def caller(context) -> Caller:
-    return context.caller(
+    return context.identify_caller(
         SimpleNamespace(cookies={COOKIE: TOKEN}, session_hash="x", headers={"accept-language": "en"}, client=None)
     )
 

@@ -20,10 +20,10 @@ from wan_ui.form.form import Form
 from wan_ui.form.left_out import left_out, setting_label
 from wan_ui.form.load_settings import FillHandlers
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import view_of
+from wan_ui.services.job_followers import stage_view
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 
@@ -68,7 +68,7 @@ class CompareHandlers(Panel):
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
-        shown = {} if caller.reads_the_first_page else self._words(caller)
+        shown = {} if caller.uses_english else self._words(caller)
         return shown | (self._linked(asked["compare"], caller) if "compare" in asked and "settings" not in asked else {})
 
     def tick(self, caller: Caller, values: Values) -> Updates:
@@ -77,14 +77,14 @@ class CompareHandlers(Panel):
         found = self.context.engine.user_presets.comparison(shown) if shown else None
         return {self.panel.view: compare_html(self._side(found, caller), caller.texts)} if found else {}
 
-    @opens_files
+    @runs_sandbox_calls
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
         """Queues the form's settings with one thing varied: all of them, or none."""
-        panel, caller = self.panel, self.context.caller(request)
+        panel, caller = self.panel, self.context.identify_caller(request)
         try:
             base = self.form.read(values).to_request()
             wanted, columns = self._wanted(base, values)
-            jobs = yield from self.context.submitting_all(wanted, caller)
+            jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(caller.texts)}
         comparison = self.context.engine.user_presets.compare(caller.owner, jobs, columns)
@@ -93,7 +93,7 @@ class CompareHandlers(Panel):
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
-        act, caller, panel = Act.of(event), self.context.caller(request), self.panel
+        act, caller, panel = Act.of(event), self.context.identify_caller(request), self.panel
         match act.what:
             case "add":
                 return self._add(values[panel.chosen], act.job, caller)
@@ -107,7 +107,7 @@ class CompareHandlers(Panel):
 
     def _words(self, caller: Caller) -> Updates:
         """The parts that were built in English, in the visitor's language."""
-        presets = preset_choices("t2v", self.context.offers(caller)).dropdown(caller.texts.language)
+        presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown(caller.texts.language)
         return {
             self.panel.view: compare_html(Side(), caller.texts),
             self.panel.what: gr.update(choices=what_choices(caller.texts)),
@@ -149,7 +149,7 @@ class CompareHandlers(Panel):
         what, values = varied(requests[:columns] if columns else requests)
         also, others = varied(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
-        named = preset_choices("t2v", self.context.offers(caller)).dropdown(caller.texts.language)
+        named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown(caller.texts.language)
         return {
             self.panel.what: gr.update(choices=what_choices(caller.texts), value=what),
             self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
@@ -168,7 +168,7 @@ class CompareHandlers(Panel):
         return grid(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
 
     def _add(self, chosen: list[str], job_id: str, caller: Caller) -> Updates:
-        job = self.context.job(job_id, caller)
+        job = self.context.find_job(job_id, caller)
         if job is None:
             return {self.panel.chosen: gr.skip()}
         chosen = list(dict.fromkeys([*(chosen if len(chosen) < MOST else []), job.id]))
@@ -185,7 +185,7 @@ class CompareHandlers(Panel):
 
     def _with_original(self, job_id: str, caller: Caller) -> Updates:
         """A video beside the clip that it was made from: the only comparison of one job."""
-        job = self.context.job(job_id, caller)
+        job = self.context.find_job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
         return self._shown(self.context.engine.user_presets.compare(caller.owner, (job.id,)), caller)
@@ -198,8 +198,8 @@ class CompareHandlers(Panel):
         }
 
     def _side(self, comparison: Comparison, caller: Caller) -> Side:
-        jobs = [self.context.job(job_id, caller) for job_id in comparison.jobs]
-        cells = tuple(Cell(job=job, view=view_of(self.context, job)) for job in jobs if job)
+        jobs = [self.context.find_job(job_id, caller) for job_id in comparison.jobs]
+        cells = tuple(Cell(job=job, view=stage_view(self.context, job)) for job in jobs if job)
         if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
         return Side(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)

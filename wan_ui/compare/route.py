@@ -19,8 +19,8 @@ from backend.media.tiles import Tile, write_tiled
 from wan_ui.compare.html import labels_of
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.services.media import VIDEO, before, sent, too_busy
-from wan_ui.services.sandbox_calls import asker, unless_gone
+from wan_ui.services.media import VIDEO, busy_response, file_response, make_before_video
+from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 
 def compare_route(engine: Engine, access: Access) -> Route:
@@ -31,12 +31,12 @@ def compare_route(engine: Engine, access: Access) -> Route:
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_found, engine, request, access)
         lock = making.setdefault("" if found is None else found.id, asyncio.Lock())
-        who, tile = asker(request, access), request.query_params.get("sound", "")
+        who, tile = requester_from_request(request, access), request.query_params.get("sound", "")
         try:
-            path = None if found is None else await unless_gone(request, _tiled(engine, found, tile, who, lock))
+            path = None if found is None else await cancel_on_disconnect(request, _tiled(engine, found, tile, who, lock))
         except Busy as error:
-            return too_busy(error)
-        return sent(path, cache="private, no-store")
+            return busy_response(error)
+        return file_response(path, cache="private, no-store")
 
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
 
@@ -60,7 +60,7 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, m
             return path
         try:
             jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
-            original = await before(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
+            original = await make_before_video(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
             work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
             await engine.sandbox.run_async(

@@ -8,7 +8,7 @@ from wan_ui.view import FORM, Shell, View
 
 def build_compare(shell: Shell) -> CompareHandlers:
     """The panel with its handlers."""
-    panel = build_compare_panel(shell.texts, shell.labels, shell.context.offers())
+    panel = build_compare_panel(shell.texts, shell.labels, shell.context.preset_filter())
     return CompareHandlers(context=shell.context, form=shell.form, panel=panel, message=shell.message)
 
 

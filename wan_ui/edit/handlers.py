@@ -30,9 +30,9 @@ from wan_ui.gateway.uploads import copy_to_cache, public_upload_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import full_preset
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import any_clip
+from wan_ui.services.upscaling import offers_for_any_clip
 from wan_ui.stage.handlers import StageHandlers
 
 _CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed"})
@@ -66,20 +66,20 @@ class EditHandlers(Panel):
 
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
-        caller = self.context.caller(request)
-        job, old = self.context.job(Act.of(event).job, caller), self.context.job(shown, caller)
+        caller = self.context.identify_caller(request)
+        job, old = self.context.find_job(Act.of(event).job, caller), self.context.find_job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words and presets."""
-        is_first_page = caller.reads_the_first_page and self.context.offers(caller) == self.context.offers()
+        is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         return {} if is_first_page else {self.panel: self._drawn(caller)}
 
-    @opens_files
+    @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
-        act, caller = Act.of(event), self.context.caller(request)
-        job = self.context.job(act.job, caller)
+        act, caller = Act.of(event), self.context.identify_caller(request)
+        job = self.context.find_job(act.job, caller)
         takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
         if job is None or (job.request.is_from_pictures and act.what not in takes_video):
             return {self.message: gr.skip()}
@@ -108,7 +108,7 @@ class EditHandlers(Panel):
 
     def _preset_for(self, request: GenerationRequest, caller: Caller) -> Preset:
         """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
-        presets = {preset.name: preset for preset in clip_presets(self.context.offers(caller))}
+        presets = {preset.name: preset for preset in clip_presets(self.context.preset_filter(caller))}
         if not presets:
             raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
         return presets.get(request.preset) or next(iter(presets.values()))
@@ -151,7 +151,9 @@ class EditHandlers(Panel):
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
     def _drawn(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
-        return edit_html(clip_presets(self.context.offers(caller)), caller.texts, fill, any_clip(self.context.engine))
+        return edit_html(
+            clip_presets(self.context.preset_filter(caller)), caller.texts, fill, offers_for_any_clip(self.context.engine)
+        )
 
 
 def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:

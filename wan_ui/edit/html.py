@@ -15,7 +15,7 @@ from wan_ui.form.left_out import setting_words
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.i18n.english import Texts
-from wan_ui.services.upscaling import Offer
+from wan_ui.services.upscaling import UpscaleOffer
 
 _WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
 _LIMITS = (
@@ -31,7 +31,7 @@ def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
 
 
 def edit_html(
-    presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None, larger: Sequence[Offer] = ()
+    presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None, larger: Sequence[UpscaleOffer] = ()
 ) -> str:
     """The view, for a visitor who may use these presets; `fill` are the settings and the clip to begin with, if any, and `larger`
     what a clip can be made larger by."""
@@ -66,7 +66,7 @@ def _clip(texts: Texts) -> str:
     )
 
 
-def _timeline(texts: Texts, larger: Sequence[Offer]) -> str:
+def _timeline(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end; and what makes the whole clip larger."""
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
@@ -80,7 +80,7 @@ def _timeline(texts: Texts, larger: Sequence[Offer]) -> str:
     )
 
 
-def _larger(larger: Sequence[Offer], texts: Texts) -> str:
+def _larger(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
     """What makes the clip larger as it is, without a model for videos; nothing if there is no upscaler."""
     if not larger:
         return ""

@@ -23,11 +23,11 @@ from wan_ui.edit.modes import fields_of
 from wan_ui.form.estimate import estimate_html
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path, public_upload_path
-from wan_ui.services.animate_request import described
+from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
-from wan_ui.services.sandbox_calls import unless_gone, visitor
+from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_caller
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import chosen
+from wan_ui.services.upscaling import parse_offer
 
 _FAR = 1e5  # pixels, seconds, frames a second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
@@ -37,8 +37,8 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses."""
 
     async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
-        who, path = visitor(context.caller(gr.Request(request))), opening.arguments[0]
-        facts = await unless_gone(request, context.engine.sandbox.run_async(opening, who))
+        who, path = requester_from_caller(context.identify_caller(gr.Request(request))), opening.arguments[0]
+        facts = await cancel_on_disconnect(request, context.engine.sandbox.run_async(opening, who))
         return facts | {"path": public_upload_path(path)}
 
     @json_endpoint
@@ -59,14 +59,14 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
 
     @json_endpoint
     async def make(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
+        caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
         wanted = _larger(context, caller, given) if _is_larger(given) else _described(context, caller, given)
-        job = await unless_gone(request, _queued(context, caller, await wanted))
+        job = await cancel_on_disconnect(request, _queued(context, caller, await wanted))
         return {"job": job.id}
 
     @json_endpoint
     async def estimate(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
+        caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
         return {"html": await asyncio.to_thread(_estimated, context, caller, given)}
 
     return [
@@ -82,8 +82,8 @@ async def _queued(context: StudioContext, caller: Caller, wanted: GenerationRequ
     """Queues the video that is asked for. Raises: StudioError."""
     if wanted.mask is not None:
         opening = SandboxCall(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
-        await context.engine.sandbox.run_async(opening, visitor(caller))
-    return await context.submitted(wanted, caller)
+        await context.engine.sandbox.run_async(opening, requester_from_caller(caller))
+    return await context.submit(wanted, caller)
 
 
 def _estimated(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
@@ -109,9 +109,9 @@ def _is_larger(given: dict[str, Any]) -> bool:
 
 async def _larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
-    clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), chosen(str(given.get("upscale", "")))
+    clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
     opening = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
-    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, visitor(caller)))
+    return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, requester_from_caller(caller)))
 
 
 def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
@@ -120,7 +120,9 @@ def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, A
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
         numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]
         width, height, seconds, fps = (float(one) for one in numbers if 0 < one < _FAR)
-        wanted = upscale_clip_request("", (int(width), int(height)), seconds, fps, "/", *chosen(str(given.get("upscale", ""))))
+        wanted = upscale_clip_request(
+            "", (int(width), int(height)), seconds, fps, "/", *parse_offer(str(given.get("upscale", "")))
+        )
     except (StudioError, ValueError):
         return ""
     return estimate_html(context.engine.estimate(wanted), True, caller.texts)
@@ -128,7 +130,7 @@ def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, A
 
 async def _described(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for a video made of the clip. Raises: StudioError."""
-    return await described(context, caller, *await asyncio.to_thread(_settings_of, given))
+    return await request_from_settings(context, caller, *await asyncio.to_thread(_settings_of, given))
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:

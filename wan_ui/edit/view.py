@@ -17,13 +17,13 @@ from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
 from wan_ui.gateway.rules import Rules
-from wan_ui.services.upscaling import any_clip
+from wan_ui.services.upscaling import offers_for_any_clip
 from wan_ui.view import Shell, View
 
 
 def build_edit(shell: Shell) -> EditHandlers:
     """The panel, with no clip in it, and its handlers."""
-    html = edit_html(clip_presets(shell.context.offers()), shell.texts, larger=any_clip(shell.context.engine))
+    html = edit_html(clip_presets(shell.context.preset_filter()), shell.texts, larger=offers_for_any_clip(shell.context.engine))
     panel = gr.HTML(html, js_on_load=starts("edit", "queued"), elem_id="edit", apply_default_css=False)
     return EditHandlers(context=shell.context, panel=panel, stage=shell.stage, message=shell.message)
 

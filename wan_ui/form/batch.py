@@ -22,7 +22,7 @@ from wan_ui.components.toast import Message
 from wan_ui.components.values import value_words
 from wan_ui.form.form import Form, Many
 from wan_ui.i18n.english import Texts
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 MOST_SHOWN = 20  # rows of the plan
@@ -110,7 +110,7 @@ class ManyHandlers:
 
     def look(self, values: Values, request: gr.Request) -> str:
         """The plan, or what is wrong with the table."""
-        caller = self.context.caller(request)
+        caller = self.context.identify_caller(request)
         try:
             base, wanted = self._wanted(values)
         except StudioError as error:
@@ -118,15 +118,15 @@ class ManyHandlers:
         engine = self.context.engine
         return plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + file_html(caller.texts)
 
-    @opens_files
+    @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Takes a file's text into the table, or queues what the table says now."""
-        caller, act, many = self.context.caller(request), Act.of(event), self.form.many
+        caller, act, many = self.context.identify_caller(request), Act.of(event), self.form.many
         if act.what == "file":
             return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(caller.texts)}
         try:
             _, wanted = self._wanted(values)
-            jobs = yield from self.context.submitting_all(wanted, caller)
+            jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
             return {self.message: Message.refusal(error).html(caller.texts)}
         text = caller.texts.batch_queued_one if len(jobs) == 1 else caller.texts.batch_queued

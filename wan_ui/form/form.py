@@ -152,7 +152,7 @@ class Form:
         choices = preset_choices(request.task, can_run)
         named = [
             (found.words(texts.language).title, found.name)
-            for found in (*choices.available, *choices.elsewhere)
+            for found in (*choices.available, *choices.unavailable)
             if found in choices.available or found == preset
         ]
         return {

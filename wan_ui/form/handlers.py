@@ -29,7 +29,7 @@ from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.uploads import copy_to_cache, temporary_image_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
-from wan_ui.services.sandbox_calls import visitor
+from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
@@ -148,7 +148,7 @@ class FormHandlers:
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
         shown = self.history(caller) | {self.form.own: self.own.html(caller)}
-        is_first_page = caller.reads_the_first_page and self.context.offers(caller) == self.context.offers()
+        is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         words = {} if is_first_page else self._words(caller)
         if "settings" in asked:
             return shown | words | self.fill.link(asked["settings"], caller.texts)
@@ -165,7 +165,7 @@ class FormHandlers:
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
-        texts, engine = self.context.caller(request).texts, self.context.engine
+        texts, engine = self.context.identify_caller(request).texts, self.context.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
             draft = self.form.read(values | {prompt: values[prompt] or "?"})
@@ -181,14 +181,14 @@ class FormHandlers:
 
     def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """The Generate button's words, and the button that stops editing the waiting video."""
-        texts = self.context.caller(request).texts
+        texts = self.context.identify_caller(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
     def chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
         """`choose_task` for one task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
-            return self.choose_task(task, name, self.context.caller(request))
+            return self.choose_task(task, name, self.context.identify_caller(request))
 
         return choose
 
@@ -197,14 +197,14 @@ class FormHandlers:
 
         A preset that stays is not in the answer: another may have been chosen before it comes, as while a page opens.
         """
-        choices, texts = preset_choices(task, self.context.offers(caller)), caller.texts
-        preset, form = choices.pick(name), self.form
+        choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
+        preset, form = choices.pick_preset(name), self.form
         info = None if preset else texts.presets_none
         other: dict[str, Any] = {} if preset and preset.name == name else {"value": preset.name if preset else None}
         shown = {
             form.task: task,
             form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
-            form.settings.preset: gr.update(choices=choices.dropdown(texts.language), info=info, **other),
+            form.settings.preset: gr.update(choices=choices.dropdown_choices(texts.language), info=info, **other),
             form.settings.preset_note: elsewhere_html(choices, texts),
             form.actions.generate: gr.update(interactive=preset is not None),
         }
@@ -212,7 +212,7 @@ class FormHandlers:
 
     def choose_preset(self, name: str | None, task: Task, request: gr.Request) -> Updates:
         """The other controls' choices for this preset, its examples and its negative prompt."""
-        return self._follow_preset(name, task, self.context.caller(request)) if name else {self.form.task: gr.skip()}
+        return self._follow_preset(name, task, self.context.identify_caller(request)) if name else {self.form.task: gr.skip()}
 
     def _follow_preset(self, name: str, task: Task, caller: Caller) -> Updates:
         preset, texts, form = load_preset(name), caller.texts, self.form
@@ -264,7 +264,7 @@ class FormHandlers:
 
     async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
         """The crop preview and the picture's note."""
-        caller = await asyncio.to_thread(self.context.caller, request)
+        caller = await asyncio.to_thread(self.context.identify_caller, request)
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
         except StudioError as error:
@@ -273,7 +273,7 @@ class FormHandlers:
             return empty_preview(size, caller.texts), note_html()
         try:
             opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
-            address = await self.context.engine.sandbox.run_async(opening, visitor(caller))
+            address = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
         except Busy as error:
             return gr.skip(), note_html(sentence(error))
         except StudioError as error:
@@ -304,14 +304,14 @@ class FormHandlers:
             return gr.skip()
 
     async def _opened(self, opening: SandboxCall, request: gr.Request) -> Any:
-        caller = await asyncio.to_thread(self.context.caller, request)
-        return await self.context.engine.sandbox.run_async(opening, visitor(caller))
+        caller = await asyncio.to_thread(self.context.identify_caller, request)
+        return await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
 
     def _words(self, caller: Caller) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""
         texts, form = caller.texts, self.form
-        choices = preset_choices("t2v", self.context.offers(caller))
-        named, preset = choices.dropdown(texts.language), choices.pick(None)
+        choices = preset_choices("t2v", self.context.preset_filter(caller))
+        named, preset = choices.dropdown_choices(texts.language), choices.pick_preset(None)
         shown: Updates = {
             form.settings.preset_note: elsewhere_html(choices, texts),
             form.prompt.shots.editor: editor_html("", texts),

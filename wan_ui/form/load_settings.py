@@ -33,7 +33,7 @@ from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_i
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import full_preset, preset_choices
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "overlap": None, "keeps_pixels": True} | {
@@ -61,17 +61,17 @@ class FillHandlers:
     def outputs(self) -> list[gr.blocks.Block]:
         return [*self.form.filled, self.message, self.form.editing]
 
-    @opens_files
+    @runs_sandbox_calls
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a button that loads settings."""
-        act, caller = Act.of(event), self.context.caller(request)
+        act, caller = Act.of(event), self.context.identify_caller(request)
         texts = caller.texts
         if act.what == "prompt":
             return {self.form.prompt.prompt: act.value}
         if act.what == "new":
             message = Message(text=texts.loaded_new_seed)
             return {self.form.settings.is_seed_random: True, self.message: message.html(texts)}
-        job = self.context.job(act.job, caller)
+        job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
         do = {"use": self._use, "edit": self._edit, "full": self._full}
@@ -84,10 +84,10 @@ class FillHandlers:
         except StudioError as error:
             return {self.message: Message.refusal(error).html(texts)}
 
-    @opens_files
+    @runs_sandbox_calls
     def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
-        caller = self.context.caller(request)
+        caller = self.context.identify_caller(request)
         try:
             path = check_upload_path(Act.of(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
@@ -189,7 +189,7 @@ class FillHandlers:
     def _image_preset(self, request: GenerationRequest) -> Preset:
         """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
         choices = preset_choices("i2v", self.context.can_run)
-        preset = choices.pick(request.preset)
+        preset = choices.pick_preset(request.preset)
         if preset is None:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
         return preset

@@ -81,7 +81,7 @@ class OwnPresetHandlers:
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Handles one press in the menu."""
-        caller = self.context.caller(request)
+        caller = self.context.identify_caller(request)
         try:
             done = self._do(Act.of(event), values, caller.owner, caller.texts)
         except StudioError as error:

@@ -20,8 +20,8 @@ from wan_ui.services.studio_context import StudioContext
 
 def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
     """The whole column, with the values of the first preset that can run here."""
-    choices = preset_choices("t2v", context.offers())
-    preset = choices.pick(None) or list_presets()[0]
+    choices = preset_choices("t2v", context.preset_filter())
+    preset = choices.pick_preset(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
         prompt = build_prompt_panel(preset, texts, labels, context.rewriter is not None)

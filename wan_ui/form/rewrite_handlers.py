@@ -25,7 +25,7 @@ from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
-from wan_ui.services.sandbox_calls import visitor
+from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
 SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
@@ -66,7 +66,10 @@ class RewriteHandlers:
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
         """The suggestion as it grows, then what it changes, or what went wrong; made only when somebody asks for one."""
-        caller, prompt = await asyncio.to_thread(self.context.caller, request), str(values[self.form.prompt.prompt] or "")
+        caller, prompt = (
+            await asyncio.to_thread(self.context.identify_caller, request),
+            str(values[self.form.prompt.prompt] or ""),
+        )
         if self.context.rewriter is None or not prompt.strip():
             yield ""
             return
@@ -92,7 +95,7 @@ class RewriteHandlers:
         """Handles the suggestion's buttons: stops it, puts it into the prompt, or takes it back."""
         act, prompt, panel = Act.of(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
-            caller = await asyncio.to_thread(self.context.caller, request)
+            caller = await asyncio.to_thread(self.context.identify_caller, request)
             return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), caller.texts)}
         self.end(request.session_hash or "")
         if act.what == "undo":
@@ -114,13 +117,15 @@ class RewriteHandlers:
     @contextmanager
     def _room(self, caller: Caller) -> Generator[None]:
         """Room for one suggestion. Raises: Busy where too many are being written, or were within an hour."""
-        address = caller.room.address if caller.room else ""  # empty for this machine, which may stand for many people
+        address = (
+            caller.queue_limits.address if caller.queue_limits else ""
+        )  # empty for this machine, which may stand for many people
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
             most[f"address {address}"] = PROMPTS_WRITTEN.of_address
         if any(self.busy[one] >= allowed for one, allowed in most.items()):
             raise Busy("the helper for prompts", "is writing for others, or for you on another page", "try again in a moment")
-        if caller.room is not None:  # the operator's are not counted
+        if caller.queue_limits is not None:  # the operator's are not counted
             if self.hourly.remaining(caller.owner, address) < 1:
                 rule = f"writes at most {PROMPTS_HOURLY.of_visitor} suggestions an hour for a visitor"
                 raise Busy("the helper for prompts", rule, "try again later")
@@ -145,7 +150,7 @@ class RewriteHandlers:
         if starts and given["image"]:
             size = (given["width"], given["height"])
             opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
-            picture = await self.context.engine.sandbox.run_async(opening, visitor(caller))
+            picture = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return RewriteRequest(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 

@@ -72,10 +72,10 @@ class SettingsPanel:
 
 def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> tuple[gr.Dropdown, gr.HTML]:
     """The model's dropdown and the line about those that are not here."""
-    preset = choices.pick(None)
+    preset = choices.pick_preset(None)
     with gr.Column(elem_id="model"):
         picker = gr.Dropdown(
-            choices.dropdown(texts.language),
+            choices.dropdown_choices(texts.language),
             value=preset.name if preset else None,
             label=labels.preset,
             elem_id="preset",
@@ -224,11 +224,11 @@ def _range(shown: float) -> dict[str, Any]:
 
 def elsewhere_html(choices: PresetChoices, texts: Texts) -> str:
     """The presets that cannot run here, behind one small line that opens."""
-    if not choices.elsewhere:
+    if not choices.unavailable:
         return ""
-    rows = "".join(_elsewhere(preset, texts) for preset in choices.elsewhere)
+    rows = "".join(_elsewhere(preset, texts) for preset in choices.unavailable)
     where = f'<li><button type="button" data-view="models">{escape(texts.presets_where)}</button></li>'
-    summary = escape(texts.presets_elsewhere.format(count=len(choices.elsewhere)))
+    summary = escape(texts.presets_elsewhere.format(count=len(choices.unavailable)))
     return f'<details class="elsewhere"><summary>{summary}</summary><ul>{where}{rows}</ul></details>'
 
 

@@ -16,7 +16,7 @@ from wan_ui.library.projects import ProjectHandlers
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import offers
+from wan_ui.services.upscaling import find_offers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LibraryHandlers(Panel):
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""
         shown, panel, texts = self.projects.shown(caller), self.panel, caller.texts
-        if caller.reads_the_first_page:
+        if caller.uses_english:
             return shown
         return shown | {
             panel.preset: gr.update(choices=preset_filter(texts)),
@@ -63,21 +63,21 @@ class LibraryHandlers(Panel):
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The grid and the detail as they are now."""
-        job = self.context.job(values[self.panel.chosen], caller)
+        job = self.context.find_job(values[self.panel.chosen], caller)
         drawn = {self.panel.grid: self._grid(values, caller), self.panel.detail: self._detail(job, caller)}
         return drawn | {self.panel.projects: self.projects.shown(caller)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
         """The grid for the search and the filters."""
-        return {self.panel.grid: self._grid(values, self.context.caller(request))}
+        return {self.panel.grid: self._grid(values, self.context.identify_caller(request))}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Shows all about a card, or more cards, or opens the card's folder."""
-        act, caller, panel = Act.of(event), self.context.caller(request), self.panel
+        act, caller, panel = Act.of(event), self.context.identify_caller(request), self.panel
         if act.what == "more":
             values = values | {panel.most: values[panel.most] + CARDS_AT_ONCE}
             return {panel.most: values[panel.most]} | self.tick(caller, values)
-        job = self.context.job(act.job, caller)
+        job = self.context.find_job(act.job, caller)
         if job is None:
             return {panel.chosen: gr.skip()}
         if act.what == "folder":
@@ -108,4 +108,4 @@ class LibraryHandlers(Panel):
         result = self.context.engine.library.result(job.id) if job else None
         owner = job.owner if job and caller.is_operator else ""
         projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()
-        return detail_html(job, result, caller.texts, owner, projects, offers=offers(self.context.engine, job, result))
+        return detail_html(job, result, caller.texts, owner, projects, offers=find_offers(self.context.engine, job, result))

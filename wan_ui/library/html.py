@@ -19,7 +19,7 @@ from wan_ui.i18n.english import Texts
 from wan_ui.library.projects import place_html
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import media_url
-from wan_ui.services.upscaling import Offer, upscale_menu
+from wan_ui.services.upscaling import UpscaleOffer, upscale_menu
 from wan_ui.stage.html import film_button, go_on_button, sound_download
 
 
@@ -82,7 +82,7 @@ def detail_html(
     texts: Texts,
     owner: str = "",
     projects: Sequence[Project] = (),
-    offers: Sequence[Offer] = (),
+    offers: Sequence[UpscaleOffer] = (),
 ) -> str:
     """All about one video, which can be made larger by the `offers`. `owner` is given for the operator only, `projects` are those
     that the visitor may see."""
@@ -105,7 +105,7 @@ def detail_html(
     )
 
 
-def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool, offers: Sequence[Offer]) -> str:
+def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool, offers: Sequence[UpscaleOffer]) -> str:
     one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:

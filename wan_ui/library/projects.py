@@ -20,8 +20,8 @@ from wan_ui.components.toast import Message
 from wan_ui.gateway.uploads import LARGEST_BODY, check_upload_path, temporary_upload_folder
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
-from wan_ui.services.projects import project_name, project_url
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.projects import project_file_name, project_url
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
 EVERYWHERE, NOWHERE = "all", "none"  # values of the filter besides the projects' ids
@@ -66,7 +66,7 @@ def _row(project: Project, is_current: bool, texts: Texts) -> str:
     words = texts.project_leave if is_current else texts.project_use
     use = text_button(f"project:{'leave' if is_current else 'use'}", f"{project.name} · {project.videos}", hint=words, **one)
     export = (
-        f'<a class="quiet-button" href="{project_url(project)}" data-task download="{escape(project_name(project))}"'
+        f'<a class="quiet-button" href="{project_url(project)}" data-task download="{escape(project_file_name(project))}"'
         f' title="{escape(texts.project_export)}" aria-label="{escape(texts.project_export)}">{icon("download")}</a>'
         if project.videos
         else ""
@@ -138,10 +138,10 @@ class ProjectHandlers:
             self.goes: goes_into(projects, current, texts),
         }
 
-    @opens_files
+    @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a press in the menu, and a change in the detail's fields."""
-        caller, act = self.context.caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.of(event)
         try:
             if act.what == "import":
                 text = yield from self._imported(act.value, caller)
@@ -155,7 +155,7 @@ class ProjectHandlers:
 
     def _do(self, act: Act, caller: Caller) -> str:
         """Does what a button or a field says, within what this visitor may see; what is said of it. Raises: StudioError."""
-        projects, job = self.context.engine.projects, self.context.job(act.job, caller)
+        projects, job = self.context.engine.projects, self.context.find_job(act.job, caller)
         match act.what:
             case "create":
                 project = projects.create(caller.owner, act.job)
@@ -180,7 +180,7 @@ class ProjectHandlers:
         Raises: StudioError."""
         archive = check_upload_path(path, "project")
         with temporary_upload_folder() as folder:
-            project, count = yield from self.context.importing(archive, folder, caller)
+            project, count = yield from self.context.import_project_steps(archive, folder, caller)
         archive.unlink(missing_ok=True)
         imported = caller.texts.project_imported_one if count == 1 else caller.texts.project_imported
         return imported.format(name=project.name, count=count)

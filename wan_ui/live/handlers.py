@@ -26,6 +26,6 @@ class LiveHandlers(Panel):
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
-        presets = [preset for preset in list_presets() if preset.live and self.context.offers(caller)(preset)]
+        presets = [preset for preset in list_presets() if preset.live and self.context.preset_filter(caller)(preset)]
         running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]
         return {self.panel: live_html(presets, running[0] if running else "", caller.texts)}

@@ -27,8 +27,8 @@ from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.live.watch import Watch
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import events_of
-from wan_ui.services.sandbox_calls import unless_gone
+from wan_ui.services.job_followers import follow_events
+from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
 
 STATE = 0xFFFFFFFF
@@ -42,8 +42,8 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
 
     @json_endpoint
     async def start(request: Request) -> dict[str, Any]:
-        caller, given = context.caller(gr.Request(request)), await read_json_object(request)
-        job = await unless_gone(request, _start(context, caller, given))
+        caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
+        job = await cancel_on_disconnect(request, _start(context, caller, given))
         watch.see(job.id)
         return {"job": job.id}
 
@@ -68,7 +68,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         job = _job(context, request)
         if job is None or not (job.request.is_open or job.has_ended):  # an ended one is open no more, and still says how it ended
             return _missing()
-        packets = _packets(context, watch, job, context.caller(gr.Request(request)))
+        packets = _packets(context, watch, job, context.identify_caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
 
     return [
@@ -81,7 +81,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
 
 async def _start(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
     """Queues an open video. Raises: StudioError."""
-    return await context.submitted(await asyncio.to_thread(to_request, given), caller)
+    return await context.submit(await asyncio.to_thread(to_request, given), caller)
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
@@ -101,7 +101,7 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
 async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Caller) -> AsyncIterator[bytes]:
     view, last, phase = StageView(phase="queued"), 0.0, ""
     with watch.watching(job.id):
-        async for events in events_of(context.engine, job.id, STATE_SECONDS):
+        async for events in follow_events(context.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
             for event in events:
                 view = advance(view, event)
@@ -134,7 +134,7 @@ def _state(job: Job, view: StageView, watch: Watch, caller: Caller) -> dict[str,
 
 
 def _job(context: StudioContext, request: Request) -> Job | None:
-    return context.job(request.path_params["job_id"], context.caller(gr.Request(request)))
+    return context.find_job(request.path_params["job_id"], context.identify_caller(gr.Request(request)))
 
 
 def _missing() -> Response:

@@ -17,7 +17,7 @@ from wan_ui.view import Shell, View
 
 def build_live(shell: Shell) -> LiveHandlers:
     """The panel, with nothing running, and its handlers."""
-    presets = [preset for preset in list_presets() if preset.live and shell.context.offers()(preset)]
+    presets = [preset for preset in list_presets() if preset.live and shell.context.preset_filter()(preset)]
     panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=starts("live"), elem_id="live", apply_default_css=False)
     return LiveHandlers(context=shell.context, panel=panel)
 

@@ -48,20 +48,20 @@ class ModelsHandlers(Panel):
         key = count, task, caller.is_operator, caller.texts.language
         if key not in self.chosen:
             self.chosen.clear()
-            choices, settings = preset_choices(task, self.context.offers(caller)), self.form.settings
+            choices, settings = preset_choices(task, self.context.preset_filter(caller)), self.form.settings
             self.chosen[key] = {
-                settings.preset: gr.update(choices=choices.dropdown(caller.texts.language)),
+                settings.preset: gr.update(choices=choices.dropdown_choices(caller.texts.language)),
                 settings.preset_note: elsewhere_html(choices, caller.texts),
             }
         return dict(self.chosen[key])
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return self._drawn(self.context.caller(request))
+        return self._drawn(self.context.identify_caller(request))
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """A press of a button of a model. For the operator only."""
-        caller, act = self.context.caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.of(event)
         if not caller.is_operator:
             return {self.panel: gr.skip()}
         do = {"fetch": self._fetch, "pause": self._pause, "ask": self._ask, "remove": self._remove}

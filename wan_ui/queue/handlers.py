@@ -16,9 +16,9 @@ from wan_ui.components.toast import Message
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.queue_query import queue_now
 from wan_ui.services.caller import Caller
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import chosen, larger_job
+from wan_ui.services.upscaling import parse_offer, upscale_job_request
 
 QUEUE_ACTS = ("queue", "again", "show")
 
@@ -42,8 +42,8 @@ class QueueHandlers:
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Orders, cancels, stars, deletes or restores a job."""
-        act, caller = Act.of(event), self.context.caller(request)
-        job = self.context.job(act.job, caller)
+        act, caller = Act.of(event), self.context.identify_caller(request)
+        job = self.context.find_job(act.job, caller)
         updates: Updates = {}
         if job is not None:
             try:
@@ -53,18 +53,18 @@ class QueueHandlers:
             self.context.engine.touch()
         return updates | self.draw(caller)
 
-    @opens_files
+    @runs_sandbox_calls
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Queues a job's request once more: the same, with a new seed, a storyboard from one of its shots on, or its video made
         larger. Shows it on the stage."""
-        act, caller = Act.of(event), self.context.caller(request)
-        job = self.context.job(act.job, caller)
+        act, caller = Act.of(event), self.context.identify_caller(request)
+        job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
         try:
             wanted = self._wanted(job, act)
             first = _shot_of(act.value) if act.what == "shot" else None
-            steps = self.context.submitting(wanted, caller) if first is None else self._from_shot(job, wanted, first, caller)
+            steps = self.context.submit_steps(wanted, caller) if first is None else self._from_shot(job, wanted, first, caller)
             copy = yield from steps
         except StudioError as error:
             return {self.message: Message.refusal(error).html(caller.texts)}
@@ -73,8 +73,8 @@ class QueueHandlers:
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Puts a job on the stage."""
-        act, caller = Act.of(event), self.context.caller(request)
-        job = self.context.job(act.job, caller)
+        act, caller = Act.of(event), self.context.identify_caller(request)
+        job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.job_id: gr.skip()}
         return {self.job_id: job.id, self.message: Message(view="stage").html(caller.texts)}
@@ -85,7 +85,7 @@ class QueueHandlers:
             result = self.context.engine.library.result(job.id)
             if result is None:
                 raise RequestError("this video", "is not there to be made larger", "choose another")
-            return larger_job(job, result, *chosen(act.value))
+            return upscale_job_request(job, result, *parse_offer(act.value))
         if act.what in ("seed", "shot"):
             made = job.request.model_copy(update={"finished_video": None})
             return made.changed(seed=_new_seed(job.request.seed))
@@ -94,7 +94,7 @@ class QueueHandlers:
     def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
         anew = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
-        return self.context.submitting(wanted.changed(shots=anew), caller, again=(job.id, first))
+        return self.context.submit_steps(wanted.changed(shots=anew), caller, again=(job.id, first))
 
     def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""

@@ -13,7 +13,7 @@ from backend.errors import StudioError
 from wan_ui.components.events import at_moment, moment
 from wan_ui.queue.html import Entry, Queue, queue_html
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import listed_view
+from wan_ui.services.job_followers import list_view
 from wan_ui.services.studio_context import StudioContext
 
 MOST_RECENT = 5
@@ -117,7 +117,7 @@ def _free_in(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
 
 
 def _entry(context: StudioContext, job: ListedJob) -> Entry:
-    view = listed_view(context, job)
+    view = list_view(context, job)
     if job.state != "queued":
         return Entry(job=job, view=view)
     shape = context.engine.shape_of_job(job)
@@ -127,7 +127,7 @@ def _entry(context: StudioContext, job: ListedJob) -> Entry:
 
 
 def _left(context: StudioContext, job: ListedJob) -> float | None:
-    view = listed_view(context, job)
+    view = list_view(context, job)
     if view.seconds_left is not None:
         return view.seconds_left
     estimated = context.engine.estimate_job(job)

@@ -25,8 +25,8 @@ from presets import Preset, list_presets
 from wan_ui.components.field_errors import without_paths
 from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import UploadKind, uploaded_path
-from wan_ui.services.animate_request import described
-from wan_ui.services.job_followers import follow
+from wan_ui.services.animate_request import request_from_settings
+from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
@@ -94,9 +94,9 @@ def _generate_with(context: StudioContext) -> Callable[..., Coroutine[Any, Any, 
         try:
             settings, again = _without_again(settings)
             wanted = Wanted.of(prompt, preset, image, *without_files(settings))
-            caller = context.caller(request)
-            preset_named, values = await asyncio.to_thread(wanted.values, context.names(caller)[0])
-            job = await context.submitted(await described(context, caller, preset_named, values), caller, again)
+            caller = context.identify_caller(request)
+            preset_named, values = await asyncio.to_thread(wanted.values, context.preset_names(caller)[0])
+            job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
             result = await _wait(context.engine, job.id)
         except StudioError as error:
             raise gr.Error(without_paths(str(error)), print_exception=False) from None
@@ -203,7 +203,7 @@ def _path(file: Any, what: UploadKind) -> str:
 async def _wait(engine: Engine, job_id: str) -> VideoResult:
     """The job's video. Raises: StudioError if there is none."""
     view = None
-    async for view in follow(engine, job_id):  # noqa: B007 - the last one counts
+    async for view in follow_job(engine, job_id):  # noqa: B007 - the last one counts
         pass
     return finished_video(view)
 

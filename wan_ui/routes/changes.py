@@ -24,7 +24,7 @@ from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.queue_query import queue_of
 from wan_ui.services.caller import Caller
-from wan_ui.services.change_notifier import changes
+from wan_ui.services.change_notifier import watch_changes
 from wan_ui.services.shared_work import SharedWork
 from wan_ui.services.studio_context import StudioContext
 
@@ -43,7 +43,7 @@ def changes_route(context: StudioContext) -> Route:
     looks: Looks = SharedWork()
 
     async def answer(request: Request) -> Response:
-        events = _events(context, context.caller(gr.Request(request)), looks)
+        events = _events(context, context.identify_caller(gr.Request(request)), looks)
         return StreamingResponse(events, media_type="text/event-stream", headers=_AT_ONCE)
 
     return Route(PATH, answer, methods=["GET"])
@@ -53,7 +53,7 @@ async def _events(context: StudioContext, caller: Caller, looks: Looks) -> Async
     sent: dict[str, str] = {}
     seen, last = None, 0
     yield "retry: 2000\n\n"
-    async for since in changes(context.engine, SILENCE_SECONDS):
+    async for since in watch_changes(context.engine, SILENCE_SECONDS):
         if since is None:
             yield "event: still\ndata: {}\n\n"
             continue

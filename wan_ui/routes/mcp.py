@@ -30,7 +30,7 @@ from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import Wanted, facts_of, finished_video
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import follow
+from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
@@ -62,7 +62,7 @@ def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
             return JSONResponse(await _last(messages, request))
-        return JSONResponse(_answer(message, context.names(context.program(request, NAME))))
+        return JSONResponse(_answer(message, context.preset_names(context.identify_program(request, NAME))))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -167,10 +167,10 @@ async def _make_video(
     """
     token, reached, view, job = _progress_token(message), -1.0, None, None
     try:
-        caller = context.program(request, NAME)
+        caller = context.identify_program(request, NAME)
         wanted = await asyncio.to_thread(_wanted, context, _object(_params(message).get("arguments")), caller)
-        job = await context.submitted(wanted, caller)
-        async for view in follow(context.engine, job.id):
+        job = await context.submit(wanted, caller)
+        async for view in follow_job(context.engine, job.id):
             yield None if token is None or view.fraction <= reached else _progress(token, view)
             reached = max(reached, view.fraction)
         result = _facts(finished_video(view), job.id, video_url(job.id, request, context.access))
@@ -186,7 +186,7 @@ async def _make_video(
 def _wanted(context: StudioContext, arguments: dict[str, Any], caller: Caller) -> GenerationRequest:
     """The request. Raises: StudioError."""
     wanted = Wanted.of(arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings"))
-    return wanted.to_request(context.names(caller)[0])
+    return wanted.to_request(context.preset_names(caller)[0])
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:

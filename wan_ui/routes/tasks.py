@@ -10,8 +10,8 @@ from starlette.routing import Route
 from backend.media.sandbox import Task
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
-from wan_ui.services.media import PRIVATE, nothing
-from wan_ui.services.sandbox_calls import asker
+from wan_ui.services.media import PRIVATE, not_found_response
+from wan_ui.services.sandbox_calls import requester_from_request
 from wan_ui.services.studio_context import StudioContext
 
 PATH = "/studio/tasks"
@@ -22,13 +22,13 @@ def tasks_routes(context: StudioContext) -> Sequence[Route]:
 
     async def show(request: Request) -> Response:
         texts = texts_for(request.headers)
-        tasks = [_described(task, texts) for task in context.engine.sandbox.tasks(asker(request).owner)]
+        tasks = [_described(task, texts) for task in context.engine.sandbox.tasks(requester_from_request(request).owner)]
         return JSONResponse({"tasks": tasks, "stop": texts.stop}, headers=PRIVATE)
 
     async def stop(request: Request) -> Response:
-        task_id, owner = request.path_params["task_id"], asker(request).owner
+        task_id, owner = request.path_params["task_id"], requester_from_request(request).owner
         is_stopped = await asyncio.to_thread(context.engine.sandbox.stop_task, task_id, owner)
-        return JSONResponse({}, headers=PRIVATE) if is_stopped else nothing()
+        return JSONResponse({}, headers=PRIVATE) if is_stopped else not_found_response()
 
     return [Route(PATH, show, methods=["GET"]), Route(f"{PATH}/{{task_id}}/stop", stop, methods=["POST"])]
 

@@ -33,11 +33,11 @@ from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
-from wan_ui.services.animate_request import described
+from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import listed_view
-from wan_ui.services.media import MEDIA_TYPES, VIDEO, file_below, poster
-from wan_ui.services.sandbox_calls import unless_gone
+from wan_ui.services.job_followers import list_view
+from wan_ui.services.media import MEDIA_TYPES, VIDEO, find_file_below, make_poster
+from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
 
 USUAL_PAGE, MOST_ON_PAGE = 20, 100
@@ -80,7 +80,7 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
             text = f"{request.method} is not offered here: use {' or '.join(endpoints)}."
             return refusal_response(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": ", ".join(endpoints)})
         try:
-            return await endpoint(request, context.caller(gr.Request(request)))
+            return await endpoint(request, context.identify_caller(gr.Request(request)))
         except StudioError as error:
             return _explained(request, error)
 
@@ -97,9 +97,9 @@ class Videos:
         """Queues a video."""
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            preset, values = await asyncio.to_thread(values_of, sent, self._context.names(caller)[0])
-            wanted = await described(self._context, caller, preset, values)
-            job = await unless_gone(request, self._context.submitted(wanted, caller))
+            preset, values = await asyncio.to_thread(values_of, sent, self._context.preset_names(caller)[0])
+            wanted = await request_from_settings(self._context, caller, preset, values)
+            job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
             return JSONResponse(await asyncio.to_thread(self._object, job))
 
     async def page(self, request: Request, caller: Caller) -> Response:
@@ -151,7 +151,7 @@ class Videos:
             )
         if order not in ("asc", "desc"):
             raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out to have the newest first")
-        if after is not None and self._context.job(after, caller) is None:
+        if after is not None and self._context.find_job(after, caller) is None:
             raise RequestError(f"after={after[:60]!r}", "must be the id of one of your videos", "take last_id of the page before")
         library = self._context.engine.library
         jobs = library.page(caller.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
@@ -165,11 +165,11 @@ class Videos:
         }
 
     def _object(self, job: ListedJob) -> dict[str, Any]:
-        return video_object(job, listed_view(self._context, job), self._context.engine.cleaner.limits)
+        return video_object(job, list_view(self._context, job), self._context.engine.cleaner.limits)
 
     def _job(self, request: Request, caller: Caller) -> Job:
         """The caller's job. Raises: VideoMissing alike for others' jobs, deleted ones and those that never were."""
-        job = self._context.job(request.path_params["video_id"], caller)
+        job = self._context.find_job(request.path_params["video_id"], caller)
         if job is None or job.deleted is not None:
             raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
         return job
@@ -181,16 +181,16 @@ class Videos:
         if job.state != "finished":
             raise VideoMissing("this video", f"has nothing to fetch: it is {_state(job)}", "ask for it until it is completed")
         if variant == "video":
-            path = await asyncio.to_thread(file_below, job.folder, VIDEO)
+            path = await asyncio.to_thread(find_file_below, job.folder, VIDEO)
         else:
-            path = await unless_gone(request, self._poster(job))
+            path = await cancel_on_disconnect(request, self._poster(job))
         if path is None:
             raise VideoMissing("this video's file", "is no longer there", "make it again with the same seed")
         return path
 
     async def _poster(self, job: Job) -> Path | None:
         async with self._posters:
-            return await poster(job.folder, self._context.engine.sandbox)
+            return await make_poster(job.folder, self._context.engine.sandbox)
 
     async def _stop(self, job: Job) -> None:
         """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""
@@ -203,7 +203,7 @@ class Videos:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _offered(self, caller: Caller) -> list[Preset]:
-        can_run = self._context.offers(caller)
+        can_run = self._context.preset_filter(caller)
         return [preset for preset in list_presets() if can_run(preset)]
 
 

@@ -1,1 +1,1 @@
-"""What all views share: who is asking and what they may do, jobs' files, followed jobs, and changes."""
+"""Services that all views share: the caller and their rights, files of jobs, progress of jobs, and change notifications."""

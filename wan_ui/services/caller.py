@@ -1,4 +1,4 @@
-"""Who is asking: the visitor who sent a request, read from it once."""
+"""The sender of a request: a visitor, a program with a key, or the operator."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from wan_ui.i18n.english import ENGLISH, Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A visitor's name in the store, what they may see and queue, and their words. `StudioContext.caller` makes it.
+    """The caller's name in the store, their rights and their language. Created by `StudioContext.identify_caller`.
 
-    `scope` says whose jobs are shown: the visitor's own, or None, everybody's, for the operator. `room` is how many videos may
-    wait with one more of this visitor; None: any number.
+    `scope` is the owner whose jobs the caller may see, None for the operator, who sees all jobs. `queue_limits` are the largest
+    numbers of queued videos, None without a limit.
     """
 
     owner: str
     scope: str | None
     is_operator: bool
     texts: Texts
-    room: Room | None
+    queue_limits: Room | None
 
     def may_see(self, owner: str) -> bool:
-        """Whether this visitor may see what belongs to this owner."""
+        """Return whether the caller may see the jobs of `owner`."""
         return scope_includes(self.scope, owner)
 
     @property
-    def reads_the_first_page(self) -> bool:
-        """Whether the page needs no other words for them: it is built once, in English."""
+    def uses_english(self) -> bool:
+        """True if the page needs no translation. It is built once, in English."""
         return self.texts is ENGLISH

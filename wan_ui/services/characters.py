@@ -1,4 +1,4 @@
-"""Says which figures the storyboards in the caller's current project have had, with their pictures, for the next one there."""
+"""List the characters of earlier storyboards in the caller's current project, with their images, for the next storyboard."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wan_ui.services.caller import Caller
 from wan_ui.services.shared_work import SharedWork
-from wan_ui.services.shots import address_of_picture
+from wan_ui.services.shots import character_image_url
 from wan_ui.services.studio_context import StudioContext
 
 MOST_OFFERED = 12
@@ -19,21 +19,21 @@ PATH = "/studio/figures"
 _HEADERS = {"Cache-Control": "private, no-store"}
 
 
-def figures_route(context: StudioContext) -> Route:
-    """The endpoint: nobody's figures but the caller's own, of their current project, or of what is in none."""
+def characters_route(context: StudioContext) -> Route:
+    """Return the route that lists the caller's own characters: in the current project, or in videos without a project."""
 
-    looks: SharedWork[str, list[dict[str, Any]]] = SharedWork()
+    shared_lookups: SharedWork[str, list[dict[str, Any]]] = SharedWork()
 
     async def serve(request: Request) -> Response:
-        caller = context.caller(gr.Request(request))
-        known = await looks.result(caller.owner, functools.partial(_known, context, caller))
+        caller = context.identify_caller(gr.Request(request))
+        known = await shared_lookups.result(caller.owner, functools.partial(_list_characters, context, caller))
         return JSONResponse({"figures": known}, headers=_HEADERS)
 
     return Route(PATH, serve, methods=["GET"])
 
 
-def _known(context: StudioContext, caller: Caller) -> list[dict[str, Any]]:
-    """Names, and the pictures' addresses, which `context.shots` takes in place of uploads."""
+def _list_characters(context: StudioContext, caller: Caller) -> list[dict[str, Any]]:
+    """Return names and image addresses. `services.shots` accepts the addresses in place of uploads."""
     current = context.engine.projects.current(caller.owner)
     found = context.engine.library.figures(caller.owner, current, MOST_OFFERED)
-    return [{"name": name, "path": address_of_picture(path)} for name, path in found.items() if os.path.isfile(path)]
+    return [{"name": name, "path": character_image_url(path)} for name, path in found.items() if os.path.isfile(path)]

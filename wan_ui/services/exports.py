@@ -1,5 +1,7 @@
-"""Serves a job's video as another kind of file (webm, gif, animated webp, PNG frames in a zip) or smoother, made when it is asked
-for, to those who may see the video. Keeps no file."""
+"""Serve a job's video in another format (webm, gif, animated webp, PNG frames in a zip) or with more frames per second.
+
+Each download converts the video again, and only callers who may see the video receive it. No converted file is stored.
+"""
 
 import asyncio
 from html import escape
@@ -18,30 +20,31 @@ from backend.media.smooth import write_smooth
 from backend.schemas.formats import BOUNDED, FORMATS, MEDIA_TYPES, SUFFIXES
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import Texts
-from wan_ui.services.media import VIDEO, nothing, owned_job
-from wan_ui.services.sandbox_calls import asker
-from wan_ui.services.sending import Downloads, send_made
+from wan_ui.services.media import VIDEO, find_visible_job, not_found_response
+from wan_ui.services.sandbox_calls import requester_from_request
+from wan_ui.services.sending import Downloads, send_generated_file
 
-MEGABYTES = 8  # that a gif or a webp has at most: what chats take, and mail
-LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # of a gif or a webp: seconds, pixels, frames a second
+MEGABYTES = 8  # the largest size of a gif or webp, which chat and mail programs accept
+LONGEST_SECONDS, LONGEST_SIDE, MOST_FPS = 20, 720, 25  # limits of a gif or webp: seconds, pixels, frames per second
 ANIMATION_PROCESSOR_SECONDS = 120.0
-MOST_PNG_BYTES = 500_000_000  # of all frames as PNG pictures
-_TRIES, _TIMES_LARGER = 8, 4  # a first try may be so many times too large; a webm or a smooth video than its source (assumed)
-SMOOTH, SMOOTH_FPS = "smooth", 60  # one more of the formats: an mp4 with so many frames a second
+MOST_PNG_BYTES = 500_000_000  # the limit for all frames as PNG images
+# Disk space to expect: the first gif or webp may be 8 times the limit, a webm or smooth video 4 times its source (assumed).
+_TRIES, _TIMES_LARGER = 8, 4
+SMOOTH, SMOOTH_FPS = "smooth", 60  # the format of an mp4 with 60 frames per second
 _PREFIX = "studio/export"
 
 
 def export_url(job: Job, form: str) -> str:
-    """The address of this job's video in this format."""
+    """Return the address of the job's video in the format `form`."""
     return f"{_PREFIX}/{quote(job.id)}/{form}"
 
 
 def export_menu(job: Job, texts: Texts) -> str:
-    """The links to the video's other formats, behind a word that opens."""
+    """Render the menu of links to the video's other formats."""
     names = {"webm": texts.export_webm, "gif": texts.export_gif, "webp": texts.export_webp, "png": texts.export_png}
     smooth = {SMOOTH: texts.export_smooth} if job.request.fps < SMOOTH_FPS else {}
     links = "".join(
-        f'<a href="{export_url(job, form)}" data-task download="{escape(_name(job, form))}">'
+        f'<a href="{export_url(job, form)}" data-task download="{escape(_file_name(job, form))}">'
         f"{escape(name.format(size=MEGABYTES, fps=SMOOTH_FPS, seconds=LONGEST_SECONDS, side=LONGEST_SIDE))}</a>"
         for form, name in (smooth | names).items()
     )
@@ -49,26 +52,26 @@ def export_menu(job: Job, texts: Texts) -> str:
 
 
 def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
-    """The route that `export_url` points to. Answers 404 alike for somebody else's job, a missing one and an unknown format."""
+    """Return the route of `export_url`. It answers 404 for another visitor's job, a missing job and an unknown format."""
 
     async def serve(request: Request) -> Response:
-        job = await asyncio.to_thread(owned_job, engine, request, access)
+        job = await asyncio.to_thread(find_visible_job, engine, request, access)
         form = request.path_params["form"]
         if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO).is_file():
-            return nothing()
-        video, who = job.folder / VIDEO, asker(request, access)
+            return not_found_response()
+        video, who = job.folder / VIDEO, requester_from_request(request, access)
 
         async def make(path: Path) -> None:
-            await engine.sandbox.run_async(_work(video, form, path), who)
+            await engine.sandbox.run_async(_export_call(video, form, path), who)
 
-        media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _most_bytes(video, form)
-        named = {"name": _name(job, form), "media_type": media_type, "num_bytes": num_bytes}
-        return await send_made(request, downloads, who, make, **named)
+        media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _max_bytes(video, form)
+        named = {"name": _file_name(job, form), "media_type": media_type, "num_bytes": num_bytes}
+        return await send_generated_file(request, downloads, who, make, **named)
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{form}}", serve, methods=["GET"])
 
 
-def _work(video: Path, form: str, path: Path) -> SandboxCall:
+def _export_call(video: Path, form: str, path: Path) -> SandboxCall:
     if form == SMOOTH:
         return SandboxCall(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
     if form in BOUNDED:
@@ -88,8 +91,8 @@ def _animation_limits() -> ExportLimits:
     )
 
 
-def _most_bytes(video: Path, form: str) -> int:
-    """How much of the disk the export may take."""
+def _max_bytes(video: Path, form: str) -> int:
+    """Return the largest expected size of the export on disk, in bytes."""
     if form in BOUNDED:
         return int(_TRIES * MEGABYTES * 1_000_000)
     return MOST_PNG_BYTES if form == "png" else _TIMES_LARGER * video.stat().st_size
@@ -99,6 +102,6 @@ def _suffix(form: str) -> str:
     return SUFFIXES.get(form, ".mp4")
 
 
-def _name(job: Job, form: str) -> str:
+def _file_name(job: Job, form: str) -> str:
     rate = f"-{SMOOTH_FPS}fps" if form == SMOOTH else ""
     return f"{job.request.preset}-{job.request.seed}{rate}{_suffix(form)}"

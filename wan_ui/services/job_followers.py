@@ -1,4 +1,4 @@
-"""Follows a job's events for one page, without using one of Gradio's threads and without delaying other visitors."""
+"""Follow a job's events for one page, without one of Gradio's threads and without delays for other visitors."""
 
 import asyncio
 import functools
@@ -12,52 +12,56 @@ from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed
 from wan_ui.components.progress import StageView, advance
-from wan_ui.services.broadcast import Feed
+from wan_ui.services.broadcast import Broadcast
 from wan_ui.services.studio_context import StudioContext
 
-SHORTEST_SECONDS = 0.08  # between two pictures: nobody sees a faster change, and the page would lag behind
-REPLAY_SECONDS = 0.03  # by then the past events have arrived: the page shows only the last of them
-HEARTBEAT_SECONDS = 2.0  # a page that was closed is noticed at the next picture, so there is always a next one
+SHORTEST_SECONDS = 0.08  # between two updates of a page; visitors would not see faster changes, and the page would lag
+REPLAY_SECONDS = 0.03  # the wait for past events; the page shows only the last of them
+HEARTBEAT_SECONDS = 2.0  # the longest time between two updates; a closed page is noticed only at an update
 
 
-async def follow(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
-    """The job's view now and after each change, until its final event.
+async def follow_job(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
+    """Yield the job's view now and after each change, until its final event.
 
-    Events are read by one thread for each job (they block while nothing happens) and merged here: several that arrive at once
-    make one view. Leaving the iterator early never touches the job.
+    One thread per job reads the events, because reading blocks. Events that arrive together give one view. A caller who stops
+    early does not affect the job.
     """
     view = StageView(phase="queued")
-    with _feed(engine, job_id).followed() as follower:
+    with _job_broadcast(engine, job_id).followed() as follower:
         await asyncio.sleep(REPLAY_SECONDS)
-        while not follower.is_over:
-            view = functools.reduce(advance, await follower.news(HEARTBEAT_SECONDS), view)
-            yield placed(view, engine, job_id)
+        while not follower.has_ended:
+            view = functools.reduce(advance, await follower.next_items(HEARTBEAT_SECONDS), view)
+            yield add_queue_position(view, engine, job_id)
             await asyncio.sleep(SHORTEST_SECONDS)
 
 
-async def events_of(engine: Engine, job_id: str, seconds: float) -> AsyncIterator[list[Event]]:
-    """The job's events so far, then those that have come since the last answer; none after so many seconds without one. Ends
-    after the final event."""
-    with _feed(engine, job_id).followed() as follower:
-        while not follower.is_over:
-            events = await follower.news(seconds)
-            if events or not follower.is_over:
+async def follow_events(engine: Engine, job_id: str, seconds: float) -> AsyncIterator[list[Event]]:
+    """Yield the job's events so far, then batches of new events. A batch is empty after `seconds` without an event.
+
+    The iterator ends after the final event.
+    """
+    with _job_broadcast(engine, job_id).followed() as follower:
+        while not follower.has_ended:
+            events = await follower.next_items(seconds)
+            if events or not follower.has_ended:
                 yield events
 
 
-_FEEDS: WeakKeyDictionary[Engine, dict[str, Feed[Event]]] = WeakKeyDictionary()
-"""The events of each job that is followed, read once for all who follow it: the page and the routes follow the same engine."""
+_BROADCASTS: WeakKeyDictionary[Engine, dict[str, Broadcast[Event]]] = WeakKeyDictionary()
+"""The broadcasts of an engine's jobs by job id. All pages and routes that follow a job share one."""
 _LOCK = threading.Lock()
 
 
-def _feed(engine: Engine, job_id: str) -> Feed[Event]:
+def _job_broadcast(engine: Engine, job_id: str) -> Broadcast[Event]:
     with _LOCK:
-        feeds = _FEEDS[engine] = {one: feed for one, feed in _FEEDS.get(engine, {}).items() if not feed.is_over}
-        return feeds.setdefault(job_id, Feed(lambda: _events(engine, job_id), f"follow-{job_id}", is_kept=True))
+        broadcasts = _BROADCASTS[engine] = {
+            one: broadcast for one, broadcast in _BROADCASTS.get(engine, {}).items() if not broadcast.has_ended
+        }
+        return broadcasts.setdefault(job_id, Broadcast(lambda: _read_events(engine, job_id), f"follow-{job_id}", is_kept=True))
 
 
-def _events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
-    """The job's events one by one, and as the last one why they cannot be read."""
+def _read_events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
+    """Yield the job's events one by one. If they cannot be read, the last event is a Failed with the reason."""
     try:
         for _, event in engine.events(job_id):
             yield (event,)
@@ -65,8 +69,8 @@ def _events(engine: Engine, job_id: str) -> Iterator[Sequence[Event]]:
         yield (Failed(cause=error.cause, fix=error.fix),)
 
 
-def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
-    """A waiting job's place right now; a job that no longer waits but has no event yet is starting."""
+def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageView:
+    """Return the view with the job's present position in the queue. A job that left the queue without an event is starting."""
     if view.phase not in ("queued", "starting"):
         return view
     position = engine.queue_position(job_id)
@@ -75,17 +79,17 @@ def placed(view: StageView, engine: Engine, job_id: str) -> StageView:
     return replace(view, phase="queued", ahead=position, is_held=engine.is_held(job_id))
 
 
-def view_of(context: StudioContext, job: ListedJob) -> StageView:
-    """The job's last event as a view."""
+def stage_view(context: StudioContext, job: ListedJob) -> StageView:
+    """Return the view after the job's last event."""
     event = context.engine.last_event(job.id) if job.state != "queued" else None
-    return advance(StageView(phase="queued"), event) if event else listed_view(context, job)
+    return advance(StageView(phase="queued"), event) if event else list_view(context, job)
 
 
-def listed_view(context: StudioContext, job: ListedJob) -> StageView:
-    """The job's progress for a list. It has no `result`: `ListedJob` says whether there is a video, and no request is parsed."""
+def list_view(context: StudioContext, job: ListedJob) -> StageView:
+    """Return the job's progress for a list. It has no `result`, because `ListedJob` contains no parsed request."""
     match job.state:
         case "queued":
-            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_place(context, job))
+            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_interruption_place(context, job))
         case "finished":
             return StageView(phase="finished", fraction=1.0)
         case "cancelled":
@@ -94,7 +98,7 @@ def listed_view(context: StudioContext, job: ListedJob) -> StageView:
     return advance(StageView(phase="queued"), event) if event else StageView(phase="queued")
 
 
-def _place(context: StudioContext, job: ListedJob) -> str:
-    """Where the work on a waiting job was interrupted; "" if it has not begun."""
+def _interruption_place(context: StudioContext, job: ListedJob) -> str:
+    """Return where work on a queued job was interrupted, "" if the job has not started."""
     interruptions = context.engine.interruptions(job.id) if job.has_begun else []
     return interruptions[-1].place if interruptions else ""

@@ -1,14 +1,16 @@
-"""Serves previews and videos to the visitor who made them and to the operator, and a job's video to its ticket's holder.
+"""Serve previews and videos to their owner and the operator, and a job's video to programs with its ticket.
 
-Gradio's own file route serves all files in its cache or in `allowed_paths` to anybody who knows the path, so no job's
-files are there: the data folder is not an allowed path, and the page shows pictures through `media_route` only. That
-answers only if (1) the job exists, (2) the cookie of the request is its owner's or the operator's, so that a
-guessed or copied address is not enough, and (3) the name, after links are resolved, is a picture or a video below that
-job's own folder. All three failures look alike (404), so that the answer does not show which jobs exist.
+The file route of Gradio serves all files in its cache or in `allowed_paths` to any caller who knows the path. Therefore the data
+folder is not an allowed path, and the page shows images and videos only through `media_route`. This route checks that
 
-Programs have no cookie and cannot give the page's password: `/generate` and `/mcp` answer with the address of `video_route`,
-which contains a ticket of 256 bits, computed from the operator's key and the job. Anybody with this address can get the
-video, until its job is deleted.
+1. the job exists,
+2. the cookie in the request identifies the owner or the operator, so that a guessed or copied address is not enough,
+3. the name, with symbolic links resolved, is an image or video below the job's own folder.
+
+All failures give the same response (404), so that it does not reveal which jobs exist.
+
+Programs have no cookie and cannot log in. `/generate` and `/mcp` return the address of `video_route`, which contains a ticket of
+256 bits, computed from the operator's key and the job's id. Any caller with this address can read the video until it is deleted.
 """
 
 import asyncio
@@ -29,7 +31,7 @@ from backend.errors import Busy, JobNotFound, StudioError
 from backend.media.image_inputs import write_original, write_poster
 from backend.media.sandbox import ANONYMOUS, EXPORT_SECONDS, LONG_SECONDS, Requester, SandboxCall, SandboxPool
 from wan_ui.gateway.access import Access
-from wan_ui.services.sandbox_calls import asker, unless_gone
+from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif",
@@ -38,82 +40,85 @@ _PREFIX = "studio/media"
 _VIDEO_PREFIX = "studio/video"
 VIDEO = "video.mp4"
 POSTER = "poster.webp"
-PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}  # headers of what no cache may keep
+PRIVATE = {
+    "Cache-Control": "private, no-store",
+    "X-Content-Type-Options": "nosniff",
+}  # headers of responses that no cache may store
 POSTER_SIZE = (320, 320)
 BEFORE = "before.mp4"
 _SHOT_POSTER = re.compile(r"shot_videos-([1-9]\d?)\.webp")
 
 
 def media_url(job: ListedJob, file: str | Path) -> str:
-    """The address of a file of this job: an absolute path below its folder, or a name relative to it."""
+    """Return the address of a job's file. `file` is an absolute path in the job's folder, or relative to it."""
     path = Path(file)
     name = path.relative_to(job.folder) if path.is_absolute() else path
     return f"{_PREFIX}/{quote(job.id)}/{quote(name.as_posix())}"
 
 
 def media_route(engine: Engine, access: Access) -> Route:
-    """The route that `media_url` points to."""
+    """Return the route of `media_url`."""
 
-    posters = asyncio.Semaphore(1)  # a library asks for many at once
+    posters = asyncio.Semaphore(1)  # one at a time: the library requests hundreds together
 
     async def serve(request: Request) -> Response:
-        job = await asyncio.to_thread(owned_job, engine, request, access)
+        job = await asyncio.to_thread(find_visible_job, engine, request, access)
         try:
-            path = None if job is None else await unless_gone(request, _file(engine, job, request, posters))
+            path = None if job is None else await cancel_on_disconnect(request, _find_media(engine, job, request, posters))
         except Busy as error:
-            return too_busy(error)
-        return sent(path, cache="private, max-age=86400")
+            return busy_response(error)
+        return file_response(path, cache="private, max-age=86400")
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{name:path}}", serve, methods=["GET", "HEAD"])
 
 
-def sent(path: Path | None, *, cache: str) -> Response:
-    """The picture or the video at this path; 404 if there is none."""
+def file_response(path: Path | None, *, cache: str) -> Response:
+    """Return the image or video at `path`, or 404 for None."""
     if path is None:
-        return nothing()
+        return not_found_response()
     headers = {"Cache-Control": cache, "X-Content-Type-Options": "nosniff"}
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=headers)
 
 
-def too_busy(error: Busy) -> Response:
-    """What is answered under load: the caller may ask again."""
+def busy_response(error: Busy) -> Response:
+    """Return the response of a busy server (503), with the time after which the caller may try again."""
     headers = PRIVATE | {"retry-after": str(math.ceil(error.retry_seconds))}
     return PlainTextResponse(str(error), status_code=503, headers=headers)
 
 
-def nothing() -> Response:
-    """The same answer about what is not there, and about what is somebody else's."""
+def not_found_response() -> Response:
+    """Return the same 404 for missing files and for files of other visitors."""
     return PlainTextResponse("Not found", status_code=404)
 
 
 def video_url(job_id: str, request: HTTPConnection, access: Access) -> str:
-    """The whole address of a job's video for the program that sent this request."""
-    # Gradio reads the URL and the headers alone, which the connection of an event has as well as a request
+    """Return the full URL of a job's video for the program that sent the request."""
+    # Gradio reads only the URL and the headers. The connection of a Gradio event has both, like a request.
     root = get_root_url(cast(Request, request), request.url.path, request.scope.get("root_path"))
     return f"{root}/{_VIDEO_PREFIX}/{quote(job_id)}/{access.ticket(job_id)}/{VIDEO}"
 
 
 def video_route(engine: Engine, access: Access) -> Route:
-    """The route that `video_url` points to. Answers 404 alike for a wrong ticket, a missing job and a deleted one."""
+    """Return the route of `video_url`. It answers 404 for a wrong ticket, a missing job and a deleted job."""
 
     def serve(request: Request) -> Response:
         job_id = request.path_params["job_id"]
         is_known = access.is_ticket(request.path_params["ticket"], job_id)
-        return sent(_kept_video(engine, job_id) if is_known else None, cache="private, no-store")
+        return file_response(_find_video(engine, job_id) if is_known else None, cache="private, no-store")
 
     return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO}", serve, methods=["GET", "HEAD"])
 
 
-def _kept_video(engine: Engine, job_id: str) -> Path | None:
+def _find_video(engine: Engine, job_id: str) -> Path | None:
     try:
         job = engine.job(job_id)
     except JobNotFound:
         return None
-    return None if job.deleted else file_below(job.folder, VIDEO)
+    return None if job.deleted else find_file_below(job.folder, VIDEO)
 
 
-def owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
-    """The job in the request's address, if the caller may see it."""
+def find_visible_job(engine: Engine, request: Request, access: Access) -> Job | None:
+    """Return the job in the request's address, None if it is missing or the caller may not see it."""
     try:
         job = engine.job(request.path_params["job_id"])
     except JobNotFound:
@@ -121,50 +126,54 @@ def owned_job(engine: Engine, request: Request, access: Access) -> Job | None:
     return job if access.may_see(request.cookies, job.owner) else None
 
 
-async def _file(engine: Engine, job: Job, request: Request, posters: asyncio.Semaphore) -> Path | None:
+async def _find_media(engine: Engine, job: Job, request: Request, posters: asyncio.Semaphore) -> Path | None:
     if request.path_params["name"] == POSTER:
         async with posters:
-            return await poster(job.folder, engine.sandbox)
+            return await make_poster(job.folder, engine.sandbox)
     if number := _SHOT_POSTER.fullmatch(request.path_params["name"]):
         async with posters:
-            return await _poster_of_shot(job.folder, number[1], engine.sandbox)
+            return await _make_shot_poster(job.folder, number[1], engine.sandbox)
     if request.path_params["name"] == BEFORE:
-        return await before(job, engine.sandbox, asker(request))
-    return await asyncio.to_thread(file_below, job.folder, request.path_params["name"])
+        return await make_before_video(job, engine.sandbox, requester_from_request(request))
+    return await asyncio.to_thread(find_file_below, job.folder, request.path_params["name"])
 
 
-async def poster(folder: Path, sandbox: SandboxPool) -> Path | None:
-    """A small picture of the job's video, made when it is first asked for; None if there is no video."""
+async def make_poster(folder: Path, sandbox: SandboxPool) -> Path | None:
+    """Return the path of a small image of the job's video. Created at the first request. None without a video."""
     path = folder / POSTER
-    return await kept(
+    return await ensure_file(
         path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO, path, POSTER_SIZE), seconds=LONG_SECONDS)
     )
 
 
-def shot_poster(number: int) -> str:
-    """The name of a small picture of a video that a storyboard was given, by its number from 1."""
+def shot_poster_name(number: int) -> str:
+    """Return the file name of the small image of a storyboard's uploaded video. Numbers start at 1."""
     return f"shot_videos-{number}.webp"
 
 
-async def _poster_of_shot(folder: Path, number: str, sandbox: SandboxPool) -> Path | None:
-    path, source = folder / shot_poster(int(number)), folder / f"shot_videos-{number}.mp4"
+async def _make_shot_poster(folder: Path, number: str, sandbox: SandboxPool) -> Path | None:
+    path, source = folder / shot_poster_name(int(number)), folder / f"shot_videos-{number}.mp4"
     if not source.is_file():
         return None
-    return await kept(path, sandbox, SandboxCall(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS))
+    return await ensure_file(
+        path, sandbox, SandboxCall(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS)
+    )
 
 
-async def before(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
-    """What a video was made from, as long and as large as it is (see `source.original`), made when it is first asked for; None if
-    it was made from no clip."""
+async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
+    """Return the path of the video's source clip, cut to the video's length and size (see `source.original`).
+
+    Created at the first request. None for a video without a source clip.
+    """
     path = job.folder / BEFORE
     if not job.request.has_original and not path.is_file():
         return None
     making = SandboxCall(work=write_original, arguments=(job.request, path), seconds=EXPORT_SECONDS, task="comparison")
-    return await kept(path, sandbox, making, who)
+    return await ensure_file(path, sandbox, making, who)
 
 
-async def kept(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Requester = ANONYMOUS) -> Path | None:
-    """The file at this path, made if it is not there; None if that fails. Raises: Busy."""
+async def ensure_file(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Requester = ANONYMOUS) -> Path | None:
+    """Return `path`. Create the file with `making` if it is missing. None if this fails. Raises: Busy."""
     if not path.is_file():
         try:
             await sandbox.run_async(making, who)
@@ -175,8 +184,8 @@ async def kept(path: Path, sandbox: SandboxPool, making: SandboxCall, who: Reque
     return path
 
 
-def file_below(folder: Path, name: str) -> Path | None:
-    """The picture or video of this name if it exists below `folder`, even if the name has dots or links in it."""
+def find_file_below(folder: Path, name: str) -> Path | None:
+    """Return the path of an existing image or video below `folder`, None otherwise. Dots and links in the name are resolved."""
     if "\0" in name:
         return None
     root = folder.resolve()

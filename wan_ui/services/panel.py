@@ -1,4 +1,4 @@
-"""What the page asks of each view's handlers."""
+"""The interface between the page and the handlers of each view."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -12,32 +12,34 @@ Acts = Mapping[str, Callable[..., Updates | Coroutine[Any, Any, Updates]]]
 
 
 class Panel:
-    """A view on the page, which by itself does nothing. Handlers of acts take (values of `inputs`, request, event) and return
-    updates of `outputs`."""
+    """Base class of a view's handlers. Handlers of actions take (values of `inputs`, request, event) and return updates of
+    `outputs`."""
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
-        """What acts, `opened` and `tick` read."""
+        """The components whose values actions, `opened` and `tick` read."""
         return set()
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """What acts, `opened` and `tick` may change."""
+        """The components that actions, `opened` and `tick` may change."""
         return []
 
     @property
     def acts(self) -> Acts:
-        """The handler of each group of buttons (see `wan_ui.components.buttons`). The page's script triggers `look_KEY`, if there
-        is one, when the view with that key comes into view, and every few seconds while it stays there."""
+        """The handlers of groups of buttons by group name (see `wan_ui.components.buttons`).
+
+        The page's script also triggers the group `look_KEY` when the view KEY is shown, and every few seconds while it is shown.
+        """
         return {}
 
     def wire(self) -> None:
-        """Wires the panel's own components to their handlers."""
+        """Connect the panel's own components to their handlers."""
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
-        """What the panel shows on a page that has just been opened; `asked` holds the parameters of the page's address."""
+        """Return the panel's content for a newly opened page. `asked` contains the query parameters of the page's address."""
         return {}
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """What the panel shows now, after something has happened in the engine. Only what has changed is sent to the page."""
+        """Return the panel's content after a change in the engine. Only changed values are sent to the page."""
         return {}

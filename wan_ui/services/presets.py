@@ -1,4 +1,4 @@
-"""Which presets can be run here, and why the others cannot. `backend.catalog.weights_here` looks for weights."""
+"""Presets that can run on this machine, and the others. `backend.catalog.weights_here` finds weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ CanRun = Callable[[Preset], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class PresetChoices:
-    """The presets for one task: those that can run, and those that cannot with the reason."""
+    """The presets for one task, divided by whether they can run on this machine."""
 
     available: tuple[Preset, ...]
     elsewhere: tuple[Preset, ...]
 
-    def dropdown(self, language: str) -> list[tuple[str, str]]:
-        """The titles, in this language, and the names of the presets that can be chosen."""
+    def dropdown_choices(self, language: str) -> list[tuple[str, str]]:
+        """Return (title in `language`, name) of each available preset."""
         return [(preset.words(language).title, preset.name) for preset in self.available]
 
-    def pick(self, name: str | None) -> Preset | None:
-        """The preset with this name if it can run here, else the first that can."""
+    def pick_preset(self, name: str | None) -> Preset | None:
+        """Return the preset `name` if it is available, else the first available preset, None without any."""
         named = [preset for preset in self.available if preset.name == name]
         return next(iter([*named, *self.available]), None)
 
 
 def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
-    """All presets for this task, divided into those that can run here and the others; those that a clip drives are Edit's."""
+    """Return the presets for a task, divided by whether they can run. Animate presets are left out, because Edit offers them."""
     presets = [preset for preset in list_presets() if task in preset.tasks and preset.segment_frames is None]
     available = tuple(preset for preset in presets if can_run(preset))
     return PresetChoices(available=available, elsewhere=tuple(preset for preset in presets if preset not in available))
 
 
-def goes_on_with_sound(request: GenerationRequest) -> bool:
-    """Whether the next video can begin with the end of the one of this request, picture and sound."""
+def can_extend_with_audio(request: GenerationRequest) -> bool:
+    """Return whether a next video can extend this request's video, with its audio."""
     try:
         preset = find_preset(request.preset)
     except RequestError:
@@ -47,7 +47,7 @@ def goes_on_with_sound(request: GenerationRequest) -> bool:
 
 
 def full_preset(request: GenerationRequest) -> Preset | None:
-    """The full-quality preset of which this request's is the draft, if there is one."""
+    """Return the full-quality preset of a draft's request, None for other requests."""
     try:
         name = find_preset(request.preset).draft_of
     except RequestError:

@@ -1,4 +1,4 @@
-"""For whom files are opened in the sandbox, and what becomes of it when the caller goes."""
+"""Helpers for sandbox calls: the requester whose limits count, and cancelling when the caller disconnects."""
 
 import asyncio
 import functools
@@ -16,46 +16,50 @@ from wan_ui.services.caller import Caller
 Result = TypeVar("Result")
 
 
-def asker(request: Request, access: Access | None = None) -> Requester:
-    """Who sends this request, by cookie and by address; `access` tells whether it is the operator."""
+def requester_from_request(request: Request, access: Access | None = None) -> Requester:
+    """Return the request's sender by cookie and network address. With `access`, the operator has no time budget."""
     is_operator = access is not None and access.is_operator(request.cookies)
     return Requester(owner=owner_name(dict(request.cookies)), address=sender_address(request.scope), has_budget=not is_operator)
 
 
-def visitor(caller: Caller) -> Requester:
-    """The same of a visit."""
-    return Requester(owner=caller.owner, address=caller.room.address if caller.room else "", has_budget=not caller.is_operator)
+def requester_from_caller(caller: Caller) -> Requester:
+    """Return the requester of a caller."""
+    return Requester(
+        owner=caller.owner, address=caller.queue_limits.address if caller.queue_limits else "", has_budget=not caller.is_operator
+    )
 
 
-def opens_files(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Decorates a handler of a page, a method of something with a `context`, that yields each `SandboxCall` and is given what it
-    returns: the handler waits for it in the event loop, without a thread."""
+def runs_sandbox_calls(handler: Callable[..., Steps[Result]]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Decorate a page's handler, a method of an object with a `context`, that yields `SandboxCall`s and receives their results.
+
+    The handler waits for each result in the event loop, without a thread.
+    """
 
     @functools.wraps(handler)
     async def waiting(self: Any, *arguments: Any) -> Result:
         request = next(argument for argument in arguments if isinstance(argument, gr.Request))
-        caller = await asyncio.to_thread(self.context.caller, request)
-        return await self.context.engine.sandbox.run_steps_async(handler(self, *arguments), visitor(caller))
+        caller = await asyncio.to_thread(self.context.identify_caller, request)
+        return await self.context.engine.sandbox.run_steps_async(handler(self, *arguments), requester_from_caller(caller))
 
     return waiting
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work returns. If the caller goes while it is done, it is cancelled. Raises: ClientDisconnect."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of `work`. Cancel it if the caller disconnects. Raises: ClientDisconnect."""
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()
     finally:
-        gone.cancel()
+        disconnect.cancel()
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
-    """Returns when the caller has gone. The request's body must have been read."""
+async def _wait_for_disconnect(request: Request) -> None:
+    """Return when the caller has disconnected. The request's body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

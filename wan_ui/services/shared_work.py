@@ -1,4 +1,4 @@
-"""Shares one piece of work among all callers who ask for the same thing at the same time."""
+"""Share one call among all callers who need the same result at the same time."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -9,9 +9,9 @@ Result = TypeVar("Result")
 
 
 class SharedWork(Generic[Key, Result]):
-    """For each key at most one call runs in a thread and one more waits, however many callers there are.
+    """Runs at most one call per key in a thread, with at most one more waiting, for any number of callers.
 
-    A caller gets the result of a call that began after the caller asked, so that no result is older than the question.
+    A caller receives the result of a call that started after the caller asked, so that no result is older than the question.
     """
 
     def __init__(self) -> None:
@@ -19,15 +19,15 @@ class SharedWork(Generic[Key, Result]):
         self._waiting: dict[Key, asyncio.Task[Result]] = {}
 
     async def result(self, key: Key, work: Callable[[], Result]) -> Result:
-        """Return what `work()` returns, or what another caller's `work()` for the same key does. Raises: what it raises."""
+        """Return the result of `work()`, or of another caller's `work()` for the same key. Errors of `work` are raised."""
         task = self._waiting.get(key)
         if task is None:
             task = self._waiting[key] = asyncio.create_task(self._run(key, work))
         return await asyncio.shield(task)
 
     async def _run(self, key: Key, work: Callable[[], Result]) -> Result:
-        if (before := self._running.get(key)) is not None:
-            await asyncio.wait({before})
+        if (previous := self._running.get(key)) is not None:
+            await asyncio.wait({previous})
         task = self._running[key] = self._waiting.pop(key)
         try:
             return await asyncio.to_thread(work)

@@ -1,4 +1,4 @@
-"""Says which shots of a storyboard are made, and where their videos are, to those who may see it. The page's timeline asks."""
+"""List the finished shots of a storyboard and the addresses of their videos, for the page's timeline."""
 
 import asyncio
 from typing import Any
@@ -13,58 +13,58 @@ from backend.engine.storyboards import shot_id
 from backend.errors import JobNotFound
 from backend.schemas.shots import continues_previous, shot_length
 from wan_ui.gateway.access import Access
-from wan_ui.services.media import POSTER, VIDEO, media_url, nothing, owned_job, shot_poster
-from wan_ui.services.shots import first_frame
+from wan_ui.services.media import POSTER, VIDEO, find_visible_job, media_url, not_found_response, shot_poster_name
+from wan_ui.services.shots import num_repeated_frames
 
 _PREFIX = "studio/shots"
 _HEADERS = {"Cache-Control": "private, no-store"}
 
 
 def shots_route(engine: Engine, access: Access) -> Route:
-    """`/studio/shots/JOB`. Answers 404 alike for somebody else's job, a missing one, and one that is no storyboard."""
+    """Return the route `/studio/shots/JOB`. It answers 404 for another visitor's job, a missing job, and other videos."""
 
     async def serve(request: Request) -> Response:
-        job = await asyncio.to_thread(owned_job, engine, request, access)
+        job = await asyncio.to_thread(find_visible_job, engine, request, access)
         if job is None or job.deleted or not job.request.shots:
-            return nothing()
-        return JSONResponse(await asyncio.to_thread(_told, engine, job), headers=_HEADERS)
+            return not_found_response()
+        return JSONResponse(await asyncio.to_thread(_describe_shots, engine, job), headers=_HEADERS)
 
     return Route(f"/{_PREFIX}/{{job_id}}", serve, methods=["GET"])
 
 
-def _told(engine: Engine, job: Job) -> dict[str, Any]:
-    shots = [_shot(engine, job, number) for number in range(1, len(job.request.shots) + 1)]
+def _describe_shots(engine: Engine, job: Job) -> dict[str, Any]:
+    shots = [_describe_shot(engine, job, number) for number in range(1, len(job.request.shots) + 1)]
     return {"has_ended": job.has_ended, "shots": [shot for shot in shots if shot is not None]}
 
 
-def _shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
-    """The shot of this number, from 1; None if it is not made, or no longer there."""
+def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, Any] | None:
+    """Describe the shot with this number, from 1. None if it is unfinished or deleted."""
     request, place = story.request, story.request.shots[number - 1].video
-    if place is not None:  # a video that was given
+    if place is not None:  # an uploaded video
         name = f"shot_videos-{place + 1}"
         facts = {"job": f"{story.id}/{place + 1}", "frames": shot_length(request, number - 1), "fps": request.fps, "first": 0}
-        addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster(place + 1))}
+        addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster_name(place + 1))}
         return {"number": number, "given": True, "goes_on": False} | facts | addresses
-    made = _video(engine, story, number)
-    if made is None or made.state != "finished" or made.deleted:
+    shot_job = _find_shot_job(engine, story, number)
+    if shot_job is None or shot_job.state != "finished" or shot_job.deleted:
         return None
-    result = engine.library.result(made.id)
+    result = engine.library.result(shot_job.id)
     if result is None:
         return None
     return {
         "number": number,
         "given": False,
         "goes_on": continues_previous(request, number - 1),
-        "job": made.id,
+        "job": shot_job.id,
         "frames": result.num_frames,
         "fps": result.fps,
-        "first": first_frame(made, engine),
-        "video": media_url(made, VIDEO),
-        "poster": media_url(made, POSTER),
+        "first": num_repeated_frames(shot_job, engine),
+        "video": media_url(shot_job, VIDEO),
+        "poster": media_url(shot_job, POSTER),
     }
 
 
-def _video(engine: Engine, story: Job, number: int) -> Job | None:
+def _find_shot_job(engine: Engine, story: Job, number: int) -> Job | None:
     if len(story.request.shots) == 1:
         return story
     try:

@@ -1,4 +1,4 @@
-"""Serves the sound of a job's video as a WAV file, to those who may see the video. Keeps no file."""
+"""Serve the audio of a job's video as a WAV file to callers who may see the video. No file is stored."""
 
 import asyncio
 import tempfile
@@ -16,36 +16,38 @@ from backend.media.sandbox import LONG_SECONDS, Requester, SandboxCall, SandboxP
 from backend.media.sound import MODEL_SOUND, write_sound
 from backend.schemas.events import VideoResult
 from wan_ui.gateway.access import Access
-from wan_ui.services.media import PRIVATE, VIDEO, nothing, owned_job, too_busy
-from wan_ui.services.sandbox_calls import asker, unless_gone
+from wan_ui.services.media import PRIVATE, VIDEO, busy_response, find_visible_job, not_found_response
+from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 _PREFIX = "studio/sound"
 
 
 def sound_url(job: Job) -> str:
-    """The address of the sound of this job's video."""
+    """Return the address of the audio of a job's video."""
     return f"{_PREFIX}/{quote(job.id)}.wav"
 
 
 def sound_route(engine: Engine, access: Access) -> Route:
-    """The route that `sound_url` points to. Answers 404 alike for somebody else's job, a missing one and a silent video."""
+    """Return the route of `sound_url`. It answers 404 for another visitor's job, a missing job and a silent video."""
 
     async def serve(request: Request) -> Response:
-        job = await asyncio.to_thread(owned_job, engine, request, access)
+        job = await asyncio.to_thread(find_visible_job, engine, request, access)
         result = await asyncio.to_thread(engine.library.result, job.id) if job else None
         if job is None or result is None or not result.has_sound:
-            return nothing()
+            return not_found_response()
         try:
-            sound = await unless_gone(request, _made(engine.sandbox, job, result, asker(request)))
+            sound = await cancel_on_disconnect(
+                request, _extract_audio(engine.sandbox, job, result, requester_from_request(request))
+            )
         except Busy as error:
-            return too_busy(error)
-        return nothing() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)
+            return busy_response(error)
+        return not_found_response() if sound is None else Response(sound, media_type="audio/wav", headers=PRIVATE)
 
     return Route(f"/{_PREFIX}/{{job_id}}.wav", serve, methods=["GET"])
 
 
-async def _made(sandbox: SandboxPool, job: Job, result: VideoResult, who: Requester) -> bytes | None:
-    """The WAV file; None if the sound cannot be read. Raises: Busy."""
+async def _extract_audio(sandbox: SandboxPool, job: Job, result: VideoResult, who: Requester) -> bytes | None:
+    """Return the WAV file, None if the audio cannot be read. Raises: Busy."""
     exact = job.folder / MODEL_SOUND if result.request == job.request else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound.wav"

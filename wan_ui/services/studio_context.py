@@ -1,4 +1,4 @@
-"""What every handler needs: the engine, who is asking, and what they may do with it."""
+"""The context of every handler: the engine, the caller, and the caller's rights."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import CanRun
-from wan_ui.services.sandbox_calls import visitor
-from wan_ui.services.shots import own_files
+from wan_ui.services.sandbox_calls import requester_from_caller
+from wan_ui.services.shots import resolve_shot_files
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudioContext:
-    """One engine, and the rules for what each visitor sees of it.
+    """One engine, and the rights of each caller.
 
-    `models` are the names of the presets that visitors may use; None: all that can run here. `uploads` keeps the folder of
-    uploads from other servers (see `wan_ui.gateway.uploads.begin_uploads`).
+    `models` are the names of the presets that visitors may use, None for all that can run on this machine. `uploads` is the lock
+    of the upload folder (see `wan_ui.gateway.uploads.create_upload_folder`).
     """
 
     engine: Engine
@@ -50,67 +50,73 @@ class StudioContext:
     rewriter: Helper | None = None
     uploads: EngineLock | None = None
 
-    def caller(self, request: gr.Request) -> Caller:
-        """Who is asking: the program whose key the request carries, else the browser by its cookies."""
+    def identify_caller(self, request: gr.Request) -> Caller:
+        """Return the sender of a page's request: the program of its key, else the browser of its cookies."""
         cookies = dict(request.cookies)
-        return self._caller(
+        return self._make_caller(
             request, owner_name(cookies, request.session_hash), self.access.is_operator(cookies), texts_for(request.headers)
         )
 
-    def program(self, request: Request, name: str) -> Caller:
-        """Which program is asking through the endpoint `name`: by its key, else by its address."""
+    def identify_program(self, request: Request, name: str) -> Caller:
+        """Return the program that calls the endpoint `name`, identified by its key, else by its network address."""
         place = format_address(request.client[0]) if request.client else ""
-        return self._caller(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
+        return self._make_caller(request, f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:32]}", False, texts_for({}))
 
-    def _caller(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Caller:
-        """The caller of this request; without a key, `owner`."""
+    def _make_caller(self, request: gr.Request | Request, owner: str, is_operator: bool, texts: Texts) -> Caller:
+        """Return the caller of a request. `owner` is the name of a caller without a key."""
         key = self.access.find_program_key(request.headers)
-        if key is not None:  # it was given by the operator, so its address does not count
-            owner, is_operator, room = key.owner, False, replace(self._room(None), of_owner=key.most_waiting)
+        if key is not None:  # the operator issued the key, so no limit per address applies
+            owner, is_operator, room = key.owner, False, replace(self._queue_limits(None), of_owner=key.most_waiting)
         elif self.access.has_key(request.headers):
             owner, is_operator, room = "operator", True, None
         else:
-            room = None if is_operator else self._room(request.client)
+            room = None if is_operator else self._queue_limits(request.client)
         return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, room=room)
 
-    def offers(self, caller: Caller | None = None) -> CanRun:
-        """Which presets are offered to this visitor; without one, to visitors in general."""
+    def preset_filter(self, caller: Caller | None = None) -> CanRun:
+        """Return a function that tells whether a preset is offered to the caller. Without a caller, to visitors in general."""
         is_operator = caller is not None and caller.is_operator
         return self.can_run if is_operator or self.models is None else self._is_offered
 
-    def names(self, caller: Caller) -> list[str]:
-        """The names of the presets that this visitor may ask for, whether they are here or not; the first is the usual one."""
+    def preset_names(self, caller: Caller) -> list[str]:
+        """Return the names of the presets that the caller may request, installed or not. The first is the default."""
         allowed = None if caller.is_operator else self.models
         return [preset.name for preset in list_presets() if allowed is None or preset.name in allowed]
 
-    def job(self, job_id: object, caller: Caller) -> Job | None:
-        """The job if it exists and the visitor may see it; `job_id` is what the page sent, unchecked."""
+    def find_job(self, job_id: object, caller: Caller) -> Job | None:
+        """Return the job if it exists and the caller may see it, else None. `job_id` is an unchecked value from the page."""
         try:
             job = self.engine.job(job_id) if isinstance(job_id, str) and job_id else None
         except JobNotFound:
             return None
         return job if job and caller.may_see(job.owner) else None
 
-    def submitting(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
-        """Queues it for the visitor, within their limits, as steps; `again` as for `Engine.submit`, of a storyboard that they may
-        see. Raises: StudioError."""
-        self._check(wanted, caller)
-        wanted = own_files(wanted, self.engine, caller)
-        if again is not None and self.job(again[0], caller) is None:
+    def submit_steps(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Steps[Job]:
+        """Queue a request within the caller's limits, as sandbox steps.
+
+        `again` has the meaning of `Engine.submit`'s, for a storyboard that the caller may see. Raises: StudioError.
+        """
+        self._check_allowed(wanted, caller)
+        wanted = resolve_shot_files(wanted, self.engine, caller)
+        if again is not None and self.find_job(again[0], caller) is None:
             raise RequestError(f"again={str(again[0])[:60]!r}", "must be one of your storyboards", "check the job's id")
-        job = yield from self.engine.submit_steps(wanted, caller.owner, caller.room, may_download=caller.is_operator, again=again)
+        job = yield from self.engine.submit_steps(
+            wanted, caller.owner, caller.queue_limits, may_download=caller.is_operator, again=again
+        )
         if caller.is_operator:
             self.engine.notify_operator(job.id)
         return job
 
-    def submitting_all(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
-        """Queues all of these, as steps, and gives the jobs' ids; if one is refused, cancels those that were queued. Raises:
-        StudioError."""
+    def submit_all_steps(self, wanted: Sequence[GenerationRequest], caller: Caller) -> Steps[tuple[str, ...]]:
+        """Queue all requests as sandbox steps, and return the jobs' ids. If one is refused, cancel the others.
+
+        Raises: StudioError.
+        """
         job_ids: list[str] = []
-        self.engine.check_queue_limits(caller.owner, caller.room, len(wanted))  # before one begins
+        self.engine.check_queue_limits(caller.owner, caller.queue_limits, len(wanted))  # check all before the first is queued
         try:
             for one in wanted:
-                job = yield from self.submitting(one, caller)
+                job = yield from self.submit_steps(one, caller)
                 job_ids.append(job.id)
         except (StudioError, GeneratorExit):
             for job_id in job_ids:
@@ -118,43 +124,45 @@ class StudioContext:
             raise
         return tuple(job_ids)
 
-    async def submitted(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Job:
-        """As `submitting`, done. If the caller goes before it is told of the job, the job is cancelled."""
-        steps = self.submitting(wanted, caller, again)
-        return await self.engine.sandbox.run_steps_async(steps, visitor(caller), lambda job: self.engine.cancel(job.id))
+    async def submit(self, wanted: GenerationRequest, caller: Caller, again: tuple[str, int] | None = None) -> Job:
+        """Queue a request. Cancel the job if the caller disconnects before it receives the job. Raises: StudioError."""
+        steps = self.submit_steps(wanted, caller, again)
+        return await self.engine.sandbox.run_steps_async(
+            steps, requester_from_caller(caller), lambda job: self.engine.cancel(job.id)
+        )
 
-    def importing(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
-        """Brings a project that the visitor has uploaded into their library, as steps. Raises: StudioError."""
+    def import_project_steps(self, archive: Path, folder: str, caller: Caller) -> Steps[tuple[Project, int]]:
+        """Import an uploaded project into the caller's library, as sandbox steps. Raises: StudioError."""
         if not has_free_space(self.engine.settings.data_dir):
-            raise _no_room()
+            raise _disk_full_error()
         try:
-            limited = caller.room is not None
+            limited = caller.queue_limits is not None
             return (yield from self.engine.import_project_steps(archive, Path(folder), caller.owner, is_limited=limited))
         except OSError as error:
             raise DataFolderError(
-                f"the project could not be written ({error.strerror}):", "the disk must have room", "make room"
+                f"the project could not be written ({error.strerror}):", "the disk must have free space", "free some space"
             ) from error
 
-    def revising(self, job: Job, wanted: GenerationRequest, caller: Caller) -> Steps[Job]:
-        """Replaces the request of a waiting job, within the visitor's limits, as steps. Raises: StudioError."""
-        self._check(wanted, caller)
-        wanted = own_files(wanted, self.engine, caller)
+    def revise_steps(self, job: Job, wanted: GenerationRequest, caller: Caller) -> Steps[Job]:
+        """Replace the request of a queued job within the caller's limits, as sandbox steps. Raises: StudioError."""
+        self._check_allowed(wanted, caller)
+        wanted = resolve_shot_files(wanted, self.engine, caller)
         return (yield from self.engine.revise_steps(job.id, wanted, may_download=caller.is_operator))
 
-    def _check(self, wanted: GenerationRequest, caller: Caller) -> None:
-        """Raises: StudioError for a preset that is not for visitors, and for anything if the disk is almost full."""
+    def _check_allowed(self, wanted: GenerationRequest, caller: Caller) -> None:
+        """Check that visitors may use the preset and that the disk has free space. Raises: StudioError."""
         if caller.is_operator:
             return
         if self.models is not None and wanted.preset not in self.models and not wanted.finished_video:
             fix = f"take {' or '.join(sorted(self.models))}"
             raise RequestError(f"preset={wanted.preset!r}", "is not offered to visitors of this server", fix)
         if not has_free_space(self.engine.settings.data_dir):
-            raise _no_room()
+            raise _disk_full_error()
 
     def _is_offered(self, preset: Preset) -> bool:
         return (self.models is None or preset.name in self.models) and self.can_run(preset)
 
-    def _room(self, client: Any) -> Room:
+    def _queue_limits(self, client: Any) -> Room:
         return Room(
             of_owner=self.most_waiting,
             of_address=self.most_of_address,
@@ -164,5 +172,7 @@ class StudioContext:
         )
 
 
-def _no_room() -> DataFolderError:
-    return DataFolderError("the server's disk is almost full, so", "it takes nothing more", "ask the operator to make room")
+def _disk_full_error() -> DataFolderError:
+    return DataFolderError(
+        "the server's disk is almost full, so", "it accepts no new videos or projects", "ask the operator to free space"
+    )

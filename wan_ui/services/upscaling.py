@@ -1,4 +1,4 @@
-"""What a finished video can be made larger by, and how long that takes; the menu of it."""
+"""The upscalers that a finished video can use, with estimated times, and their menu."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from wan_ui.services.media import VIDEO
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A model and a scale, the size in pixels that the video would have, and how long it takes, None if that is not known."""
+class UpscaleOffer:
+    """An upscaler and a scale, the resulting size in pixels, and the estimated time, None if unknown."""
 
     upscaler: str
     scale: int
@@ -29,11 +29,11 @@ class Offer:
 
     @property
     def value(self) -> str:
-        """As a button or a choice on the page says it, for `chosen`."""
+        """The value of the page's button or choice, for `parse_offer`."""
         return f"{self.scale}:{self.upscaler}"
 
-    def words(self, texts: Texts) -> str:
-        """In one line: scale, model, size, time."""
+    def label(self, texts: Texts) -> str:
+        """Return one line with scale, model, size and time."""
         width, height = self.size
         said = [f"{self.scale}× {self.upscaler}", f"{width} × {height}"] if width else [f"{self.scale}× {self.upscaler}"]
         if self.estimate is not None:
@@ -41,46 +41,46 @@ class Offer:
         return " · ".join(said)
 
 
-def chosen(value: str) -> tuple[int, str]:
-    """Scale and model of `Offer.value`, which may be anything. Raises: RequestError."""
+def parse_offer(value: str) -> tuple[int, str]:
+    """Return (scale, upscaler) of an untrusted `UpscaleOffer.value`. Raises: RequestError."""
     scale, _, upscaler = value.partition(":")
     if scale not in map(str, SCALES):
-        raise RequestError(f"upscale={scale[:20]!r}", f"must be {' or '.join(map(str, SCALES))}", "choose one that is offered")
+        raise RequestError(f"upscale={scale[:20]!r}", f"must be {' or '.join(map(str, SCALES))}", "choose an offered scale")
     return int(scale), upscaler
 
 
-def kinds(engine: Engine) -> list[tuple[str, int]]:
-    """The models that are here, each with the scales that one may ask it for."""
+def list_upscalers(engine: Engine) -> list[tuple[str, int]]:
+    """Return each installed upscaler with each scale."""
     return [(name, scale) for name in engine.upscalers() for scale in SCALES]
 
 
-def any_clip(engine: Engine) -> list[Offer]:
-    """The same of a clip of which nothing is known yet."""
-    return [Offer(upscaler=name, scale=scale, size=(0, 0)) for name, scale in kinds(engine)]
+def offers_for_any_clip(engine: Engine) -> list[UpscaleOffer]:
+    """Return all offers for an upload whose size is not known yet."""
+    return [UpscaleOffer(upscaler=name, scale=scale, size=(0, 0)) for name, scale in list_upscalers(engine)]
 
 
-def offers(engine: Engine, job: Job | None, result: VideoResult | None) -> list[Offer]:
-    """What the job's video can be made larger by; nothing if it is not there, or larger already."""
+def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> list[UpscaleOffer]:
+    """Return the offers for a job's video. Empty if the video is missing or already upscaled."""
     if job is None or result is None or job.deleted or job.request.upscale or not (job.folder / VIDEO).is_file():
         return []
     found = []
-    for name, scale in kinds(engine):
+    for name, scale in list_upscalers(engine):
         try:
-            wanted = larger_job(job, result, scale, name)
+            wanted = upscale_job_request(job, result, scale, name)
         except RequestError:  # too large
             continue
-        found.append(Offer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimate(wanted)))
+        found.append(UpscaleOffer(upscaler=name, scale=scale, size=wanted.final_size, estimate=engine.estimate(wanted)))
     return found
 
 
-def larger_job(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
-    """The request that makes this job's video larger. Raises: RequestError."""
+def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
+    """Return the request that upscales a job's video. Raises: RequestError."""
     return upscale_result_request(result, job.request, str(job.folder / VIDEO), scale, upscaler)
 
 
-def upscale_menu(job: Job, found: Sequence[Offer], texts: Texts) -> str:
-    """The buttons that do so, behind a word that opens; nothing if there is nothing to offer."""
+def upscale_menu(job: Job, found: Sequence[UpscaleOffer], texts: Texts) -> str:
+    """Render the menu of upscale buttons, "" without offers."""
     if not found:
         return ""
-    buttons = "".join(text_button("again:upscale", offer.words(texts), job=job.id, value=offer.value) for offer in found)
+    buttons = "".join(text_button("again:upscale", offer.label(texts), job=job.id, value=offer.value) for offer in found)
     return f'<details class="menu upscale"><summary>{escape(texts.upscale_menu)}</summary><div>{buttons}</div></details>'

@@ -26,12 +26,12 @@ from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.queue_query import queue_now
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import follow, placed
+from wan_ui.services.job_followers import add_queue_position, follow_job
 from wan_ui.services.panel import Panel
 from wan_ui.services.presets import full_preset
-from wan_ui.services.sandbox_calls import opens_files
+from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.services.upscaling import offers
+from wan_ui.services.upscaling import find_offers
 from wan_ui.stage.html import Model, stage_html
 from wan_ui.stage.panel import Stage
 
@@ -89,7 +89,7 @@ class StageHandlers(Panel):
         """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
         job_id = self.attach(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
-        words: Updates = {} if caller.reads_the_first_page else {self.panel.view: stage_html(StageView(), None, caller.texts)}
+        words: Updates = {} if caller.uses_english else {self.panel.view: stage_html(StageView(), None, caller.texts)}
         return shown | words
 
     @property
@@ -100,13 +100,13 @@ class StageHandlers(Panel):
         kept = [form.prompt.shots.sent, form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
-    @opens_files
+    @runs_sandbox_calls
     def submit(self, values: Values, request: gr.Request) -> Steps[Updates]:
         """Queues the form's request, or replaces that of the waiting job that is being edited.
 
         A wrong form changes only the notes: the stage stays as it is.
         """
-        caller, notes = self.context.caller(request), self.form_handlers.notes
+        caller, notes = self.context.identify_caller(request), self.form_handlers.notes
         try:
             draft = self.form.read(values)
             job = yield from self._queue(draft.to_request(), values[self.form.editing], caller)
@@ -134,30 +134,30 @@ class StageHandlers(Panel):
         `shown` is older than a press of Generate that is being answered, so what that one has put there counts too.
         """
         for job_id in (shown, self.placed.get(page), self.followed.get(page)):
-            old = self.context.job(job_id, caller)
+            old = self.context.find_job(job_id, caller)
             if old is not None and not old.has_ended and old.id != job.id:
                 return {}
         self.placed[page] = job.id
-        view = placed(StageView(phase="queued"), self.context.engine, job.id)
+        view = add_queue_position(StageView(phase="queued"), self.context.engine, job.id)
         return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, caller.texts)}
 
     def _queue(self, wanted: GenerationRequest, editing: str | None, caller: Caller) -> Steps[Job]:
-        old = self.context.job(editing, caller)
+        old = self.context.find_job(editing, caller)
         if old is not None:
-            return (yield from self.context.revising(old, wanted, caller))
-        return (yield from self.context.submitting(wanted, caller))
+            return (yield from self.context.revise_steps(old, wanted, caller))
+        return (yield from self.context.submit_steps(wanted, caller))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[Any]:
         """The stage after each of the job's events, until it ends or the page shows another job."""
-        caller, page = await asyncio.to_thread(self.context.caller, request), request.session_hash or ""
-        job = self.context.job(job_id, caller)
+        caller, page = await asyncio.to_thread(self.context.identify_caller, request), request.session_hash or ""
+        job = self.context.find_job(job_id, caller)
         if job is None or self.followed.get(page) == job.id:
             yield gr.skip()
             return
         self.followed[page] = job.id
         self.placed.pop(page, None)
         try:
-            async for view in follow(self.context.engine, job.id):
+            async for view in follow_job(self.context.engine, job.id):
                 if self.followed.get(page) != job.id:
                     return
                 yield self.draw(view, job, caller.texts)
@@ -167,8 +167,8 @@ class StageHandlers(Panel):
 
     def stop(self, job_id: str | None, request: gr.Request) -> Updates:
         """Asks the engine to stop the page's job; the follower shows the result."""
-        caller, button = self.context.caller(request), self.form.actions.stop
-        job = self.context.job(job_id, caller)
+        caller, button = self.context.identify_caller(request), self.form.actions.stop
+        job = self.context.find_job(job_id, caller)
         if job is None:
             return {button: gr.skip()}
         try:
@@ -179,7 +179,7 @@ class StageHandlers(Panel):
 
     def settle(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
-        caller, now = self.context.caller(request), moment()
+        caller, now = self.context.identify_caller(request), moment()
         return self._line(caller) | {
             self.panel.status: at_moment(status_html(self.context.engine.workers(), caller.texts), now),
             self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
@@ -193,7 +193,7 @@ class StageHandlers(Panel):
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[Any, Any]:
         """Puts the seed of the video on the stage into the form, and keeps it there."""
-        job = self.context.job(job_id, self.context.caller(request))
+        job = self.context.find_job(job_id, self.context.identify_caller(request))
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
@@ -204,5 +204,5 @@ class StageHandlers(Panel):
         except RequestError:
             title = job.request.preset
         full_title = full.words(texts.language).title if full else ""
-        found = tuple(offers(self.context.engine, job, view.result))
+        found = tuple(find_offers(self.context.engine, job, view.result))
         return stage_html(view, job, texts, Model(title=title, full_title=full_title, offers=found))

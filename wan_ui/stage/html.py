@@ -27,9 +27,9 @@ from wan_ui.i18n.details import detail_words
 from wan_ui.i18n.english import Texts
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import POSTER, media_url
-from wan_ui.services.presets import goes_on_with_sound
+from wan_ui.services.presets import can_extend_with_audio
 from wan_ui.services.sound import sound_url
-from wan_ui.services.upscaling import Offer, upscale_menu
+from wan_ui.services.upscaling import UpscaleOffer, upscale_menu
 
 _GLYPH = (
     '<svg class="glyph" viewBox="0 0 64 64" aria-hidden="true"><rect x="6" y="12" width="52" height="40" rx="8"/>'
@@ -45,7 +45,7 @@ class Model:
 
     title: str = ""
     full_title: str = ""
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[UpscaleOffer, ...] = ()
 
 
 def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Model()) -> str:
@@ -283,7 +283,7 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
 
 def go_on_button(job: Job, texts: Texts) -> str:
     """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
-    act, hint = ("edit", texts.continue_sound_hint) if goes_on_with_sound(job.request) else ("fill", texts.continue_hint)
+    act, hint = ("edit", texts.continue_sound_hint) if can_extend_with_audio(job.request) else ("fill", texts.continue_hint)
     return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 
 

@@ -34,11 +34,11 @@ class SystemHandlers(Panel):
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return self._drawn(self.context.caller(request))
+        return self._drawn(self.context.identify_caller(request))
 
     def clean(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Removes at once what the hourly cleaning would remove, and says how much that was. For the operator only."""
-        caller = self.context.caller(request)
+        caller = self.context.identify_caller(request)
         if not caller.is_operator:
             return {self.panel: gr.skip()}
         try:
@@ -49,7 +49,7 @@ class SystemHandlers(Panel):
 
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
-        caller, act = self.context.caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.of(event)
         if caller.is_operator and act.what in get_args(CacheAction):
             self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}

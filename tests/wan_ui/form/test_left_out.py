@@ -131,7 +131,10 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
     preset = load_preset("wan2.1-t2v-1.3b-480p-draft" if what == "full" else "wan2.1-t2v-1.3b-480p")
     request = GenerationRequest.from_stored(GenerationRequest.from_preset(preset, prompt="a").model_dump() | changes)
     handlers = EditHandlers(context=Mock(), panel="panel", stage=Mock(), message="message")
-    handlers.context.caller.return_value, handlers.context.job.return_value = Mock(texts=ENGLISH), Mock(request=request)
+    handlers.context.identify_caller.return_value, handlers.context.find_job.return_value = (
+        Mock(texts=ENGLISH),
+        Mock(request=request),
+    )
 
     def filled(*_):
         return {"kept": kept_settings(request)}
@@ -148,8 +151,8 @@ def test_edit_names_what_it_cannot_load(what, monkeypatch):
 def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
     handlers = CompareHandlers(context=Mock(), form=Mock(), panel=Mock(), message="message")
     handlers.form.read.return_value.to_request.return_value = a_request(solver="euler")
-    handlers.context.caller.return_value = Mock(texts=ENGLISH)
-    handlers.context.submitting_all.return_value = iter(())
+    handlers.context.identify_caller.return_value = Mock(texts=ENGLISH)
+    handlers.context.submit_all_steps.return_value = iter(())
     with patch.object(CompareHandlers, "_wanted", return_value=([], [])), patch.object(CompareHandlers, "_shown") as shown:
         for what in ("preset", "steps"):
             shown.return_value = {}

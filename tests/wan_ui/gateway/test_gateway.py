@@ -33,8 +33,8 @@ OUTER = "studio.example"
 EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
 
 # The page's handlers, each of which somebody has thought about. All are called through an address with the rule `login`; `visitor`
-# means that the handler is given jobs, pictures or names by the page, and asks `StudioContext.caller` or `gateway/uploads.py` what its caller may
-# do with them; `operator` that it asks `StudioContext.caller` and does nothing for anybody else.
+# means that the handler is given jobs, pictures or names by the page, and asks `StudioContext.identify_caller` or `gateway/uploads.py` what its caller may
+# do with them; `operator` that it asks `StudioContext.identify_caller` and does nothing for anybody else.
 HANDLERS = {
     "ManyHandlers.look": "visitor",
     "ManyHandlers.act": "visitor",

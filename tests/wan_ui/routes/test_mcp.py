@@ -169,10 +169,10 @@ def test_callers_have_places_of_their_own(engine, close_gate):
     narrow = context_of(engine, most_waiting=1)
     for address in ("203.0.113.1", "203.0.113.2"):
         request = SimpleNamespace(headers={}, client=(address, 1))
-        caller = narrow.program(request, "mcp")
-        asyncio.run(narrow.submitted(a_request(), caller))
+        caller = narrow.identify_program(request, "mcp")
+        asyncio.run(narrow.submit(a_request(), caller))
         with pytest.raises(QueueFull):
-            asyncio.run(narrow.submitted(a_request(), caller))
+            asyncio.run(narrow.submit(a_request(), caller))
     for job_id in (*engine.waiting_job_ids(), held.id):
         engine.cancel(job_id)
 

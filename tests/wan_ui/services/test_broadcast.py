@@ -5,13 +5,13 @@ import queue
 import threading
 
 from tests.backend.conftest import wait_for
-from wan_ui.services.broadcast import Feed, Follower
+from wan_ui.services.broadcast import Broadcast, Follower
 
 
-def feed_of(*, is_kept: bool) -> tuple[Feed[int], queue.Queue]:
+def feed_of(*, is_kept: bool) -> tuple[Broadcast[int], queue.Queue]:
     """A feed, and the queue of batches that it reads; None ends it."""
     batches = queue.Queue()
-    return Feed(lambda: iter(batches.get, None), "test-feed", is_kept=is_kept), batches
+    return Broadcast(lambda: iter(batches.get, None), "test-feed", is_kept=is_kept), batches
 
 
 def readers() -> int:
@@ -22,7 +22,7 @@ async def read(follower: Follower[int], count: int) -> list[int]:
     """The next items, so many, however they arrive."""
     seen = []
     while len(seen) < count:
-        seen += await follower.news(5)
+        seen += await follower.next_items(5)
     return seen
 
 
@@ -30,31 +30,31 @@ def test_who_comes_late_gets_what_was_kept_and_all_see_the_end():
     feed, batches = feed_of(is_kept=True)
 
     async def look() -> None:
-        with feed.followed() as early:
+        with feed.subscribe() as early:
             batches.put((1, 2))
-            assert await read(early, 2) == [1, 2] and await early.news(0.01) == [] and not early.is_over
-            with feed.followed() as late:
+            assert await read(early, 2) == [1, 2] and await early.next_items(0.01) == [] and not early.has_ended
+            with feed.subscribe() as late:
                 assert await read(late, 2) == [1, 2]
                 batches.put((3,)), batches.put(None)
                 for one in (early, late):
-                    seen = await one.news(5)
-                    while not one.is_over:
-                        seen += await one.news(5)
+                    seen = await one.next_items(5)
+                    while not one.has_ended:
+                        seen += await one.next_items(5)
                     assert seen == [3]
 
     asyncio.run(look())
-    assert feed.is_over
+    assert feed.has_ended
 
 
 def test_what_is_not_kept_is_news_once_until_it_is_taken_and_ends_with_the_last_follower():
     feed, batches = feed_of(is_kept=False)
 
     async def look(first: int) -> None:
-        with feed.followed(first) as follower:
-            assert await follower.news(5) == [first]
+        with feed.subscribe(first) as follower:
+            assert await follower.next_items(5) == [first]
             batches.put((1,)), batches.put((2,)), batches.put((3,)), batches.put(())
             await asyncio.to_thread(wait_for, batches.empty)  # the last one is taken after those before it were given
-            assert await follower.news(5) == [1] and await follower.news(0.01) == [] and not follower.is_over
+            assert await follower.next_items(5) == [1] and await follower.next_items(0.01) == [] and not follower.has_ended
             assert readers() == 1
 
     asyncio.run(look(0))
@@ -70,12 +70,12 @@ def test_what_cannot_be_read_on_ends_and_can_be_followed_again(caplog):
         yield (1,)
         raise OSError("gone")
 
-    feed = Feed(broken, "test-feed", is_kept=False)
+    feed = Broadcast(broken, "test-feed", is_kept=False)
 
     async def look() -> None:
-        with feed.followed() as follower:
-            while not follower.is_over:
-                await follower.news(5)
+        with feed.subscribe() as follower:
+            while not follower.has_ended:
+                await follower.next_items(5)
 
     asyncio.run(look()), asyncio.run(look())
     assert "gone" in caplog.text

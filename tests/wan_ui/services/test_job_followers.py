@@ -8,12 +8,12 @@ from backend.schemas import events
 from tests.wan_ui.builders import FakeEngine, a_job, a_result
 from wan_ui.components.progress import StageView
 from wan_ui.services import job_followers
-from wan_ui.services.job_followers import follow, placed
+from wan_ui.services.job_followers import add_queue_position, follow_job
 
 
 def views(engine) -> list[StageView]:
     async def collect():
-        return [view async for view in follow(engine, "job-1")]
+        return [view async for view in follow_job(engine, "job-1")]
 
     return asyncio.run(collect())
 
@@ -52,9 +52,9 @@ def test_silence_still_gives_a_view_so_that_a_closed_page_is_noticed(monkeypatch
 
 
 def test_the_place_is_the_engines_and_a_job_that_left_the_queue_is_starting():
-    assert placed(StageView(phase="queued"), FakeEngine([], position=2), "x").ahead == 2
-    assert placed(StageView(phase="queued"), FakeEngine([]), "x").phase == "starting"
-    assert placed(StageView(phase="denoising"), FakeEngine([], position=2), "x").phase == "denoising"
+    assert add_queue_position(StageView(phase="queued"), FakeEngine([], position=2), "x").ahead == 2
+    assert add_queue_position(StageView(phase="queued"), FakeEngine([]), "x").phase == "starting"
+    assert add_queue_position(StageView(phase="denoising"), FakeEngine([], position=2), "x").phase == "denoising"
 
 
 def test_many_followers_of_a_job_share_one_thread_and_see_the_same():
@@ -68,7 +68,7 @@ def test_many_followers_of_a_job_share_one_thread_and_see_the_same():
 
     async def crowd(engine):
         async def one():
-            return [view async for view in follow(engine, "job-1")]
+            return [view async for view in follow_job(engine, "job-1")]
 
         tasks = [asyncio.create_task(one()) for _ in range(300)]
         await asyncio.sleep(0.3)
@@ -86,7 +86,7 @@ def test_a_follower_that_left_gets_nothing_more_and_the_job_can_be_followed_agai
     engine = FakeEngine([job], [events.Step(1, 1, 1, 0, None), events.Finished(a_result(job))])
 
     async def leave():
-        async for view in follow(engine, "job-1"):
+        async for view in follow_job(engine, "job-1"):
             return view
 
     asyncio.run(leave())

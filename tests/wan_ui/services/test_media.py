@@ -8,7 +8,7 @@ from backend.errors import Busy
 from tests.wan_ui.builders import FakeEngine, a_job
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
-from wan_ui.services.media import file_below, media_route, media_url, video_route
+from wan_ui.services.media import find_file_below, media_route, media_url, video_route
 
 MINE, THEIRS = "A" * 43, "B" * 43
 
@@ -84,8 +84,8 @@ def test_nothing_but_pictures_and_videos_of_the_job_is_served(site, name):
 
 def test_a_link_that_leads_out_is_not_followed(folder):
     (folder / "link.mp4").symlink_to(folder.parent / "other.mp4")
-    assert file_below(folder, "link.mp4") is None
-    assert file_below(folder, "video.mp4") is not None
+    assert find_file_below(folder, "link.mp4") is None
+    assert find_file_below(folder, "video.mp4") is not None
 
 
 def test_an_unknown_job_looks_like_a_foreign_one(site):

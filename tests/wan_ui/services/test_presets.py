@@ -6,15 +6,15 @@ from wan_ui.services.presets import preset_choices
 
 def test_only_what_can_run_is_offered_and_the_rest_is_explained():
     choices = preset_choices("t2v", lambda preset: preset.name == "wan-tiny")
-    assert choices.dropdown("en") == [("Demo model trained on synthetic shapes", "wan-tiny")]
+    assert choices.dropdown_choices("en") == [("Demo model trained on synthetic shapes", "wan-tiny")]
     html = elsewhere_html(choices, ENGLISH)
     assert "Wan 2.1" in html and "weights are not on this machine" in html
 
 
 def test_a_choice_is_kept_where_it_can_be_and_replaced_where_not():
     choices = preset_choices("t2v", lambda preset: True)
-    assert choices.pick("wan2.1-t2v-14b-480p").name == "wan2.1-t2v-14b-480p"
-    assert choices.pick("nothing").name == "wan-tiny"
+    assert choices.pick_preset("wan2.1-t2v-14b-480p").name == "wan2.1-t2v-14b-480p"
+    assert choices.pick_preset("nothing").name == "wan-tiny"
     assert preset_choices("t2v", lambda preset: False).pick("wan-tiny") is None
 
 

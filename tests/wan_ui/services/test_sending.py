@@ -7,7 +7,7 @@ import pytest
 from backend.errors import Busy
 from backend.media.sandbox import Requester
 from wan_ui.gateway.limits import FILES_SENT
-from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyOwn, _Sent
+from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyDownloads, _Sent
 
 
 class Clock:
@@ -33,26 +33,26 @@ def visitor(number: int) -> Requester:
 
 
 def all_places_taken(downloads: Downloads, clock: Clock) -> list:
-    taken = [downloads.enter(visitor(number), 0) for number in range(FILES_SENT.in_all)]
+    taken = [downloads.start_download(visitor(number), 0) for number in range(FILES_SENT.in_all)]
     for download in taken:
-        download.began = clock.now
+        download.start_time = clock.now
     return taken
 
 
 def test_a_visitor_and_an_address_have_a_few_places(downloads):
     for _ in range(FILES_SENT.of_visitor):
-        downloads.enter(visitor(1), 0)
-    with pytest.raises(TooManyOwn):
-        downloads.enter(visitor(1), 0)
+        downloads.start_download(visitor(1), 0)
+    with pytest.raises(TooManyDownloads):
+        downloads.start_download(visitor(1), 0)
     for number in range(FILES_SENT.of_address):
-        downloads.enter(Requester(owner=f"other-{number}", address="1.2.3.4"), 0)
-    with pytest.raises(TooManyOwn):
-        downloads.enter(Requester(owner="one more", address="1.2.3.4"), 0)
+        downloads.start_download(Requester(owner=f"other-{number}", address="1.2.3.4"), 0)
+    with pytest.raises(TooManyDownloads):
+        downloads.start_download(Requester(owner="one more", address="1.2.3.4"), 0)
 
 
 def test_visitors_without_an_address_do_not_share_places(downloads):
     for number in range(FILES_SENT.in_all):
-        downloads.enter(visitor(number), 0)
+        downloads.start_download(visitor(number), 0)
 
 
 def test_a_slow_reader_loses_the_place_to_somebody_else(downloads, clock):
@@ -61,27 +61,27 @@ def test_a_slow_reader_loses_the_place_to_somebody_else(downloads, clock):
     for download in taken:
         download.sent_bytes = 10**9
     taken[3].sent_bytes = 80_000 * 11
-    downloads.enter(visitor(100), 0)
+    downloads.start_download(visitor(100), 0)
     assert [download.is_cut for download in taken] == [number == 3 for number in range(len(taken))]
 
 
 def test_quick_and_new_readers_keep_their_places(downloads, clock):
     taken = all_places_taken(downloads, clock)
     with pytest.raises(Busy):
-        downloads.enter(visitor(100), 0)
+        downloads.start_download(visitor(100), 0)
     clock.now += GRACE_SECONDS + 1
     for download in taken:
         download.sent_bytes = int(SLOW_BYTES * (GRACE_SECONDS + 2))
     with pytest.raises(Busy):
-        downloads.enter(visitor(100), 0)
+        downloads.start_download(visitor(100), 0)
 
 
 def test_files_that_are_still_made_count_for_the_disk(downloads, clock):
-    first, second = downloads.enter(visitor(1), 500), downloads.enter(visitor(2), 300)
+    first, second = downloads.start_download(visitor(1), 500), downloads.start_download(visitor(2), 300)
     assert downloads.expected_bytes() == 800
-    first.began = clock.now
+    first.start_time = clock.now
     assert downloads.expected_bytes() == 300
-    downloads.leave(second)
+    downloads.end_download(second)
     assert downloads.expected_bytes() == 0
 
 
@@ -91,7 +91,7 @@ def test_a_reader_who_is_cut_off_ends_the_response_and_removes_the_file(is_cut_f
     removed = []
 
     async def read_slowly() -> None:
-        download, stalls = downloads.enter(visitor(1), 0), asyncio.Event()
+        download, stalls = downloads.start_download(visitor(1), 0), asyncio.Event()
         sent = _Sent(tmp_path / "file", downloads=downloads, download=download, done=lambda: removed.append(True))
 
         async def send(message) -> None:
@@ -109,4 +109,4 @@ def test_a_reader_who_is_cut_off_ends_the_response_and_removes_the_file(is_cut_f
         await asyncio.wait_for(answering, 30)
 
     asyncio.run(read_slowly())
-    assert removed == [True] and downloads._under_way == []
+    assert removed == [True] and downloads._active == []

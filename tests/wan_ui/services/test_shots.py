@@ -15,7 +15,7 @@ from presets import load_preset
 from tests.clip_files import counting_clip
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.caller import Caller
-from wan_ui.services.shots import own_files
+from wan_ui.services.shots import resolve_shot_files
 
 
 def caller(owner: str, is_operator: bool = False) -> Caller:
@@ -56,19 +56,19 @@ def engine(tmp_path_factory):
 
 def test_a_made_shot_is_named_by_its_job_and_has_its_length_and_no_frame_twice(engine):
     wanted = asked({"job": shot_id("story", 1)}, {"job": shot_id("story", 2)}, {"job": "story", "trim": (0, 0.5)})
-    own = own_files(wanted, engine, caller("ann"))
+    own = resolve_shot_files(wanted, engine, caller("ann"))
     folders = [engine.settings.runs_dir / name for name in (shot_id("story", 1), shot_id("story", 2), "story")]
     assert own.shot_videos == tuple(str(folder / "video.mp4") for folder in folders)
     assert [(one.num_frames, one.trim) for one in own.shots] == [(17, None), (17, (5 / 16, 17 / 16)), (17, (0, 0.5))]
-    assert own_files(own, engine, caller("ann")) == own, "a job that is made again names its own files"
-    assert own_files(wanted, engine, caller("operator", is_operator=True)) == own
+    assert resolve_shot_files(own, engine, caller("ann")) == own, "a job that is made again names its own files"
+    assert resolve_shot_files(wanted, engine, caller("operator", is_operator=True)) == own
     assert split_shot_id(shot_id("story", 12)) == ("story", 12) and split_shot_id("story") == ("story", 0)
 
 
 @pytest.mark.parametrize("job", [shot_id("story", 1), "none", "../story", "", "x" * 5000, "story\0"])
 def test_nobody_elses_shot_and_nothing_that_is_no_job_is_taken(engine, job):
     with pytest.raises(RequestError) as refusal:
-        own_files(asked({"job": job}), engine, caller("bob"))
+        resolve_shot_files(asked({"job": job}), engine, caller("bob"))
     assert str(refusal.value).endswith("of a shot must be one of your videos; check its id")
 
 
@@ -83,7 +83,7 @@ def test_no_other_file_of_this_machine_is_taken(engine, path):
         (SoundError, asked({}, track=path)),
     ):
         with pytest.raises(error) as refusal:
-            own_files(wanted, engine, caller("bob"))
+            resolve_shot_files(wanted, engine, caller("bob"))
         assert "must be an uploaded file" in str(refusal.value) and path not in str(refusal.value)
 
 
@@ -93,7 +93,7 @@ def test_an_upload_is_taken_and_checked_when_it_is_queued(engine, tmp_path):
     try:
         path = shutil.copy(__file__, os.path.join(folder, "music.wav"))
         wanted = asked({}, track=path)
-        assert own_files(wanted, engine, caller("bob")).track == os.path.realpath(path)
+        assert resolve_shot_files(wanted, engine, caller("bob")).track == os.path.realpath(path)
         with pytest.raises(StudioError, match=r"sound 'music.wav' must be a sound \(wav, mp3, m4a, ogg, flac, or the sound of"):
             engine.submit(wanted, owner="bob")
     finally:

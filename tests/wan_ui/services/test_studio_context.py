@@ -27,16 +27,16 @@ VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7"
 
 def submitted(context: StudioContext, wanted: Wanted, request) -> Job:
     """What a program's call queues."""
-    caller = context.caller(request)
-    return queued(context, wanted.to_request(context.names(caller)[0]), caller)
+    caller = context.identify_caller(request)
+    return queued(context, wanted.to_request(context.preset_names(caller)[0]), caller)
 
 
 def queued(context: StudioContext, wanted: GenerationRequest, caller) -> Job:
-    return asyncio.run(context.submitted(wanted, caller))
+    return asyncio.run(context.submit(wanted, caller))
 
 
 def revised(context: StudioContext, job: Job, wanted: GenerationRequest, caller) -> Job:
-    return context.engine.sandbox.run_steps(context.revising(job, wanted, caller))
+    return context.engine.sandbox.run_steps(context.revise_steps(job, wanted, caller))
 
 
 @pytest.fixture
@@ -60,24 +60,24 @@ def a_large_request() -> GenerationRequest:
 
 def test_only_the_operator_may_begin_a_download(context, operator):
     with pytest.raises(RequestError, match="only the operator may download it"):
-        queued(context, a_large_request(), context.caller(VISITOR))
+        queued(context, a_large_request(), context.identify_caller(VISITOR))
     assert context.engine.jobs() == [] and not context.can_run(WAN)
-    assert queued(context, a_large_request(), context.caller(operator)).request.preset == WAN.name
+    assert queued(context, a_large_request(), context.identify_caller(operator)).request.preset == WAN.name
 
 
 @pytest.fixture
 def running(context, close_gate) -> Job:
     """A visitor's video that is being made until the test's end, so that others wait."""
     close_gate("a held square")
-    return queued(context, a_request(prompt="a held square"), context.caller(VISITOR))
+    return queued(context, a_request(prompt="a held square"), context.identify_caller(VISITOR))
 
 
 def test_a_waiting_video_cannot_be_changed_into_a_download(context, running, operator):
-    waiting = queued(context, a_request(), context.caller(VISITOR))
+    waiting = queued(context, a_request(), context.identify_caller(VISITOR))
     with pytest.raises(RequestError, match="only the operator may download it"):
-        revised(context, waiting, a_large_request(), context.caller(VISITOR))
+        revised(context, waiting, a_large_request(), context.identify_caller(VISITOR))
     assert context.engine.job(waiting.id).request == waiting.request
-    assert revised(context, waiting, a_large_request(), context.caller(operator)).request.preset == WAN.name
+    assert revised(context, waiting, a_large_request(), context.identify_caller(operator)).request.preset == WAN.name
 
 
 def test_the_endpoint_for_programs_asks_who_calls(context, operator):
@@ -88,14 +88,14 @@ def test_the_endpoint_for_programs_asks_who_calls(context, operator):
 
 
 def test_a_visit_says_once_who_asks_and_what_they_may(context, operator):
-    visitor = context.caller(
+    visitor = context.identify_caller(
         SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={"accept-language": "zh"})
     )
     assert (visitor.scope, visitor.is_operator, visitor.room.of_owner) == (visitor.owner, False, context.most_waiting)
-    assert visitor.texts.language == "zh" and not visitor.reads_the_first_page
+    assert visitor.texts.language == "zh" and not visitor.uses_english
     assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
-    everybody = context.caller(operator)
-    assert (everybody.scope, everybody.is_operator, everybody.room) == (None, True, None) and everybody.may_see("anybody")
+    everybody = context.identify_caller(operator)
+    assert (everybody.scope, everybody.is_operator, everybody.queue_limits) == (None, True, None) and everybody.may_see("anybody")
 
 
 def test_a_programs_key_counts_more_than_its_cookies_and_its_address(context, operator, tmp_path):
@@ -105,26 +105,30 @@ def test_a_programs_key_counts_more_than_its_cookies_and_its_address(context, op
         sender = SimpleNamespace(
             cookies=cookies, session_hash="page", client=VISITOR.client, headers={"authorization": f"Bearer {secret}"}
         )
-        for caller in (keyed.caller(sender), keyed.program(sender, "mcp")):
+        for caller in (keyed.identify_caller(sender), keyed.identify_program(sender, "mcp")):
             assert (caller.owner, caller.scope, caller.is_operator) == (key.owner, key.owner, False)
-            assert (caller.room.of_owner, caller.room.address, caller.room.in_all) == (3, "", context.most_in_all)
+            assert (caller.queue_limits.of_owner, caller.queue_limits.address, caller.queue_limits.in_all) == (
+                3,
+                "",
+                context.most_in_all,
+            )
     sender.headers = {"authorization": "Bearer key"}
-    assert keyed.caller(sender).is_operator and keyed.program(sender, "mcp").scope is None
+    assert keyed.identify_caller(sender).is_operator and keyed.identify_program(sender, "mcp").scope is None
     Keys(tmp_path).revoke("shop")
     sender.headers, sender.cookies = {"authorization": f"Bearer {secret}"}, {}
-    assert keyed.caller(sender).owner.startswith("session-")
+    assert keyed.identify_caller(sender).owner.startswith("session-")
 
 
 def test_visitors_use_only_the_presets_that_the_operator_names(context, running, operator):
     narrow = replace(context, can_run=lambda preset: True, models=frozenset({WAN.name}))
-    visitor = narrow.caller(VISITOR)
+    visitor = narrow.identify_caller(VISITOR)
     with pytest.raises(RequestError, match=f"preset='wan-tiny' is not offered to visitors of this server; take {WAN.name}"):
         queued(narrow, a_request(), visitor)
-    waiting = queued(context, a_request(), context.caller(VISITOR))
+    waiting = queued(context, a_request(), context.identify_caller(VISITOR))
     with pytest.raises(RequestError, match="is not offered to visitors"):
         revised(narrow, waiting, a_request(), visitor)
-    everything, tiny = narrow.caller(operator), load_preset("wan-tiny")
-    assert narrow.offers()(WAN) and not narrow.offers(visitor)(tiny) and narrow.offers(everything)(tiny)
+    everything, tiny = narrow.identify_caller(operator), load_preset("wan-tiny")
+    assert narrow.preset_filter()(WAN) and not narrow.preset_filter(visitor)(tiny) and narrow.preset_filter(everything)(tiny)
     assert queued(narrow, a_request(), everything).request.preset == "wan-tiny"
 
 
@@ -133,7 +137,7 @@ def test_a_new_cookie_is_no_new_place_in_line(context, running):
 
     def queue(number: int, host: str) -> None:
         sender = SimpleNamespace(cookies={}, session_hash=f"page {number}", client=(host, 1), headers={})
-        queued(narrow, a_request(), narrow.caller(sender))
+        queued(narrow, a_request(), narrow.identify_caller(sender))
 
     queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
     with pytest.raises(QueueFull, match="2 videos from your address are in line and there may be 2"):
@@ -144,7 +148,7 @@ def test_a_new_cookie_is_no_new_place_in_line(context, running):
 
 
 def test_places_are_counted_and_taken_in_one_step(context, running):
-    caller, answers = context.caller(VISITOR), []
+    caller, answers = context.identify_caller(VISITOR), []
 
     def queue() -> None:
         try:
@@ -167,8 +171,8 @@ def test_nothing_is_taken_when_the_disk_is_almost_full(context, operator, monkey
     usage = shutil.disk_usage  # other threads ask it too
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda folder: usage(folder)._replace(free=1000))
     with pytest.raises(DataFolderError, match="disk is almost full"):
-        queued(context, a_request(), context.caller(VISITOR))
-    assert queued(context, a_request(), context.caller(operator))
+        queued(context, a_request(), context.identify_caller(VISITOR))
+    assert queued(context, a_request(), context.identify_caller(operator))
 
 
 def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context, running, monkeypatch):
@@ -183,7 +187,7 @@ def test_a_video_whose_caller_goes_before_it_is_told_of_it_does_not_wait(context
     monkeypatch.setattr(context.engine, "_enqueue", held)
 
     async def go() -> None:
-        task = asyncio.ensure_future(context.submitted(a_request(), context.caller(VISITOR)))
+        task = asyncio.ensure_future(context.submit(a_request(), context.identify_caller(VISITOR)))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

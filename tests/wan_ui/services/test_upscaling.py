@@ -15,7 +15,7 @@ from wan_ui.components.progress import StageView
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.library.html import detail_html
-from wan_ui.services.upscaling import Offer, chosen, larger_job, offers, upscale_menu
+from wan_ui.services.upscaling import UpscaleOffer, find_offers, parse_offer, upscale_job_request, upscale_menu
 from wan_ui.stage.html import Model, stage_html
 
 KNOWN = Estimate(seconds=12.0, compile_seconds=0.0, is_warm=True, basis="measured", runs=1)
@@ -32,7 +32,7 @@ def job(tmp_path):
 
 
 def test_every_model_that_is_here_is_offered_with_both_scales(job):
-    found = offers(engine("animevideov3", "<b>.pth"), job, a_result(job))
+    found = find_offers(engine("animevideov3", "<b>.pth"), job, a_result(job))
     width, height = job.request.width, job.request.height
     assert [(one.upscaler, one.scale, one.size) for one in found] == [
         (name, scale, (scale * width, scale * height)) for name in ("animevideov3", "<b>.pth") for scale in (2, 4)
@@ -45,24 +45,26 @@ def test_every_model_that_is_here_is_offered_with_both_scales(job):
 
 def test_nothing_is_offered_without_an_upscaler_or_a_video_or_twice(job, tmp_path):
     result, there = a_result(job), engine("animevideov3")
-    assert offers(engine(), job, result) == [] and upscale_menu(job, [], ENGLISH) == ""
-    assert offers(there, None, None) == offers(there, job, None) == []
-    assert offers(there, replace(job, deleted=1.0), result) == []
-    assert offers(there, replace(job, request=upscale_request(job.request, "/a.mp4", 2)), result) == []
+    assert find_offers(engine(), job, result) == [] and upscale_menu(job, [], ENGLISH) == ""
+    assert find_offers(there, None, None) == find_offers(there, job, None) == []
+    assert find_offers(there, replace(job, deleted=1.0), result) == []
+    assert find_offers(there, replace(job, request=upscale_request(job.request, "/a.mp4", 2)), result) == []
     large = replace(job, request=describe_clip("a", 4000, 2000, job.request.num_frames, job.request.fps))
-    assert [one.scale for one in offers(there, large, replace(result, width=4000, height=2000))] == [2]  # four times is too large
+    assert [one.scale for one in find_offers(there, large, replace(result, width=4000, height=2000))] == [
+        2
+    ]  # four times is too large
     (tmp_path / "video.mp4").unlink()
-    assert offers(there, job, result) == []
+    assert find_offers(there, job, result) == []
 
 
 def test_the_request_names_the_jobs_own_file_whatever_the_page_says(job):
-    assert chosen(Offer(upscaler="a.pth", scale=4, size=(1, 1)).value) == (4, "a.pth")
-    assert larger_job(job, a_result(job), 4, "a.pth").finished_video == str(job.folder / "video.mp4")
+    assert parse_offer(UpscaleOffer(upscaler="a.pth", scale=4, size=(1, 1)).value) == (4, "a.pth")
+    assert upscale_job_request(job, a_result(job), 4, "a.pth").finished_video == str(job.folder / "video.mp4")
     for value in ("", "8:a", "2.0:a", "-2:a", "²:a", "2" * 9999):
         with pytest.raises(RequestError, match="must be 2 or 4"):
-            chosen(value)
+            parse_offer(value)
     with pytest.raises(RequestError, match="must be the name of a file"):
-        larger_job(job, a_result(job), *chosen("2:../../etc/passwd"))
+        upscale_job_request(job, a_result(job), *parse_offer("2:../../etc/passwd"))
 
 
 class Acts(HTMLParser):
@@ -76,7 +78,7 @@ class Acts(HTMLParser):
 
 
 def test_what_no_model_has_made_cannot_be_made_again_or_fill_the_form(job):
-    found = (Offer(upscaler="a", scale=2, size=(192, 192)),)
+    found = (UpscaleOffer(upscaler="a", scale=2, size=(192, 192)),)
     usual = Acts(stage_html(StageView(phase="finished", result=a_result(job)), job, ENGLISH, Model(offers=found))).found
     assert {"again:upscale", "again:seed", "fill:use", "fill:continue"} <= usual
     clip = replace(job, request=upscale_request(describe_clip("holiday.mp4", 96, 96, 17, 16), "/a.mp4", 2))

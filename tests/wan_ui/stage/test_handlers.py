@@ -9,7 +9,7 @@ from tests.wan_ui.builders import a_request
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.stage.handlers import StageHandlers
 
-CALLER = SimpleNamespace(owner="visitor", texts=ENGLISH, reads_the_first_page=True)
+CALLER = SimpleNamespace(owner="visitor", texts=ENGLISH, uses_english=True)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_video_keeps_the_stage_until_it_has_ended(engine, monkeypatch, known):
     """Whether the page reports it, or a press of Generate has just placed it there, or the page already follows it."""
     first, second = (engine.submit(a_request(), owner="visitor") for _ in range(2))
     jobs, stage = {job.id: job for job in (first, second)}, handlers(engine)
-    stage.context.job = lambda job_id, caller: jobs.get(job_id)
+    stage.context.find_job = lambda job_id, caller: jobs.get(job_id)
     monkeypatch.setattr(StageHandlers, "draw", lambda *_: "drawn")
     if known != "shown":
         getattr(stage, known)["page"] = first.id
