@@ -30,7 +30,7 @@ from wan_ui.system.html import report_of
 
 def caller(is_operator: bool = False) -> Caller:
     owner = owner_name({}, "page")
-    return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
+    return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, queue_limits=None)
 
 
 VISITOR = caller()

@@ -66,12 +66,14 @@ class StudioContext:
         """Return the caller of a request. `owner` is the name of a caller without a key."""
         key = self.access.find_program_key(request.headers)
         if key is not None:  # the operator issued the key, so no limit per address applies
-            owner, is_operator, room = key.owner, False, replace(self._queue_limits(None), of_owner=key.most_waiting)
+            owner, is_operator, limits = key.owner, False, replace(self._queue_limits(None), of_owner=key.most_waiting)
         elif self.access.has_key(request.headers):
-            owner, is_operator, room = "operator", True, None
+            owner, is_operator, limits = "operator", True, None
         else:
-            room = None if is_operator else self._queue_limits(request.client)
-        return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, room=room)
+            limits = None if is_operator else self._queue_limits(request.client)
+        return Caller(
+            owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=texts, queue_limits=limits
+        )
 
     def preset_filter(self, caller: Caller | None = None) -> CanRun:
         """Return a function that tells whether a preset is offered to the caller. Without a caller, to visitors in general."""

@@ -33,7 +33,7 @@ WANTED = {"preset": VACE, "prompt": "a red square", "width": 256, "height": 256,
 PART = {"start": 0.5, "num_frames": 5}
 
 
-CALLER = SimpleNamespace(texts=ENGLISH, owner="visitor", room=None, is_operator=False)
+CALLER = SimpleNamespace(texts=ENGLISH, owner="visitor", queue_limits=None, is_operator=False)
 
 
 def handlers(engine: Engine) -> EditHandlers:

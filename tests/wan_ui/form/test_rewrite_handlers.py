@@ -22,7 +22,7 @@ from wan_ui.i18n.english import ENGLISH
 
 
 def caller(owner: str, address: str | None) -> SimpleNamespace:
-    return SimpleNamespace(owner=owner, room=address and SimpleNamespace(address=address))
+    return SimpleNamespace(owner=owner, queue_limits=address and SimpleNamespace(address=address))
 
 
 def test_a_visitor_an_address_and_all_together_have_their_limits():
@@ -45,7 +45,9 @@ def test_visitors_behind_this_machines_own_address_do_not_share_places():
     handlers = RewriteHandlers(context=None, form=None)
     with ExitStack() as rooms:
         for number in range(PROMPTS_WRITTEN.in_all):
-            rooms.enter_context(handlers._room(SimpleNamespace(owner=f"visitor-{number}", room=SimpleNamespace(address=""))))
+            rooms.enter_context(
+                handlers._room(SimpleNamespace(owner=f"visitor-{number}", queue_limits=SimpleNamespace(address="")))
+            )
 
 
 def test_a_visitor_has_so_many_suggestions_an_hour():

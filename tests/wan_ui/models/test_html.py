@@ -17,7 +17,7 @@ LORA = "lightx2v/Wan2.1-Distill-Loras:wan2.1_t2v_14b_lora_rank64_lightx2v_4step.
 
 
 def caller(is_operator: bool = True, texts=ENGLISH) -> Caller:
-    return Caller(owner="me", scope=None, is_operator=is_operator, texts=texts, room=None)
+    return Caller(owner="me", scope=None, is_operator=is_operator, texts=texts, queue_limits=None)
 
 
 def row(num_bytes=None, begun=0, total=0, download=None, source=BIG) -> ModelRow:

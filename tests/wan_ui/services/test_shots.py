@@ -19,7 +19,7 @@ from wan_ui.services.shots import resolve_shot_files
 
 
 def caller(owner: str, is_operator: bool = False) -> Caller:
-    return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, room=None)
+    return Caller(owner=owner, scope=None if is_operator else owner, is_operator=is_operator, texts=ENGLISH, queue_limits=None)
 
 
 def asked(*rows, **changes) -> GenerationRequest:

@@ -91,7 +91,7 @@ def test_a_visit_says_once_who_asks_and_what_they_may(context, operator):
     visitor = context.identify_caller(
         SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={"accept-language": "zh"})
     )
-    assert (visitor.scope, visitor.is_operator, visitor.room.of_owner) == (visitor.owner, False, context.most_waiting)
+    assert (visitor.scope, visitor.is_operator, visitor.queue_limits.of_owner) == (visitor.owner, False, context.most_waiting)
     assert visitor.texts.language == "zh" and not visitor.uses_english
     assert visitor.may_see(visitor.owner) and not visitor.may_see("somebody else")
     everybody = context.identify_caller(operator)

@@ -41,7 +41,7 @@ def test_only_the_operator_has_buttons_and_none_to_drop_what_is_in_use(monkeypat
     engine = SimpleNamespace(
         workers=lambda: (worker("one", "a"), worker("two", "b")), history=SimpleNamespace(samples_since=lambda seconds: [])
     )
-    caller = Caller(owner="x", scope=None, is_operator=is_operator, texts=ENGLISH, room=None)
+    caller = Caller(owner="x", scope=None, is_operator=is_operator, texts=ENGLISH, queue_limits=None)
     drawn = html.system_html(engine, caller)
     assert drawn.count('data-act="keep:unpin"') == drawn.count('data-act="keep:pin"') / 2 == (2 if is_operator else 0)
     assert drawn.count('data-act="keep:drop"') == (4 if is_operator else 0)
