@@ -29,7 +29,7 @@ from backend.pipeline.model_cache import ROOM, Bounds, ModelCache
 from backend.schemas.events import Finished
 from backend.schemas.request import example_request
 from backend.weights import cached_network
-from backend.workers.prefetch import Fetch
+from backend.workers.prefetch import Prefetch
 from presets import load_preset
 
 PAIR = ("wan-tiny", "hunyuan-tiny")
@@ -119,12 +119,12 @@ def coming(folder: Path) -> bool:
     alone, beside, arrived = [], [], 0
     for _ in range(TURNS):
         alone.append(_denoising(loaded))
-        fetch = Fetch(
+        fetch = Prefetch(
             ("", ""), lambda tell: load(load_preset(FULL_SIZE), str(folder), tell, model_cache=model_cache, is_used=False)
         )
         beside.append(_denoising(loaded))
         arrived += not fetch.is_running
-        fetch.leave()
+        fetch.abandon()
         model_cache.unload_idle()
     usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
     print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")

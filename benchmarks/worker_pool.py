@@ -26,7 +26,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import Device, WorkerFacts, WorkerStatus
 from backend.worker_pool.transports import TRANSPORTS
-from backend.workers.messages import Alive, Facts, JobEvent, Message, Run, Status, decode, encode
+from backend.workers.messages import Facts, Heartbeat, JobEvent, Message, Run, Status, decode, encode
 from benchmarks.studio_load import Measured, Visitor, start, tick_of, wait_until_ready, watch_page
 from presets import load_preset
 
@@ -76,7 +76,7 @@ class SleepingTransport:
         self._rest()
         while True:
             if not self._given.wait(1.0):
-                self._on_message(Alive())
+                self._on_message(Heartbeat())
                 continue
             self._given.clear()
             if self._is_over.is_set():

@@ -19,7 +19,7 @@ from backend.schemas.check import Check, worst_state
 from backend.schemas.request import find_preset
 from backend.schemas.worker import Device
 from backend.settings import compiler_environment, from_environment, hub_address
-from backend.workers.unused_accelerator import Surroundings, explain_refusal, unused
+from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused
 from presets import list_presets
 
 SILENT_SECONDS = (
@@ -103,7 +103,7 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
     counted = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
     room = devices[0].bytes_limit
     found = f"jax uses {counted}" + (f", {room / 2**30:.1f} GiB each" if room else "")
-    notice = unused(here, devices)
+    notice = explain_unused(here, devices)
     if notice is None:
         return Check(name="devices", state="ok", found=found)
     state = "fault" if notice.is_fault else "ok"
@@ -112,7 +112,7 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
 
 def devices_refused(here: Surroundings, error: str, ended: Ended) -> Check:
     """jax got no devices: what its error means, else the error itself."""
-    notice = explain_refusal(here, one_line(error))
+    notice = explain_error(here, one_line(error))
     if notice is not None:
         return Check(name="devices", state="fault", found=notice.found, mend=notice.mend)
     if ended.was_late:

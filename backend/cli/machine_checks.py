@@ -21,7 +21,7 @@ from backend.imports import installed_version
 from backend.schemas.check import Check
 from backend.schemas.request import example_request
 from backend.settings import PROJECT_FOLDER, Settings, module_environment
-from backend.workers.unused_accelerator import Surroundings, pinned
+from backend.workers.unused_accelerator import Surroundings, pinned_version
 from presets import Preset, list_presets
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the requirements can be had for
@@ -60,8 +60,8 @@ def tpu_pair_check(here: Surroundings) -> Check:
         return Check(name="TPU runtime", state="skipped", found=f"{found}; this machine has no TPU")
     if jax != jaxlib or not libtpu:
         return Check(name="TPU runtime", state="fault", found=f"{found}: they do not belong together", mend=mend)
-    if libtpu != pinned("libtpu"):
-        found += f": our programs were compiled with libtpu {pinned('libtpu')}"
+    if libtpu != pinned_version("libtpu"):
+        found += f": our programs were compiled with libtpu {pinned_version('libtpu')}"
         return Check(name="TPU runtime", state="warning", found=found, mend=mend)
     return Check(name="TPU runtime", state="ok", found=found)
 

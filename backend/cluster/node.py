@@ -21,7 +21,7 @@ from backend.settings import Settings, from_environment
 from backend.shares import Share
 from backend.workers.messages import JobEvent, Message, Run
 from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.stale_processes import end_orphans
+from backend.workers.stale_processes import kill_stale_workers
 
 FOLDER = "cluster"
 _WAIT_SECONDS = 1.0  # for something to hand on
@@ -115,7 +115,7 @@ class NodeMember:
 
     def serve(self, hosts: Hosts, index: int) -> None:
         """Takes part as process `index` whenever the first host asks, until the actor is ended. Raises: MemberRefused."""
-        end_orphans(self._settings.data_dir)
+        kill_stale_workers(self._settings.data_dir)
         Member(
             index=index,
             count=hosts.count,
@@ -226,5 +226,5 @@ class _Away:
 
 def plan_here(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
     """The studio's plan for a worker of this machine; ends what an earlier studio has left here."""
-    end_orphans(settings.data_dir)
+    kill_stale_workers(settings.data_dir)
     return replace(plan, settings=settings, transport="hosts" if plan.hosts else "process", share=Share(), node=None)

@@ -20,7 +20,7 @@ from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_
 from backend.files import is_disk_full
 from backend.schemas.events import Interrupted
 from backend.workers.exit_reasons import HOST_LOST, LOST
-from backend.workers.messages import Alive, Cancel, JobEvent, Message, Run
+from backend.workers.messages import Cancel, Heartbeat, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 
 _ANSWER_SECONDS = 20.0  # for one call, among them those that carry 4 MB
@@ -94,7 +94,7 @@ class ClusterTransport:
             number += 1
             items = self._take(number)
             if any(isinstance(item, Piece) for item in items):
-                self._on_message(Alive())  # a slow network is no silence
+                self._on_message(Heartbeat())  # a slow network is no silence
             for item in items:
                 if isinstance(item, Ended):
                     return LOST if item.code == HOST_LOST else item.code  # it is no slice any more: another one is asked for

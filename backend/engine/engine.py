@@ -45,7 +45,7 @@ from backend.schemas.shots import needs_only_cutting
 from backend.schemas.upscaling import upscaler_name
 from backend.schemas.worker import CacheAction, Device, WorkerFacts, WorkerStatus, WorkerView, summarize_status
 from backend.settings import from_environment
-from backend.workers.stale_processes import end_orphans
+from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset
 
 _MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3  # jobs, and shapes of them that are made ready after a start
@@ -97,7 +97,7 @@ class Engine:
             has_local_weights=self._has_local_weights,
         )
         self.models = Models(settings, in_use=self._sources_in_use, devices=self._devices, on_change=self.touch)
-        end_orphans(settings.data_dir)
+        kill_stale_workers(settings.data_dir)
         if options.start_worker:
             self._dispatcher.pool.start()
         if self._cluster is not None:

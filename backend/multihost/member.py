@@ -20,7 +20,7 @@ from backend.multihost.versions import versions_here
 from backend.multihost.wire import Gone, Wire, WrongSecret
 from backend.schemas.worker import HostPlace, WorkerOptions
 from backend.settings import Settings
-from backend.workers.messages import Decide, Exit, Gather, Gathered, Hello, Leave, Message, Refused, Run, RunWithFiles, Start
+from backend.workers.messages import Decide, Exit, ExitNow, Gather, Gathered, Hello, Message, Refused, Run, RunWithFiles, Start
 from backend.workers.process import WorkerPlan, WorkerProcess
 from backend.workers.watchdog import SILENCE_SECONDS
 
@@ -108,7 +108,7 @@ class _Process:
     def end(self) -> None:
         """Ends it: the first host keeps what was done."""
         self._is_over.set()
-        self.worker.send(Leave())
+        self.worker.send(ExitNow())
         if not self.worker.wait(_LEAVE_SECONDS):
             with contextlib.suppress(ProcessLookupError):
                 self.worker.kill_at_once()

@@ -21,15 +21,15 @@ from backend.schemas.live import FOLDER
 from backend.schemas.shots import FOLDER as SHOTS
 from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
 from backend.schemas.worker import HostPlace, Hosts, WorkerStatus
-from backend.workers.exit_reasons import HOST_LOST, describe_code
+from backend.workers.exit_reasons import HOST_LOST, describe_exit_code
 from backend.workers.messages import (
     Decide,
-    Dying,
     Exit,
+    Exiting,
+    ExitNow,
     Gather,
     Gathered,
     Hello,
-    Leave,
     Message,
     Refused,
     Run,
@@ -211,7 +211,7 @@ class MultihostTransport:
                 if isinstance(message, Gather):
                     self._gather(index, message)
                 elif isinstance(message, Exit):
-                    why, end_code = describe_code(message.code), None
+                    why, end_code = describe_exit_code(message.code), None
                     break
         except Gone:
             pass
@@ -294,10 +294,10 @@ class MultihostTransport:
                 return
             self._end_code = end_code
             self._is_ending.set()
-        self._on_message(Dying(reason=reason))
+        self._on_message(Exiting(reason=reason))
         first = self._first
         assert first is not None, "the link has begun"
-        first.send(Leave())
+        first.send(ExitNow())
         if not first.wait(_END_SECONDS):
             first.kill()
 

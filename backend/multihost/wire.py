@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from backend.workers.messages import Alive, Message, decode, encode
+from backend.workers.messages import Heartbeat, Message, decode, encode
 
 SILENCE_SECONDS = 8.0  # without a byte, after which the other host counts as lost: it says each second that it lives
 BEAT_SECONDS = 1.0
@@ -107,7 +107,7 @@ class Wire:
             raise WrongSecret
 
     def _beat(self) -> None:
-        while not self._closed.wait(BEAT_SECONDS) and self.send(Alive()):
+        while not self._closed.wait(BEAT_SECONDS) and self.send(Heartbeat()):
             pass
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
 from backend.schemas.worker import CacheAction, WorkerView
 from backend.worker_pool.supervisor import Supervisor, WorkerLost
-from backend.workers.messages import Expect, Foresee, Keep
+from backend.workers.messages import ExpectModels, ManageModel, PrepareFor
 from backend.workers.process import WorkerPlan
 
 
@@ -97,12 +97,12 @@ class WorkerPool:
         if preset is not None and models[0] not in self.kept_models():
             fetcher = min(self._workers, key=lambda worker: self._ends.get(worker.view().job_id, math.inf), default=None)
         for worker in self._workers:
-            worker.tell(Expect(models=list(models), preset=preset if worker is fetcher else None))
+            worker.tell(ExpectModels(models=list(models), preset=preset if worker is fetcher else None))
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
         """Lets the idle worker that has most of it make ready what this request would need."""
         if ready := self._ready():
-            min(ready, key=lambda worker: _delay(worker.view(), shape)).tell(Foresee(request=request))
+            min(ready, key=lambda worker: _delay(worker.view(), shape)).tell(PrepareFor(request=request))
 
     def is_one_ready(self) -> bool:
         """Whether a worker could begin a job at once."""
@@ -116,7 +116,7 @@ class WorkerPool:
         """What the operator asks of this worker for a model that it keeps."""
         for worker in self._workers:
             if worker.view().name == name:
-                worker.tell(Keep(model=model, how=how))
+                worker.tell(ManageModel(model=model, how=how))
 
     def kept_models(self) -> frozenset[str]:
         """The checkpoints whose models a worker uses or keeps."""

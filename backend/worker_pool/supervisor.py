@@ -14,10 +14,23 @@ from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.worker_pool.transports import TRANSPORTS, Transport
-from backend.workers.exit_reasons import LOST, describe_code, explain_death, out_of_memory_kills
-from backend.workers.messages import Alive, Cancel, Dying, Expect, Facts, Foresee, JobEvent, Keep, Message, Run, Say, Status
+from backend.workers.exit_reasons import LOST, count_out_of_memory_kills, describe_exit_code, explain_exit
+from backend.workers.messages import (
+    AddCue,
+    Cancel,
+    Exiting,
+    ExpectModels,
+    Facts,
+    Heartbeat,
+    JobEvent,
+    ManageModel,
+    Message,
+    PrepareFor,
+    Run,
+    Status,
+)
 from backend.workers.process import Standby, WorkerPlan
-from backend.workers.unused_accelerator import unused_by_log
+from backend.workers.unused_accelerator import explain_from_log
 from backend.workers.watchdog import Watchdog
 
 MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
@@ -90,16 +103,16 @@ class Supervisor:
         """Asks the worker to stop this job; its final event follows. A worker that does not stop in time is ended."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
-                self._watchdog.take_stop(time.monotonic())
+                self._watchdog.count_stop_request(time.monotonic())
                 self._transport.send(Cancel(job_id=job_id))
 
     def send_cue(self, job_id: str, cue: Cue) -> None:
         """Tells the worker what is said to this job, from its next block on."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
-                self._transport.send(Say(job_id=job_id, cue=cue))
+                self._transport.send(AddCue(job_id=job_id, cue=cue))
 
-    def tell(self, message: Expect | Foresee | Keep) -> None:
+    def tell(self, message: ExpectModels | PrepareFor | ManageModel) -> None:
         """Tells the worker about what it keeps and makes ready; nothing if there is none."""
         with self._lock:
             if self._transport is not None:
@@ -145,7 +158,7 @@ class Supervisor:
         """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
-        self._end_reason, self._memory_kills = "", out_of_memory_kills()
+        self._end_reason, self._memory_kills = "", count_out_of_memory_kills()
         self._watchdog, self._ready_at = Watchdog(alive=time.monotonic(), progress=time.monotonic()), None
         transport = self._transport = self._taken_over(plan) or self._begun(plan)
         threading.Thread(target=self._watch, args=(transport,), name="watch", daemon=True).start()
@@ -184,8 +197,8 @@ class Supervisor:
                 if self._transport is not transport:
                     return
                 if now - looked > _LATE_SECONDS:
-                    self._watchdog.excuse(now)
-                complaint = self._watchdog.complaint(now)
+                    self._watchdog.restart_timers(now)
+                complaint = self._watchdog.find_hang(now)
                 self._end_reason = self._end_reason or complaint
                 self._stand_by(now)
             looked = now
@@ -197,17 +210,17 @@ class Supervisor:
     def _receive(self, message: Message) -> None:
         now = time.monotonic()
         match message:
-            case Alive():
-                self._watchdog.hear(now)
+            case Heartbeat():
+                self._watchdog.count_heartbeat(now)
             case Status(status=status):
-                self._watchdog.take_state(status.state, now)
+                self._watchdog.count_state(status.state, now)
                 self._take_status(status)
             case Facts(facts=facts):
                 self._take_facts(facts)
-            case Dying(reason=reason):
+            case Exiting(reason=reason):
                 self._end_reason = reason
             case JobEvent(job_id=job_id, event=event):
-                self._watchdog.take_event(event, now)
+                self._watchdog.count_event(event, now)
                 self._pass_on(job_id, event)
 
     def _take_facts(self, facts: WorkerFacts) -> None:
@@ -248,9 +261,9 @@ class Supervisor:
             had_devices = bool(self._facts.devices)
             self._transport, self._facts, self._has_died = None, WorkerFacts(), True
             assert self._log is not None, "each worker has one"
-            death = explain_death(code, self._log, out_of_memory_kills() > self._memory_kills, self._end_reason)
-            detail = f"{self._end_reason or f'The worker {describe_code(code)}'}; its log is {self._log}"
-            if not had_devices and (notice := unused_by_log(self._log)):
+            death = explain_exit(code, self._log, count_out_of_memory_kills() > self._memory_kills, self._end_reason)
+            detail = f"{self._end_reason or f'The worker {describe_exit_code(code)}'}; its log is {self._log}"
+            if not had_devices and (notice := explain_from_log(self._log)):
                 self._facts, detail = WorkerFacts(notice=notice), str(notice)
             self._status = WorkerStatus(state="failed", detail=detail)
             logger.error("%s", self._status.detail)

@@ -15,13 +15,13 @@ _MEMORY_ADVICE = "Choose a smaller size or fewer frames, or free memory on the m
 _VMSTAT = Path("/proc/vmstat")
 
 
-def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
+def explain_exit(code: int, log: Path, was_out_of_memory: bool, reason: str = "") -> Interrupted:
     """The interruption of the worker's job. `reason` is known if we ended the worker or if it said so itself."""
     advice = f"Make it again; if it stops again, the reason stands at the end of {log}"
     if code == LOST:
         return Interrupted(cause="The machine that made it has gone", fix="Make it again", by="loss")
     if code == HOST_LOST:
-        return Interrupted(cause=reason or f"The worker {describe_code(code)}", fix=advice, by="signal")
+        return Interrupted(cause=reason or f"The worker {describe_exit_code(code)}", fix=advice, by="signal")
     if reason:
         return Interrupted(cause=reason, fix=advice, by="worker")
     if -code == signal.SIGKILL and was_out_of_memory:
@@ -31,10 +31,10 @@ def explain_death(code: int, log: Path, was_out_of_memory: bool, reason: str = "
     if -code in (signal.SIGKILL, signal.SIGTERM):
         cause = f"The worker was killed by {signal.Signals(-code).name}, from outside"
         return Interrupted(cause=cause, fix=f"{advice}, unless somebody has ended it", by="signal")
-    return Interrupted(cause=f"The worker {describe_code(code)}", fix=advice, by="worker")
+    return Interrupted(cause=f"The worker {describe_exit_code(code)}", fix=advice, by="worker")
 
 
-def describe_code(code: int) -> str:
+def describe_exit_code(code: int) -> str:
     """The exit code in words."""
     if code == LOST:
         return "is lost: its machine cannot be reached"
@@ -45,7 +45,7 @@ def describe_code(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def out_of_memory_kills() -> int:
+def count_out_of_memory_kills() -> int:
     """How many processes the system has ended since it started because memory ran out; 0 if it does not tell."""
     try:
         rows = (line.split() for line in _VMSTAT.read_text().splitlines())

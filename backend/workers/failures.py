@@ -5,7 +5,7 @@ from backend.schemas.events import Failed
 from backend.workers.multihost_sync import FAILED
 
 
-def explain(error: Exception) -> Failed:
+def explain_error(error: Exception) -> Failed:
     """Turns an exception into one sentence on its cause and one on what to do."""
     if isinstance(error, StudioError):
         return Failed(error.cause, error.fix or "Change the request, or see the worker's log")
@@ -21,14 +21,14 @@ def explain(error: Exception) -> Failed:
 def is_device_lost(error: Exception) -> bool:
     """Whether the devices of this process can no longer be used, so that only a new process can go on."""
     lost = ("UNAVAILABLE", "INTERNAL", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED")
-    return is_of_runtime(error) and str(error).startswith(lost)
+    return is_runtime_error(error) and str(error).startswith(lost)
 
 
-def is_of_runtime(error: Exception) -> bool:
+def is_runtime_error(error: Exception) -> bool:
     """Whether jax's runtime raised this, and not for want of memory: on several hosts, what it says when another host is gone."""
     return type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError") and "RESOURCE_EXHAUSTED" not in str(error)
 
 
-def outcome_of(error: Exception) -> str:
+def failure_outcome(error: Exception) -> str:
     """What hosts gather for after this error: the same on all of them, if it is the same error."""
     return f"{FAILED}{type(error).__name__}"

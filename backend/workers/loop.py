@@ -18,10 +18,24 @@ from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import example_request, find_preset
 from backend.workers.channel import Channel
 from backend.workers.exit_reasons import DEVICE_LOST
-from backend.workers.failures import explain, is_device_lost, is_of_runtime, outcome_of
-from backend.workers.messages import Alive, Cancel, Dying, Expect, Foresee, Keep, Leave, Message, Run, Say, Stop, decode, encode
+from backend.workers.failures import explain_error, failure_outcome, is_device_lost, is_runtime_error
+from backend.workers.messages import (
+    AddCue,
+    Cancel,
+    Exiting,
+    ExitNow,
+    ExpectModels,
+    Heartbeat,
+    ManageModel,
+    Message,
+    PrepareFor,
+    Run,
+    Stop,
+    decode,
+    encode,
+)
 from backend.workers.model import WorkerModel, is_from_file
-from backend.workers.multihost_sync import Consensus, SingleProcess
+from backend.workers.multihost_sync import MultihostSync, SingleProcess
 from backend.workers.pipeline import Pipeline
 from backend.workers.reports import Reports
 from backend.workers.tasks import Task, Tasks
@@ -31,10 +45,10 @@ from presets import Preset
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
-KEEP_SECONDS = 5.0  # a job that is being made may take to keep what was done, when the engine is gone
+SAVE_SECONDS = 5.0  # a job that is being made may take to keep what was done, when the engine is gone
 
 
-class Closing(BaseException):
+class EngineGone(BaseException):
     """The engine is gone, and the worker ends; the job goes on with another one."""
 
 
@@ -43,7 +57,7 @@ class Worker:
 
     The main thread loads and generates; a second one reads messages, so that a cancel is seen at once. `end` ends the process.
     If `end` returns, as for a worker that shares its process, the worker stops its jobs and returns from `run`. A worker on
-    several hosts is one of these on each, in `consensus`: all get the same jobs in the same order, and whatever else decides what
+    several hosts is one of these on each, in `sync`: all get the same jobs in the same order, and whatever else decides what
     runs next goes through that.
     """
 
@@ -53,15 +67,15 @@ class Worker:
         import_pipeline: Callable[[], Pipeline],
         model: str | None,
         end: Callable[[int], object] = os._exit,
-        consensus: Consensus | None = None,
+        sync: MultihostSync | None = None,
     ):
         self._channel, self._end = channel, end
-        self._consensus = consensus or SingleProcess()
-        self._reports = Reports(channel, self._consensus)
+        self._sync = sync or SingleProcess()
+        self._reports = Reports(channel, self._sync)
         self._tasks = Tasks()
-        self._model = WorkerModel(import_pipeline, model, self._reports, self._consensus, self._tasks)
-        self._wishes: queue.SimpleQueue[Expect | Foresee | Keep] = queue.SimpleQueue()  # for kept models
-        self._trouble = ""  # what went wrong last
+        self._model = WorkerModel(import_pipeline, model, self._reports, self._sync, self._tasks)
+        self._model_messages: queue.SimpleQueue[ExpectModels | PrepareFor | ManageModel] = queue.SimpleQueue()  # for kept models
+        self._last_error = ""  # what went wrong last
         self._searching: threading.Thread | None = None  # for what would fit
         self._is_stopping = threading.Event()
         self._is_idle = threading.Event()  # no job is being made
@@ -69,72 +83,72 @@ class Worker:
 
     def run(self, preset: Preset, warm_up: bool) -> None:
         """Loads, warms up, then serves jobs until the engine sends `Stop` or is gone."""
-        threading.Thread(target=self._read, name="messages", daemon=True).start()
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        self._prepare(preset, warm_up)
-        while (task := self._tasks.next()) is not None:
-            self._serve(task)
+        threading.Thread(target=self._read_messages, name="messages", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
+        self._prepare_first_model(preset, warm_up)
+        while (task := self._tasks.wait_for_next()) is not None:
+            self._run_task(task)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Shows that this process does not stand still."""
-        while self._channel.send(Alive()) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
+        while self._channel.send(Heartbeat()) and not self._is_stopping.wait(HEARTBEAT_SECONDS):
             pass
 
-    def _read(self) -> None:
+    def _read_messages(self) -> None:
         """Handles messages until the engine sends `Stop` or is gone; then ends the worker. A job that is being made is given
-        `KEEP_SECONDS` to end its step and to keep what was done."""
+        `SAVE_SECONDS` to end its step and to keep what was done."""
         code = 0
         try:
             for message in self._channel.receive():
                 if isinstance(message, Stop):
                     break
-                self._handle(message)
+                self._handle_message(message)
         except Exception:
             logger.exception("A message could not be handled")
             code = 1
         self._is_stopping.set()
-        self._is_idle.wait(KEEP_SECONDS)
-        self._leave(code)
-        self._tasks.give_up()
+        self._is_idle.wait(SAVE_SECONDS)
+        self._exit_process(code)
+        self._tasks.cancel_all()
 
-    def _handle(self, message: Message) -> None:
-        if self._consensus.take(message):
+    def _handle_message(self, message: Message) -> None:
+        if self._sync.handle(message):
             return
         match message:
-            case Leave():
-                self._leave(0)
+            case ExitNow():
+                self._exit_process(0)
             case Run():
                 self._tasks.add(Task(job_id=message.job_id, request=message.request, folder=message.folder))
             case Cancel(job_id=job_id):
                 if self._tasks.cancel(job_id):
-                    self._reports.event(job_id, Cancelled(None))
-            case Say(job_id=job_id, cue=cue):
+                    self._reports.send_event(job_id, Cancelled(None))
+            case AddCue(job_id=job_id, cue=cue):
                 if task := self._tasks.find(job_id):
                     task.cues.put(cue)
-            case Expect() | Foresee() | Keep():
-                self._wishes.put(message)
-                if self._consensus.is_alone:  # beside what is being made, and not in the way of the next message
-                    threading.Thread(target=self._follow_wishes, name="wishes", daemon=True).start()
+            case ExpectModels() | PrepareFor() | ManageModel():
+                self._model_messages.put(message)
+                if self._sync.is_alone:  # beside what is being made, and not in the way of the next message
+                    threading.Thread(target=self._handle_model_messages, name="wishes", daemon=True).start()
 
-    def _follow_wishes(self) -> None:
+    def _handle_model_messages(self) -> None:
         """Does what was asked for kept models; several hosts do so between two jobs, all alike."""
-        new = [encode(self._wishes.get()) for _ in range(self._wishes.qsize())]
-        for message in map(decode, self._consensus.decide("wishes", new)):
+        new = [encode(self._model_messages.get()) for _ in range(self._model_messages.qsize())]
+        for message in map(decode, self._sync.decide("wishes", new)):
             match message:
-                case Keep(model=model, how=how):
-                    self._model.keep(model, how)
-                case Expect(models=models, preset=preset):
-                    self._model.expect(models, preset)
-                case Foresee(request=request):
+                case ManageModel(model=model, how=how):
+                    self._model.manage(model, how)
+                case ExpectModels(models=models, preset=preset):
+                    self._model.expect_models(models, preset)
+                case PrepareFor(request=request):
                     self._model.prepare_for(request)
 
-    def _leave(self, code: int) -> None:
+    def _exit_process(self, code: int) -> None:
         """Ends the process because it is asked to."""
         if self._model.pipeline is not None:
             self._model.pipeline.excuse()
         self._end(code)
 
-    def _prepare(self, preset: Preset, warm_up: bool) -> None:
+    def _prepare_first_model(self, preset: Preset, warm_up: bool) -> None:
         """Gets ready for the first job. A failure is only reported: it comes again, with the first job. Cancelling a job does not
         stop this, because the operator has asked for it."""
         outcome = "prepared"
@@ -146,118 +160,119 @@ class Worker:
         except Exception as error:
             logger.exception("The model could not be prepared")
             self._explain(error)
-            outcome = outcome_of(error)
+            outcome = failure_outcome(error)
         self._reports.gather(outcome)
-        self._report_rest()
+        self._report_idle_status()
 
-    def _serve(self, task: Task) -> None:
-        if not self._consensus.is_alone:
-            self._follow_wishes()
+    def _run_task(self, task: Task) -> None:
+        if not self._sync.is_alone:
+            self._handle_model_messages()
         try:
             with folder_lock(task.folder):
-                final, outcome = self._result_of(task)
-        except Closing:
+                final, outcome = self._generate_result(task)
+        except EngineGone:
             return
         if isinstance(final, Finished):
             self._model.rates = final.result.rates
         if self._model.pipeline is not None:
             self._model.report_facts()
         if final is not None:
-            self._reports.event(task.job_id, final)
-        self._tasks.end(task)
+            self._reports.send_event(task.job_id, final)
+        self._tasks.remove(task)
         self._reports.gather(outcome)
-        self._report_rest()
+        self._report_idle_status()
 
-    def _result_of(self, task: Task) -> tuple[Event | None, str]:
+    def _generate_result(self, task: Task) -> tuple[Event | None, str]:
         """Runs one job and returns its final event, to be sent; None if one was sent when it was cancelled, before it began. And
         what all hosts gather for then."""
         try:
             if task.request.finished_video:
                 self._model.start()  # no model is needed, but that which makes it larger
             else:
-                self._model.load(find_preset(task.request.preset), lambda: self._is_given_up(task), task.request)
-            return (self._make_on_what_serves(task) if self._begin(task) else None), "made"
+                self._model.load(find_preset(task.request.preset), lambda: self._is_load_abandoned(task), task.request)
+            return (self._generate_with_fallbacks(task) if self._begin_task(task) else None), "made"
         except Stopped:
             return None, "made"
         except Exception as error:
             logger.exception("Job %s failed", task.job_id)
-            outcome = outcome_of(error)
+            outcome = failure_outcome(error)
             if is_disk_full(error):
                 return Interrupted(cause="The disk is full", fix="Make room", by="disk"), outcome
-            if is_device_lost(error) or (not self._consensus.is_alone and is_of_runtime(error)):
-                self._channel.send(Dying(reason=f"A device was lost ({one_line(str(error))[:200]})"))
+            if is_device_lost(error) or (not self._sync.is_alone and is_runtime_error(error)):
+                self._channel.send(Exiting(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)
             failed, is_short = self._explain(error), is_memory_short(error) and not isinstance(error, StudioError)
-        may_propose = is_short and self._consensus.is_alone and not task.request.finished_video
-        return (self._with_proposals(failed, task) if may_propose else failed), outcome
+        may_propose = is_short and self._sync.is_alone and not task.request.finished_video
+        return (self._add_proposals(failed, task) if may_propose else failed), outcome
 
-    def _make_on_what_serves(self, task: Task) -> Event:
-        """As `_make`; where a kernel is refused, on the model laid out anew without it, each once at most; and where memory is
-        short beside kept models, without those."""
+    def _generate_with_fallbacks(self, task: Task) -> Event:
+        """Generate the video. Reload the model without a refused kernel, and unload idle models if memory is short."""
         while True:
             try:
-                return self._make(task, loaded=time.monotonic())
+                return self._generate(task, loaded=time.monotonic())
             except KernelRefused as refused:
                 try:
-                    self._model.load_again(refused, find_preset(task.request.preset), lambda: self._is_given_up(task))
+                    self._model.reload_without_kernel(
+                        refused, find_preset(task.request.preset), lambda: self._is_load_abandoned(task)
+                    )
                 except Stopped:
                     return Cancelled(None)
-                self._reports.status("busy", "Generating a video")
+                self._reports.send_status("busy", "Generating a video")
             except Exception as error:
-                if isinstance(error, StudioError) or not is_memory_short(error) or not self._model.drop_idle():
+                if isinstance(error, StudioError) or not is_memory_short(error) or not self._model.unload_idle():
                     raise
-                logger.warning("Memory is short (%s); it goes on without the other kept models", one_line(str(error))[:200])
+                logger.warning("Memory is short (%s); continuing without the other cached models", one_line(str(error))[:200])
 
-    def _make(self, task: Task, loaded: float) -> Event:
-        """Makes the video and returns its final event. Raises: Closing, after what was done is kept."""
+    def _generate(self, task: Task, loaded: float) -> Event:
+        """Makes the video and returns its final event. Raises: EngineGone, after what was done is kept."""
         self._is_idle.clear()
         try:
             given = task.request, self._model.loaded, task.folder, functools.partial(self._is_cancelled, task)
-            self._model.fetch_next()
+            self._model.prefetch_next()
             pipeline, new_cues = self._model.started, functools.partial(self._new_cues, task)
             video = pipeline.live(*given, new_cues) if task.request.is_open else pipeline.generate(*given)
             with contextlib.closing(video) as events:
                 for event in events:
                     if isinstance(event, Encoding):
-                        self._model.add_warm(task.request)
+                        self._model.mark_warm(task.request)
                     if event.is_final:
-                        return _with_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
-                    self._reports.event(task.job_id, event)
+                        return _add_seconds(event, load=loaded - task.arrived, total=time.monotonic() - task.arrived)
+                    self._reports.send_event(task.job_id, event)
                     if isinstance(event, Compiling) and not is_from_file(event) and self._is_cancelled(task):
                         return Cancelled(None)  # there is nothing to keep yet, and compiling may take minutes
                     if self._is_stopping.is_set():
-                        raise Closing
+                        raise EngineGone
             return Failed("The pipeline ended without a result", "This is a bug: please report it")
         finally:
             self._is_idle.set()
 
     def _is_cancelled(self, task: Task) -> bool:
-        return self._consensus.decide("cancelled", task.is_cancelled.is_set())
+        return self._sync.decide("cancelled", task.is_cancelled.is_set())
 
     def _new_cues(self, task: Task) -> list[Cue]:
-        return [Cue(**cue) for cue in self._consensus.decide("said", [cue.model_dump() for cue in task.new_cues()])]
+        return [Cue(**cue) for cue in self._sync.decide("said", [cue.model_dump() for cue in task.new_cues()])]
 
-    def _is_given_up(self, task: Task) -> bool:
+    def _is_load_abandoned(self, task: Task) -> bool:
         """Whether the model that is being loaded is no longer needed: this task was cancelled, and no other needs that model."""
         if not task.is_cancelled.is_set():
             return False
-        models = [self._model.shape(other.request).model for other in self._tasks.wanted()]
-        return self._model.shape(task.request).model not in models
+        models = [self._model.shape_for(other.request).model for other in self._tasks.uncancelled()]
+        return self._model.shape_for(task.request).model not in models
 
     def _explain(self, error: Exception) -> Failed:
         """The error explained, and kept for the status."""
-        failed = explain(error)
-        self._trouble = f"{failed.cause}; {failed.fix}"
+        failed = explain_error(error)
+        self._last_error = f"{failed.cause}; {failed.fix}"
         return failed
 
-    def _with_proposals(self, failed: Failed, task: Task) -> Failed:
+    def _add_proposals(self, failed: Failed, task: Task) -> Failed:
         """The failure with what would fit. Called when the error itself is gone, which would keep its arrays on the devices. If
         the weights alone found no room, a shorter video would find none either."""
         if self._model.loaded is None:
             return Failed("There is not enough memory for this model", "Take a model that needs less, or more chips: see Models")
         if self._searching is not None and self._searching.is_alive():  # it was left behind by a video that was stopped
             return failed
-        self._reports.status("busy", "Searching for settings that fit")
+        self._reports.send_status("busy", "Searching for settings that fit")
         found: queue.SimpleQueue[tuple[Proposal, ...]] = queue.SimpleQueue()
         self._searching = threading.Thread(target=self._search_proposals, args=(task, found), name="would-fit", daemon=True)
         self._searching.start()
@@ -272,30 +287,30 @@ class Worker:
     def _search_proposals(self, task: Task, found: "queue.SimpleQueue[tuple[Proposal, ...]]") -> None:
         """Puts what would fit into `found`; ends at the next compilation after the video was stopped."""
         try:
-            tell = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.event, task.job_id))
+            tell = stop_when(task.is_cancelled.is_set, functools.partial(self._reports.send_event, task.job_id))
             found.put(self._model.started.would_fit(task.request, tell))
         except Stopped:
             pass
         except Exception:
             logger.exception("What would fit could not be found")
 
-    def _begin(self, task: Task) -> bool:
-        if self._consensus.decide("begin", not self._tasks.begin(task)):
+    def _begin_task(self, task: Task) -> bool:
+        if self._sync.decide("begin", not self._tasks.begin(task)):
             return False
-        self._reports.status("busy", "Generating a video")
+        self._reports.send_status("busy", "Generating a video")
         return True
 
-    def _report_rest(self) -> None:
+    def _report_idle_status(self) -> None:
         """Sends the status of the idle worker; "failed" only if no request can be served."""
         if self._model.loaded is not None:
-            self._reports.status("ready", "Ready")
-        elif self._model.is_of_use:
-            self._reports.status("ready", "Ready, with no model loaded")
+            self._reports.send_status("ready", "Ready")
+        elif self._model.can_serve:
+            self._reports.send_status("ready", "Ready, with no model loaded")
         else:
-            self._reports.status("failed", self._trouble)
+            self._reports.send_status("failed", self._last_error)
 
 
-def _with_seconds(event: Event, **seconds: float) -> Event:
+def _add_seconds(event: Event, **seconds: float) -> Event:
     """The final event with these seconds added to its result's; the pipeline's own measurements stay."""
     result = getattr(event, "result", None)
     if not isinstance(event, Finished | Cancelled) or not isinstance(result, VideoResult):

@@ -27,7 +27,7 @@ from backend.workers.pipeline import import_ahead, import_pipeline
 POLITENESS = 10  # lets the page answer first: on two cores, loading and compiling would delay it for seconds
 
 
-def take_channel() -> Channel:
+def open_channel() -> Channel:
     """The pipes on standard input and output; afterwards everything that a library prints goes to the log."""
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
@@ -60,7 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if cores := own_cores():
         os.sched_setaffinity(0, cores)  # before XLA and torch count the cores and start as many threads
-    channel = take_channel()
+    channel = open_channel()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.nice(POLITENESS)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -69,11 +69,11 @@ def main() -> None:
     if arguments.profile is not None:
         leave_out_idle_libtpu()
         profile = arguments.profile, arguments.profile_steps
-    place, consensus = None, None
+    place, sync = None, None
     if arguments.hosts is not None:
         index, coordinator = arguments.host_index, arguments.coordinator
         place = HostPlace(index=index, count=arguments.hosts, coordinator=coordinator, bind=arguments.bind)
-        consensus = SeveralHosts(index, channel)
+        sync = SeveralHosts(index, channel)
     kept = arguments.resident_chips_gb, arguments.resident_host_gb
     options = {"mesh": mesh, "executables": arguments.executables, "resident_gb": kept}
     make = functools.partial(import_pipeline, arguments.pipeline, profile, place, **options)
@@ -84,7 +84,7 @@ def main() -> None:
         if not isinstance(begin, Begin):
             return
         preset, warms_up = begin.preset, begin.warm_up
-    worker = Worker(channel, make, arguments.model, consensus=consensus)
+    worker = Worker(channel, make, arguments.model, sync=sync)
     worker.run(find_preset(preset), warms_up)
 
 

@@ -36,7 +36,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Say:
+class AddCue:
     """To a worker: follow this cue in an open video."""
 
     job_id: str
@@ -44,7 +44,7 @@ class Say:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expect:
+class ExpectModels:
     """To a worker: jobs in line need the models of these checkpoints, the next first. That of the `preset`, if one is named, is
     to come while the present job is being made."""
 
@@ -53,14 +53,14 @@ class Expect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foresee:
+class PrepareFor:
     """To a worker without a job: somebody may want this soon."""
 
     request: GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class ManageModel:
     """To a worker: this checkpoint's model is to stay, or no longer, or is to be dropped."""
 
     model: str
@@ -73,12 +73,12 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leave:
+class ExitNow:
     """To a worker: end at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alive:
+class Heartbeat:
     """A sign of life."""
 
 
@@ -105,7 +105,7 @@ class JobEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dying:
+class Exiting:
     """From a worker: it is about to end, for this reason."""
 
     reason: str
@@ -181,8 +181,8 @@ class Exit:
     code: int
 
 
-ToWorker = Begin | Run | Cancel | Say | Expect | Foresee | Keep | Stop | Leave
-FromWorker = Alive | Status | Facts | JobEvent | Dying
+ToWorker = Begin | Run | Cancel | AddCue | ExpectModels | PrepareFor | ManageModel | Stop | ExitNow
+FromWorker = Heartbeat | Status | Facts | JobEvent | Exiting
 BetweenHosts = Decide | Gather | Gathered | Hello | Refused | Start | RunWithFiles | Exit
 Message = ToWorker | FromWorker | BetweenHosts
 

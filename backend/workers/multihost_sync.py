@@ -16,7 +16,7 @@ FAILED = "failed: "
 _SECONDS_BETWEEN_REPORTS = 5.0
 
 
-class Consensus(Protocol):
+class MultihostSync(Protocol):
     """What a worker asks of its companions."""
 
     is_alone: bool
@@ -28,12 +28,12 @@ class Consensus(Protocol):
         """The values of all hosts, in their order, once all have come for this; `waiting` is called every few seconds until then.
         Where they come for different things, all are ended."""
 
-    def take(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         """Takes a message that is part of this; False for any other. Called from the thread that reads messages."""
 
 
-class SingleProcess(Consensus):
-    """The consensus of a worker that is one process."""
+class SingleProcess(MultihostSync):
+    """The sync of a worker that is one process."""
 
     is_alone = True
 
@@ -43,12 +43,12 @@ class SingleProcess(Consensus):
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
         return [value]
 
-    def take(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         return False
 
 
-class SeveralHosts(Consensus):
-    """The consensus of one of several processes; the first host's hub (`backend.multihost.transport`) passes on what they say."""
+class SeveralHosts(MultihostSync):
+    """The sync of one of several processes; the first host's hub (`backend.multihost.transport`) passes on what they say."""
 
     is_alone = False
 
@@ -75,7 +75,7 @@ class SeveralHosts(Consensus):
             except queue.Empty:
                 waiting()
 
-    def take(self, message: Message) -> bool:
+    def handle(self, message: Message) -> bool:
         if isinstance(message, Decide):
             self._decided.put(message)
         elif isinstance(message, Gathered):

@@ -13,26 +13,26 @@ from backend.schemas.shape import Shape
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[Event], None]
+Report = Callable[[Event], None]
 Key = tuple[str, str]
 
 
-class Fetch:
+class Prefetch:
     """A model on its way, and then the programs of one `shape`, if one is given. `load` and `compile_ahead` are given what to
     tell their events to; whoever waits for them hears those."""
 
     def __init__(
         self,
         key: Key,
-        load: Callable[[Tell], object],
+        load: Callable[[Report], object],
         shape: Shape | None = None,
-        compile_ahead: Callable[[Tell], object] = lambda tell: None,
+        compile_ahead: Callable[[Report], object] = lambda tell: None,
     ):
         self.key, self.shape = key, shape
         self._load, self._compile_ahead = load, compile_ahead
-        self._listener: Tell | None = None
+        self._listener: Report | None = None
         self._error: BaseException | None = None
-        self._is_stopped, self._has_come, self._is_compiling = threading.Event(), threading.Event(), threading.Event()
+        self._is_stopped, self._is_loaded, self._is_compiling = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
         self._thread.start()
 
@@ -41,27 +41,27 @@ class Fetch:
         """Whether there is still something to do."""
         return self._thread.is_alive()
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Gives it up. A model is given up within a second or so; a program that is being compiled comes to its end, and nobody
         waits for that."""
         self._is_stopped.set()
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
 
-    def wait(self, shape: Shape | None, listener: Tell) -> None:
+    def wait(self, shape: Shape | None, listener: Report) -> None:
         """Waits until the model has come, and for the programs if they are those of this shape; else these are given up. Events
         go to the listener from now on. If that raises something, this does."""
         self._listener = listener
-        while self._thread.is_alive() and not self._has_come.wait(0.01):
+        while self._thread.is_alive() and not self._is_loaded.wait(0.01):
             pass
         if self._error is None and shape == self.shape:
             self._thread.join()
         else:
-            self.leave()
+            self.abandon()
         if self._error is not None:
             raise self._error
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if self._is_stopped.is_set():
             raise Stopped
         if self._listener is not None:
@@ -71,18 +71,18 @@ class Fetch:
                 self._error = error
                 raise Stopped from error
 
-    def _tell_of_programs(self, event: Event) -> None:
+    def _report_compilation(self, event: Event) -> None:
         self._is_compiling.set()
-        self._tell(event)
+        self._report(event)
 
     def _run(self) -> None:
         """The threads that this one starts are as patient as it is."""
         with contextlib.suppress(AttributeError, OSError):  # a system without it, or a container that forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
-            self._load(self._tell)
-            self._has_come.set()
-            self._compile_ahead(self._tell_of_programs)
+            self._load(self._report)
+            self._is_loaded.set()
+            self._compile_ahead(self._report_compilation)
         except Stopped:
             pass
         except StudioError as error:  # it comes again when the job begins, and is explained there

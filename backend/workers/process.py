@@ -21,7 +21,7 @@ from backend.workers.messages import Begin, Message, Stop
 from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
-_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.loop.KEEP_SECONDS` to keep its work
+_STOP_SECONDS = 7.0  # a server may take ten to end; the worker takes `backend.workers.loop.SAVE_SECONDS` to keep its work
 _STACK_SECONDS = 1.0
 
 

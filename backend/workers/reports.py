@@ -4,32 +4,32 @@ from backend.schemas.events import Event
 from backend.schemas.worker import WorkerFacts, WorkerState, WorkerStatus
 from backend.workers.channel import Channel
 from backend.workers.messages import Facts, JobEvent, Status
-from backend.workers.multihost_sync import Consensus
+from backend.workers.multihost_sync import MultihostSync
 
 
 class Reports:
     """Sends them, from any thread. Waiting for the other hosts repeats the last status, as a sign of progress."""
 
-    def __init__(self, channel: Channel, consensus: Consensus):
-        self._channel, self._consensus = channel, consensus
+    def __init__(self, channel: Channel, sync: MultihostSync):
+        self._channel, self._sync = channel, sync
         self._status: WorkerStatus | None = None
 
-    def status(self, state: WorkerState, detail: str) -> None:
+    def send_status(self, state: WorkerState, detail: str) -> None:
         """Sends what the worker is doing now."""
         self._status = WorkerStatus(state=state, detail=detail)
         self._channel.send(Status(status=self._status))
 
-    def facts(self, facts: WorkerFacts) -> None:
+    def send_facts(self, facts: WorkerFacts) -> None:
         """Sends what the worker knows about its devices and its model."""
         self._channel.send(Facts(facts=facts))
 
-    def event(self, job_id: str, event: Event) -> None:
+    def send_event(self, job_id: str, event: Event) -> None:
         """Sends what has happened to a job."""
         self._channel.send(JobEvent(job_id=job_id, event=event))
 
     def gather(self, what: str, value: str = "") -> list[str]:
-        """The values of all hosts, as `Consensus.gather`."""
-        return self._consensus.gather(what, value, self._repeat_status)
+        """The values of all hosts, as `MultihostSync.gather`."""
+        return self._sync.gather(what, value, self._repeat_status)
 
     def _repeat_status(self) -> None:
         if self._status is not None:

@@ -18,18 +18,18 @@ _PROCESSES = Path("/proc")
 logger = logging.getLogger(__name__)
 
 
-def end_orphans(data_dir: Path) -> list[int]:
+def kill_stale_workers(data_dir: Path) -> list[int]:
     """Kills the workers on this data folder whose server is no longer their parent; returns their ids. Does nothing where the
     system does not list processes in /proc."""
-    orphans = [int(folder.name) for folder in _PROCESSES.glob("[0-9]*") if _is_orphan(folder, data_dir)]
-    for pid in orphans:
+    stale = [int(folder.name) for folder in _PROCESSES.glob("[0-9]*") if _is_stale_worker(folder, data_dir)]
+    for pid in stale:
         logger.warning("Ending worker %d, which a dead server has left", pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-    return orphans
+    return stale
 
 
-def _is_orphan(folder: Path, data_dir: Path) -> bool:
+def _is_stale_worker(folder: Path, data_dir: Path) -> bool:
     try:
         entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
         environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)

@@ -42,11 +42,11 @@ class Tasks:
             self._tasks[task.job_id] = task
         self._waiting.put(task)
 
-    def next(self) -> Task | None:
+    def wait_for_next(self) -> Task | None:
         """Waits for the next one; None once all have been given up."""
         return self._waiting.get()
 
-    def is_one_waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether `next` would return at once."""
         return not self._waiting.empty()
 
@@ -55,7 +55,7 @@ class Tasks:
         with self._lock:
             return self._tasks.get(job_id)
 
-    def wanted(self) -> list[Task]:
+    def uncancelled(self) -> list[Task]:
         """Those that are not cancelled."""
         with self._lock:
             return [task for task in self._tasks.values() if not task.is_cancelled.is_set()]
@@ -67,7 +67,7 @@ class Tasks:
             self._begun = None if is_cancelled else task.job_id
         return not is_cancelled
 
-    def end(self, task: Task) -> None:
+    def remove(self, task: Task) -> None:
         """Forgets it."""
         with self._lock:
             self._begun = None
@@ -81,7 +81,7 @@ class Tasks:
                 task.is_cancelled.set()
             return task is not None and self._begun != job_id
 
-    def give_up(self) -> None:
+    def cancel_all(self) -> None:
         """Cancels all, and ends `next`."""
         with self._lock:
             for task in self._tasks.values():

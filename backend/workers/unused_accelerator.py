@@ -1,6 +1,6 @@
 """Says in a sentence why an accelerator that is here is not used, with the one command that mends it.
 
-`unused` compares what the system's files show with what jax took, `explain_refusal` reads the error of a runtime that took none.
+`unused` compares what the system's files show with what jax took, `explain_error` reads the error of a runtime that took none.
 Imports neither jax nor torch.
 """
 
@@ -49,12 +49,12 @@ class Surroundings:
 
 
 def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Of this machine: `unused` for the devices that jax has taken, `explain_refusal` for the error in their place."""
+    """Of this machine: `unused` for the devices that jax has taken, `explain_error` for the error in their place."""
     here = Surroundings.of_this_process(root)
-    return explain_refusal(here, str(devices)) if isinstance(devices, Exception) else unused(here, devices)
+    return explain_error(here, str(devices)) if isinstance(devices, Exception) else explain_unused(here, devices)
 
 
-def unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
+def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
     """Why the first accelerator is not among `devices`, which are those that jax has taken; None if all are used."""
     taken = {_platform(device) for device in devices}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
@@ -63,7 +63,7 @@ def unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator |
     return _why_unused(here, left[0])
 
 
-def explain_refusal(here: Surroundings, error: str) -> UnusedAccelerator | None:
+def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
     """What a runtime's error says about the accelerator, None if it says nothing of one.
 
     Sources: libtpu 0.0.51 without a TPU and with its lock held (made here); jax's issues 10192, 22416, gvisor's issue 11545.
@@ -73,7 +73,7 @@ def explain_refusal(here: Surroundings, error: str) -> UnusedAccelerator | None:
     if found := re.search(r"in use by (?:a )?process with pid (\d+)", error):
         return _held(chips, int(found[1]), "")
     if re.search(r"resource busy|already in used? by", error, re.IGNORECASE):
-        return _held_by_somebody(here, tpu, chips)
+        return _held_by_unknown(here, tpu, chips)
     if "lockfile" in error:
         holders = here.holders((LOCK_FILE, *(tpu.files if tpu else ())))
         return _held(chips, holders[0].pid, holders[0].name) if holders else _locked(chips)
@@ -93,7 +93,7 @@ def explain_refusal(here: Surroundings, error: str) -> UnusedAccelerator | None:
     return None
 
 
-def unused_by_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
+def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
     """What the end of the log of a worker that died before it had devices says about the accelerator: some refusals of libtpu end
     the process."""
     try:
@@ -102,7 +102,7 @@ def unused_by_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    return explain_refusal(Surroundings.of_this_process(root), text)
+    return explain_error(Surroundings.of_this_process(root), text)
 
 
 def installed_versions() -> dict[str, str]:
@@ -160,7 +160,7 @@ def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     )
 
 
-def _held_by_somebody(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
+def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
     """The holder, if this user may see it."""
     holders = here.holders(tpu.files) if tpu else ()
     if holders:
@@ -187,13 +187,13 @@ def _locked(chips: str) -> UnusedAccelerator:
 def _mismatch(here: Surroundings) -> UnusedAccelerator:
     """The pair that we compile with is tried first; where just that was refused, the one that jax was released with."""
     pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
-    is_ours = here.versions.get("libtpu") == pinned("libtpu")
+    is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
     jax = here.versions.get("jax", "")
     mend = f'{here.installer} "jax[tpu]=={jax}"' if is_ours else f"{here.installer} -r {_TPU_REQUIREMENTS}"
     return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", mend=f"`{mend}`, then start again")
 
 
-def pinned(package: str) -> str:
+def pinned_version(package: str) -> str:
     """The version that our requirements for TPUs name, "" if they name none."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
     found = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)

@@ -37,11 +37,11 @@ class Watchdog:
     longest: float = 0.0
     stopped: float | None = None
 
-    def hear(self, now: float) -> None:
+    def count_heartbeat(self, now: float) -> None:
         """Counts a sign of life."""
         self.alive = now
 
-    def take_state(self, state: WorkerState, now: float) -> None:
+    def count_state(self, state: WorkerState, now: float) -> None:
         """Counts a new state of the worker."""
         if state != self.state:
             self.event, self.longest = None, 0.0
@@ -49,7 +49,7 @@ class Watchdog:
             self.stopped = None
         self.alive, self.progress, self.state = now, now, state
 
-    def take_event(self, event: Event, now: float) -> None:
+    def count_event(self, event: Event, now: float) -> None:
         """Counts an event of the worker's job."""
         if isinstance(event, Step | Decoding | Upscaling | Block) and type(event) is type(self.event):
             self.longest = max(self.longest, now - self.progress)
@@ -57,24 +57,24 @@ class Watchdog:
             self.longest = 0.0
         self.alive, self.progress, self.event = now, now, event
 
-    def take_stop(self, now: float) -> None:
+    def count_stop_request(self, now: float) -> None:
         """Counts that the worker was asked to stop its video."""
         self.stopped = now if self.stopped is None else self.stopped
 
-    def excuse(self, now: float) -> None:
+    def restart_timers(self, now: float) -> None:
         """Starts all times anew: this process stood still itself."""
         self.alive = self.progress = now
         self.stopped = None if self.stopped is None else now
 
-    def complaint(self, now: float) -> str:
+    def find_hang(self, now: float) -> str:
         """Why the worker counts as hung, as the cause of its end; "" if it does not."""
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"
         if self.stopped is not None and self._must_stop_soon() and min(pause, now - self.stopped) > STOP_SECONDS:
             return f"The worker did not stop its video within {STOP_SECONDS:.0f} s and was ended"
-        if pause > self.allowed():
-            return f"The worker reported nothing for {pause:.0f} s, at most {self.allowed():.0f} s were expected, and was ended"
+        if pause > (allowed := self.seconds_allowed()):
+            return f"The worker reported nothing for {pause:.0f} s, at most {allowed:.0f} s were expected, and was ended"
         return ""
 
     def _must_stop_soon(self) -> bool:
@@ -82,7 +82,7 @@ class Watchdog:
         after the first step the unfinished video is decoded."""
         return self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
 
-    def allowed(self) -> float:
+    def seconds_allowed(self) -> float:
         """Seconds until the next report is due."""
         if self.state == "ready" or self.state == "failed":
             return float("inf")

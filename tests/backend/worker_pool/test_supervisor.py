@@ -66,7 +66,7 @@ def test_a_worker_that_dies_in_the_same_step_each_time_fails_its_job_with_the_hi
 
 def test_out_of_memory_is_recognised_and_has_its_remedy(engine, monkeypatch):
     kills = iter(range(100))
-    monkeypatch.setattr(supervisor_module, "out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(supervisor_module, "count_out_of_memory_kills", lambda: next(kills))
     final = all_events(engine, engine.submit(request("fall", steps=5)).id)[-1]
     assert final.cause == (
         "It stopped three times at step 3 of 5: The worker was killed by SIGKILL, from outside; "

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from backend.workers.channel import Channel
-from backend.workers.messages import Dying
+from backend.workers.messages import Exiting
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def ends():
 
 
 def test_any_text_arrives_as_it_was_sent(ends):
-    message = Dying(reason="line\nbreak 圆 \U0001f534 \u2028 \"'\\ \0")
+    message = Exiting(reason="line\nbreak 圆 \U0001f534 \u2028 \"'\\ \0")
     assert ends[0].send(message)
     ends[0].close()
     assert list(ends[1].receive()) == [message]
@@ -31,7 +31,7 @@ def test_any_text_arrives_as_it_was_sent(ends):
 def test_threads_do_not_cut_into_each_other(ends):
     def send(number: int) -> None:
         for _ in range(50):
-            ends[0].send(Dying(reason=f"{number} " + "x" * 500))
+            ends[0].send(Exiting(reason=f"{number} " + "x" * 500))
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
     received = []
@@ -46,14 +46,14 @@ def test_threads_do_not_cut_into_each_other(ends):
 
 
 def test_half_a_message_is_none(ends):
-    ends[0].send(Dying(reason="a"))
+    ends[0].send(Exiting(reason="a"))
     os.write(ends[0]._outgoing.fileno(), b'{"b": ')
     ends[0].close()
-    assert list(ends[1].receive()) == [Dying(reason="a")]
+    assert list(ends[1].receive()) == [Exiting(reason="a")]
 
 
 def test_nobody_listens(ends):
     ends[1].close()
-    assert not ends[0].send(Dying(reason="a"))
+    assert not ends[0].send(Exiting(reason="a"))
     ends[0].close()
-    assert not ends[0].send(Dying(reason="a"))
+    assert not ends[0].send(Exiting(reason="a"))

@@ -8,7 +8,7 @@ import pytest
 from backend.errors import ModelError
 from backend.schemas.events import Compiling, Loading
 from backend.schemas.shape import Shape
-from backend.workers.prefetch import Fetch
+from backend.workers.prefetch import Prefetch
 from tests.backend.conftest import request
 
 KEY = ("model", "float32")
@@ -47,7 +47,7 @@ def test_it_runs_in_a_patient_thread_and_tells_who_waits():
         may_go_on.wait()
         tell(Loading(2, 2, "a"))
 
-    fetch = Fetch(KEY, load)
+    fetch = Prefetch(KEY, load)
     assert fetch.is_running and fetch.key == KEY
     threading.Timer(0.1, may_go_on.set).start()
     fetch.wait(SHAPE, seen.append)
@@ -56,8 +56,8 @@ def test_it_runs_in_a_patient_thread_and_tells_who_waits():
 
 
 def test_a_model_that_is_given_up_ends_at_its_next_event():
-    fetch = Fetch(KEY, forever)
-    fetch.leave()
+    fetch = Prefetch(KEY, forever)
+    fetch.abandon()
     assert not fetch.is_running
 
 
@@ -66,7 +66,7 @@ def test_whoever_stops_waiting_stops_it_too():
         raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
-        Fetch(KEY, forever).wait(SHAPE, refuse)
+        Prefetch(KEY, forever).wait(SHAPE, refuse)
 
 
 @pytest.mark.parametrize("error", [ModelError("no"), RuntimeError("RESOURCE_EXHAUSTED")])
@@ -74,12 +74,12 @@ def test_a_failure_is_left_to_the_job_that_needs_the_model(error):
     def load(tell):
         raise error
 
-    Fetch(KEY, load, SHAPE, at_once).wait(SHAPE, lambda event: None)
+    Prefetch(KEY, load, SHAPE, at_once).wait(SHAPE, lambda event: None)
 
 
 def test_a_job_waits_for_its_own_programs():
     compiler, seen = Compiler(), []
-    fetch = Fetch(KEY, at_once, SHAPE, compiler)
+    fetch = Prefetch(KEY, at_once, SHAPE, compiler)
     compiler.begun.wait()
     threading.Timer(0.1, compiler.may_end.set).start()
     fetch.wait(SHAPE, seen.append)
@@ -88,7 +88,7 @@ def test_a_job_waits_for_its_own_programs():
 
 def test_a_job_of_another_shape_waits_for_no_program_and_only_that_one_comes_to_its_end():
     compiler = Compiler()
-    fetch = Fetch(KEY, at_once, SHAPE, compiler)
+    fetch = Prefetch(KEY, at_once, SHAPE, compiler)
     compiler.begun.wait()
     fetch.wait(OTHER, lambda event: None)
     assert fetch.is_running and compiler.done == []

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backend.settings import DATA_VARIABLE
-from backend.workers.stale_processes import SERVER_VARIABLE, end_orphans
+from backend.workers.stale_processes import SERVER_VARIABLE, kill_stale_workers
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -33,7 +33,7 @@ def test_only_workers_without_their_server_on_this_folder_are_ended(worker, tmp_
     dead_server = 2**22 + 1  # above the largest process id
     orphan, ours, elsewhere = worker(dead_server), worker(os.getpid()), worker(dead_server, "other")
     orphan.send_signal(signal.SIGSTOP)
-    assert end_orphans(tmp_path / "data") == [orphan.pid]
+    assert kill_stale_workers(tmp_path / "data") == [orphan.pid]
     assert orphan.wait(60) == -signal.SIGKILL
     assert ours.poll() is None and elsewhere.poll() is None
-    assert end_orphans(tmp_path / "data") == []
+    assert kill_stale_workers(tmp_path / "data") == []

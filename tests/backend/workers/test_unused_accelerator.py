@@ -12,7 +12,7 @@ import pytest
 from backend.schemas.worker import Device, UnusedAccelerator, WorkerFacts
 from backend.settings import PROJECT_FOLDER
 from backend.workers import unused_accelerator as module
-from backend.workers.unused_accelerator import LOCK_FILE, Surroundings, explain_refusal, find_unused, pinned, unused
+from backend.workers.unused_accelerator import LOCK_FILE, Surroundings, explain_error, explain_unused, find_unused, pinned_version
 from tests.made_up_machine import gpu_machine, open_in, plain_machine, tpu_machine
 
 CPU, TPU, GPU = (Device(name="d", kind=kind) for kind in ("cpu", "TPU v6 lite", "NVIDIA H200"))
@@ -36,19 +36,19 @@ def here(monkeypatch, tmp_path):
 
 
 def test_where_there_is_nothing_there_is_nothing_to_say(here):
-    assert unused(here(plain_machine), [CPU]) is None
+    assert explain_unused(here(plain_machine), [CPU]) is None
 
 
 @pytest.mark.parametrize(("lay_out", "device"), [(tpu_machine, TPU), (gpu_machine, GPU)])
 def test_what_is_used_is_not_spoken_of(here, lay_out, device):
-    assert unused(here(lay_out), [device]) is None
+    assert explain_unused(here(lay_out), [device]) is None
 
 
 def test_a_gpu_beside_a_tpu_rests_rightly(here, tmp_path):
     gpu_machine(tmp_path / "gpu")
     surroundings = here(tpu_machine)
     both = Surroundings(accelerators=(*surroundings.accelerators, *here(gpu_machine_in("gpu")).accelerators))
-    assert unused(both, [TPU]) is None
+    assert explain_unused(both, [TPU]) is None
 
 
 def gpu_machine_in(name):
@@ -56,7 +56,7 @@ def gpu_machine_in(name):
 
 
 def test_a_tpu_without_libtpu(here):
-    assert str(unused(here(tpu_machine), [CPU])) == (
+    assert str(explain_unused(here(tpu_machine), [CPU])) == (
         "8 TPU v6e chips are here, but libtpu is not installed, so everything runs on the CPU; "
         "`.venv/bin/pip install -r requirements-tpu.txt`, then start again"
     )
@@ -64,7 +64,7 @@ def test_a_tpu_without_libtpu(here):
 
 
 def test_a_tpu_whose_files_a_container_hides(here):
-    said = unused(here(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
+    said = explain_unused(here(tpu_machine, WITH_LIBTPU, count=1, files=None), [CPU])
     assert "1 TPU v6e chip is on this machine's bus, but there is no device file" in said.found and "--privileged" in said.mend
 
 
@@ -73,24 +73,24 @@ def test_a_tpu_that_another_process_holds(here):
         open_in(tpu_machine(folder), "/dev/vfio/0")
         return folder
 
-    said = unused(here(held, WITH_LIBTPU), [CPU])
+    said = explain_unused(here(held, WITH_LIBTPU), [CPU])
     assert str(said) == "Another process, 4321 (python3), holds 8 TPU v6e chips; `kill 4321`, then start again"
 
 
 def test_a_tpu_that_jax_passes_over_without_a_reason(here):
-    assert unused(here(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
+    assert explain_unused(here(tpu_machine, WITH_LIBTPU), [CPU]).mend == "`python app.py doctor` says why"
 
 
 @pytest.mark.parametrize(("lay_out", "what"), [(tpu_machine, "8 TPU v6e chips are"), (gpu_machine, "1 NVIDIA H200 is")])
 def test_a_choice_is_said_and_is_no_fault(here, lay_out, what):
-    said = unused(here(lay_out, WITH_LIBTPU, "cpu"), [CPU])
+    said = explain_unused(here(lay_out, WITH_LIBTPU, "cpu"), [CPU])
     assert not said.is_fault
     assert said.found == f"{what} here and left alone, because JAX_PLATFORMS=cpu says so"
 
 
 @pytest.mark.parametrize("platforms", ["cuda,cpu", "gpu"])
 def test_a_choice_of_gpus_is_no_choice_against_them(here, platforms):
-    assert unused(here(gpu_machine, VERSIONS, platforms), [CPU]).is_fault
+    assert explain_unused(here(gpu_machine, VERSIONS, platforms), [CPU]).is_fault
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_choice_of_gpus_is_no_choice_against_them(here, platforms):
     ],
 )  # fmt: skip
 def test_a_gpu_that_is_not_used(here, versions, how, found, mend):
-    said = unused(here(gpu_machine, versions, **how), [CPU])
+    said = explain_unused(here(gpu_machine, versions, **how), [CPU])
     assert said.is_fault and found in said.found and mend in said.mend
 
 
@@ -127,16 +127,16 @@ def test_a_gpu_that_is_not_used(here, versions, how, found, mend):
     ],
 )  # fmt: skip
 def test_a_runtimes_error_is_explained(here, error, found, mend):
-    said = explain_refusal(here(tpu_machine, WITH_LIBTPU), PREFIX + error)
+    said = explain_error(here(tpu_machine, WITH_LIBTPU), PREFIX + error)
     assert said.is_fault and found in said.found and mend in said.mend
 
 
 def test_another_libtpu_than_ours_is_mended_by_ours(here):
     other = here(tpu_machine, VERSIONS | {"libtpu": "0.0.42.1"})
-    assert explain_refusal(other, "Mismatched PJRT plugin PJRT API version (0.47)").mend.startswith(
+    assert explain_error(other, "Mismatched PJRT plugin PJRT API version (0.47)").mend.startswith(
         "`.venv/bin/pip install -r requirements-tpu.txt`"
     )
-    assert pinned("libtpu") == "0.0.51" and pinned("jax") and not pinned("no-such")
+    assert pinned_version("libtpu") == "0.0.51" and pinned_version("jax") and not pinned_version("no-such")
 
 
 def test_a_holder_that_can_be_seen_is_named(here):
@@ -145,16 +145,16 @@ def test_a_holder_that_can_be_seen_is_named(here):
         return folder
 
     error = "open(/dev/vfio/0): Device or resource busy; Couldn't open iommu group /dev/vfio/0"
-    assert "4321 (train.py)" in explain_refusal(here(held, WITH_LIBTPU), error).found
+    assert "4321 (train.py)" in explain_error(here(held, WITH_LIBTPU), error).found
 
 
 def test_an_error_about_something_else_is_left_alone(here):
-    assert explain_refusal(here(tpu_machine, WITH_LIBTPU), "RESOURCE_EXHAUSTED: no room") is None
-    assert explain_refusal(here(plain_machine), "No such file or directory: 'x'") is None
+    assert explain_error(here(tpu_machine, WITH_LIBTPU), "RESOURCE_EXHAUSTED: no room") is None
+    assert explain_error(here(plain_machine), "No such file or directory: 'x'") is None
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_here(here):
-    said = explain_refusal(here(plain_machine), "Unable to initialize backend 'cuda': CUDA_ERROR_NO_DEVICE")
+    said = explain_error(here(plain_machine), "Unable to initialize backend 'cuda': CUDA_ERROR_NO_DEVICE")
     assert "this machine has none" in said.found
 
 
@@ -185,7 +185,7 @@ def ask_for_a_tpu(command: list[str] | None = None, **more: str) -> str:
 @pytest.mark.tpu_compiler
 def test_libtpu_without_a_tpu(here):
     pytest.importorskip("libtpu")
-    said = explain_refusal(here(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
+    said = explain_error(here(plain_machine, WITH_LIBTPU), ask_for_a_tpu(ALLOW_MULTIPLE_LIBTPU_LOAD="1"))
     assert said.found == "jax was told to use a TPU, and this machine has none"
 
 
@@ -200,5 +200,5 @@ def test_libtpus_lock_that_a_process_holds(here, tmp_path):
     hold = f"import fcntl, os, subprocess, sys; file = open({LOCK_FILE!r}, 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
     hold += "sys.exit(subprocess.call(sys.argv[1:]))"
     words = ["unshare", "-m", "sh", "-c", f'mount --bind {own} {LOCK_FILE} && exec "$@"', "sh", sys.executable, "-c", hold]
-    said = explain_refusal(here(tpu_machine, WITH_LIBTPU), ask_for_a_tpu(words))
+    said = explain_error(here(tpu_machine, WITH_LIBTPU), ask_for_a_tpu(words))
     assert said is not None and LOCK_FILE in str(said)

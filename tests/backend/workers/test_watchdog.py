@@ -9,16 +9,16 @@ from backend.workers.watchdog import SILENCE_SECONDS, STOP_SECONDS, Watchdog
 def patience(state="busy", *events, every=1.0) -> tuple[Watchdog, float]:
     """One that has heard these, and the time of the last."""
     one, now = Watchdog(alive=0.0, progress=0.0), 0.0
-    one.take_state(state, now)
+    one.count_state(state, now)
     for event in events:
         now += every
-        one.take_event(event, now)
+        one.count_event(event, now)
     return one, now
 
 
 def complaint_after(seconds: float, one: Watchdog, now: float) -> str:
-    one.hear(now + seconds)  # the process is alive, only its work stands still
-    return one.complaint(now + seconds)
+    one.count_heartbeat(now + seconds)  # the process is alive, only its work stands still
+    return one.find_hang(now + seconds)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_each_stage_has_its_limit(state, events, limit):
 @pytest.mark.parametrize("events", [[], [Encoding()]])
 def test_a_stopped_video_that_has_nothing_to_keep_is_given_little_time(events):
     one, now = patience("busy", *events)
-    one.take_stop(now + 100)
-    one.take_stop(now + 110)  # somebody presses again
+    one.count_stop_request(now + 100)
+    one.count_stop_request(now + 110)  # somebody presses again
     assert complaint_after(100 + STOP_SECONDS - 1, one, now) == ""
     assert "did not stop its video" in complaint_after(100 + STOP_SECONDS + 1, one, now)
 
@@ -54,15 +54,15 @@ def test_a_stopped_video_that_has_nothing_to_keep_is_given_little_time(events):
 @pytest.mark.parametrize("event", [Compiling("the decoder"), Step(1, 9, 1.0, 8.0)])
 def test_a_stopped_video_may_end_its_program_and_decode_what_was_done(event):
     one, now = patience("busy", event)
-    one.take_stop(now)
+    one.count_stop_request(now)
     assert complaint_after(STOP_SECONDS + 1, one, now) == ""
 
 
 def test_the_next_video_is_not_stopped():
     one, now = patience("busy", Encoding())
-    one.take_stop(now)
-    one.take_state("ready", now)
-    one.take_state("busy", now)
+    one.count_stop_request(now)
+    one.count_state("ready", now)
+    one.count_state("busy", now)
     assert complaint_after(STOP_SECONDS + 1, one, now) == ""
 
 
@@ -74,16 +74,16 @@ def test_slow_steps_are_given_more_time():
 def test_an_idle_worker_need_not_report_but_must_live():
     one, now = patience("ready")
     assert complaint_after(1e6, one, now) == ""
-    assert "no sign of life" in one.complaint(1e6 + SILENCE_SECONDS + 1)
+    assert "no sign of life" in one.find_hang(1e6 + SILENCE_SECONDS + 1)
 
 
 def test_a_process_that_stands_still_is_noticed_in_every_stage():
     for state in ("starting", "loading", "warming", "ready", "busy"):
         one, now = patience(state)
-        assert one.complaint(now + SILENCE_SECONDS - 1) == "" and "no sign of life" in one.complaint(now + SILENCE_SECONDS + 1)
+        assert one.find_hang(now + SILENCE_SECONDS - 1) == "" and "no sign of life" in one.find_hang(now + SILENCE_SECONDS + 1)
 
 
 def test_a_pause_of_our_own_is_excused():
     one, _ = patience("busy", Encoding())
-    one.excuse(1e6)
-    assert one.complaint(1e6 + 1) == ""
+    one.restart_timers(1e6)
+    assert one.find_hang(1e6 + 1) == ""
