@@ -34,7 +34,7 @@ from presets import list_presets, load_preset, loader
 from tests.many_devices import without_quick
 from tests.second_family.checkpoint import NAME, write_checkpoint
 from tests.second_family.registered import register
-from wan_ui.components.progress import StageView, advance
+from wan_ui.components.progress import StageView, advance_view
 from wan_ui.form.settings import preset_updates
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.presets import preset_choices
@@ -263,7 +263,7 @@ def test_it_goes_through_the_queue_in_a_worker_of_its_own(checkpoint, monkeypatc
         assert [Path(path).name for path in job.request.references] == ["references-1.png", "references-2.png"]
         *_, (_, final) = engine.events(job.id)
         assert isinstance(final, Finished) and final.result.num_frames == 9 and final.result.has_sound
-        page = stage_html(advance(StageView(), final), engine.job(job.id), ENGLISH)
+        page = stage_html(advance_view(StageView(), final), engine.job(job.id), ENGLISH)
         assert 'data-player="sound"' in page and not re.search(r'<button hidden[^>]* data-player="sound"', page)
         assert engine.has_weights(load_preset(NAME)) and engine.estimate(job.request).basis == "measured"
     finally:

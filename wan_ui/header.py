@@ -12,11 +12,11 @@ from html import escape
 import gradio as gr
 
 from backend.schemas.worker import WorkerView, summarize_status
-from wan_ui.components.events import starts
-from wan_ui.components.field_errors import without_paths
+from wan_ui.components.events import start_script
+from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.icons import icon
 from wan_ui.components.values import pairs_html
-from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import LANGUAGES
 
@@ -40,8 +40,8 @@ def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> H
     """Builds the bar, with these views."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(views, texts), elem_id="title")
-        shown = gr.HTML(status_html(workers, texts), js_on_load=starts("worker_status"), elem_id="worker-status")
-        tools = gr.HTML(tools_html(views, texts), js_on_load=starts("theme"), elem_id="theme")
+        shown = gr.HTML(status_html(workers, texts), js_on_load=start_script("worker_status"), elem_id="worker-status")
+        tools = gr.HTML(tools_html(views, texts), js_on_load=start_script("theme"), elem_id="theme")
     return Header(title=title, status=shown, tools=tools)
 
 
@@ -58,7 +58,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
     """The worker's state as a dot, a word and its own sentence; of several workers the best state, and how many have it."""
     status = summarize_status(workers)
     word = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else escape(detail_words(without_paths(status.detail), texts))
+    detail = "" if status.state in ("ready", "busy") else escape(translate_detail(shorten_paths(status.detail), texts))
     if not workers:
         detail = escape(texts.worker_none)
     if len(workers) > 1:

@@ -53,7 +53,7 @@ class FifthHandlers(Panel):
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The prompt of the form as it is now."""
         prompt = self.form.read(values).given["prompt"]
-        return {self.form_says: f'<p id="fifth-form">{escape(Act.of(event).what)} {escape(prompt)}</p>'}
+        return {self.form_says: f'<p id="fifth-form">{escape(Act.from_event(event).what)} {escape(prompt)}</p>'}
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Says that somebody looks."""

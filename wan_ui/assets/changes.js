@@ -27,7 +27,7 @@ let lastNews = 0;
 /** @type {string | null} */
 let warm = null;
 
-/** The moment at which a part was drawn: see `at_moment` in `wan_ui/components/events.py`. @param {string} html */
+/** The moment at which a part was drawn: see `stamp_html` in `wan_ui/components/events.py`. @param {string} html */
 const momentOf = html => Number(/^<!--(\d+)-->/.exec(html)?.[1] ?? 0);
 
 /** A part of the page that several answers draw. A drawing that is older than the shown one is not shown. @param {string} name */

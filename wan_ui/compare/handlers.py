@@ -86,14 +86,14 @@ class CompareHandlers(Panel):
             wanted, columns = self._wanted(base, values)
             jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         comparison = self.context.engine.user_presets.compare(caller.owner, jobs, columns)
         lost = left_out(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
         return self._shown(comparison, caller, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
-        act, caller, panel = Act.of(event), self.context.identify_caller(request), self.panel
+        act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
         match act.what:
             case "add":
                 return self._add(values[panel.chosen], act.job, caller)
@@ -132,7 +132,7 @@ class CompareHandlers(Panel):
             message = Message(text=" ".join(filter(None, (caller.texts.compare_shared, varied_too))), view="compare")
             filled = self.fill.shown(requests[0], caller.texts, message)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         return filled | self._varied(requests, comparison.columns, caller)
 
     def _not_varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:

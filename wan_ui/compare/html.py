@@ -10,8 +10,8 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import SETTINGS
 from wan_ui.components.buttons import icon_button, play_button, sound_button
 from wan_ui.components.icons import icon
-from wan_ui.components.progress import StageView, spoken_seconds
-from wan_ui.components.values import NO_PICTURE, value_words
+from wan_ui.components.progress import StageView, format_duration
+from wan_ui.components.values import NO_PICTURE, format_value
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import BEFORE, media_url
 
@@ -138,12 +138,12 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
 def _table(side: Side, texts: Texts) -> str:
     """The table of the settings that differ, and of the seconds."""
     requests = [cell.job.request for cell in side.cells]
-    rows = [(name, [value_words(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
+    rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
     if side.has_original:
         note, rows = "", _made_with(requests[-1], texts)
     timed = [cell.result if not cell.is_original else None for cell in side.cells]
-    seconds = [spoken_seconds(result.seconds.get("total", 0.0)) if result else "" for result in timed]
+    seconds = [format_duration(result.seconds.get("total", 0.0)) if result else "" for result in timed]
     rows.append((texts.shot_seconds, seconds))
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
@@ -173,6 +173,6 @@ def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:
         return [str(number) for number in range(1, len(requests) + 1)]
     shown = differing if len(differing) == 2 else [row for row in differing if row[0] != "seed"][:2] or differing[:1]
     return [
-        " · ".join(f"{name.replace('_', ' ')} {value_words(values[number]) or texts.compare_off}" for name, values in shown)
+        " · ".join(f"{name.replace('_', ' ')} {format_value(values[number]) or texts.compare_off}" for name, values in shown)
         for number in range(len(requests))
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import gradio as gr
 
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
 
@@ -32,7 +32,7 @@ class Act:
     value: str
 
     @classmethod
-    def of(cls, event: gr.EventData) -> "Act":
+    def from_event(cls, event: gr.EventData) -> "Act":
         """The press in an event; everything but short texts is left out."""
         data: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
         texts = {name: str(data.get(name) or "")[:_LONGEST] for name in ("what", "job", "value")}
@@ -41,31 +41,31 @@ class Act:
 
 def build_act(groups: Sequence[str]) -> gr.HTML:
     """The component that receives presses of these groups as its events `act_GROUP`; it shows nothing."""
-    return gr.HTML("<span hidden></span>", js_on_load=starts("act", *(f"act_{group}" for group in groups)), elem_id="act")
+    return gr.HTML("<span hidden></span>", js_on_load=start_script("act", *(f"act_{group}" for group in groups)), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:
     """A button with an icon; `label` is its tooltip and its name for screen readers."""
-    return quiet_button(name, label, _data(act, data))
+    return quiet_button(name, label, _data_attributes(act, data))
 
 
 def quiet_button(name: str, label: str, attributes: str) -> str:
     """A button with an icon that does what its attributes say."""
-    return _quiet("quiet-button", label, attributes, name)
+    return _render_icon_button("quiet-button", label, attributes, name)
 
 
 def sound_button(label: str, attributes: str) -> str:
     """A button with a speaker, which is crossed out until the button is pressed."""
-    return _quiet("quiet-button sound-button", label, f'aria-pressed="false" {attributes}', "sound", "muted")
+    return _render_icon_button("quiet-button sound-button", label, f'aria-pressed="false" {attributes}', "sound", "muted")
 
 
 def play_button(texts: Texts, attributes: str) -> str:
     """A button with a triangle; the page's script makes it a pause sign, and says so, while what it belongs to plays."""
     words = f'data-words="{escape(texts.play)}" data-pause-words="{escape(texts.pause)}"'
-    return _quiet("quiet-button play-button", texts.play, f"{words} {attributes}", "play", "pause")
+    return _render_icon_button("quiet-button play-button", texts.play, f"{words} {attributes}", "play", "pause")
 
 
-def _quiet(classes: str, label: str, attributes: str, *icons: str) -> str:
+def _render_icon_button(classes: str, label: str, attributes: str, *icons: str) -> str:
     words, drawn = escape(label), "".join(map(icon, icons))
     return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawn}</button>'
 
@@ -73,8 +73,9 @@ def _quiet(classes: str, label: str, attributes: str, *icons: str) -> str:
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
     """A button with words, and an icon before them if it has one."""
     title = f' title="{escape(hint)}"' if hint else ""
-    return f'<button type="button" {_data(act, data)}{title}>{icon(name) if name else ""}<span>{escape(label)}</span></button>'
+    drawing = icon(name) if name else ""
+    return f'<button type="button" {_data_attributes(act, data)}{title}>{drawing}<span>{escape(label)}</span></button>'
 
 
-def _data(act: str, data: dict[str, str]) -> str:
+def _data_attributes(act: str, data: dict[str, str]) -> str:
     return " ".join([f'data-act="{escape(act)}"', *(f'data-{key}="{escape(value)}"' for key, value in data.items())])

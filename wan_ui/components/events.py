@@ -50,7 +50,7 @@ LAST: _Last = {"trigger_mode": "always_last"}
 EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that may be pressed faster than the server answers
 
 
-def starts(script: str, *events: str) -> str:
+def start_script(script: str, *events: str) -> str:
     """The `js_on_load` of an HTML component: starts one of the scripts that `wan_ui/assets/studio.js` lists by name.
 
     Args:
@@ -59,11 +59,11 @@ def starts(script: str, *events: str) -> str:
     return f"studio.start({json.dumps(script)}, {{element, props, trigger, upload, watch}}, {json.dumps(events)});"
 
 
-def moment() -> int:
+def now_microseconds() -> int:
     """Now, in microseconds since the epoch: to be taken before what is drawn is read."""
     return time.time_ns() // 1000
 
 
-def at_moment(html: str, moment: int) -> str:
+def stamp_html(html: str, moment: int) -> str:
     """The drawing of a part that several answers draw, with the `moment` before it, by which a page knows the newest."""
     return f"<!--{moment}-->{html}"

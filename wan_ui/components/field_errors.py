@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import gradio as gr
 
 from backend.errors import ClipError, ImageError, SoundError, StudioError
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[^\s/'\":;,()]+){2,}/?")
 
@@ -26,10 +26,10 @@ _PLACES_OF: dict[str, Place] = {
 
 def build_note(elem_id: str) -> gr.HTML:
     """An empty note; it becomes visible with its first text."""
-    return gr.HTML(note_html(), js_on_load=starts("note"), elem_id=elem_id)
+    return gr.HTML(note_html(), js_on_load=start_script("note"), elem_id=elem_id)
 
 
-def place_of(error: StudioError, *, is_of_shots: bool = False) -> Place:
+def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
     """The place of an error, whose first word is the name of the wrong field; `is_of_shots` for a storyboard, whose files are
     given beside its shots."""
     if is_of_shots and isinstance(error, ImageError | SoundError | ClipError):
@@ -42,9 +42,9 @@ def place_of(error: StudioError, *, is_of_shots: bool = False) -> Place:
     return _PLACES_OF.get(name, "settings")
 
 
-def sentence(error: StudioError) -> str:
+def error_sentence(error: StudioError) -> str:
     """The error as a sentence: it starts with a capital and ends with a full stop. It names no folder of the server."""
-    text = without_paths(str(error))
+    text = shorten_paths(str(error))
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
@@ -53,6 +53,6 @@ def note_html(text: str = "") -> str:
     return f'<p class="note" role="alert"{"" if text else " hidden"}>{escape(text)}</p>'
 
 
-def without_paths(text: str) -> str:
+def shorten_paths(text: str) -> str:
     """The text with each absolute path shortened to its file name."""
     return _PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)

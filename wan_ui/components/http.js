@@ -9,7 +9,7 @@ export const addressOf = path =>
  * A view's part of the page: its class and the start of its addresses are `name`.
  * @param {HTMLElement} element @param {string} name
  */
-export const createTalk = (element, name) => {
+export const createViewClient = (element, name) => {
   /** The view's texts, as the server wrote them into the page. @returns {Record<string, string>} */
   const words = () => JSON.parse(find(`.${name}`, element)?.dataset.words ?? '{}');
 
@@ -79,4 +79,4 @@ export const createTalk = (element, name) => {
     image: selector => get(selector, HTMLImageElement, element),
   };
 };
-/** @typedef {ReturnType<typeof createTalk>} Talk */
+/** @typedef {ReturnType<typeof createViewClient>} ViewClient */

@@ -5,6 +5,6 @@ from backend.schemas.settings import VideoSettings
 from wan_ui.i18n.english import Texts
 
 
-def name_of(request: VideoSettings | RequestSummary, texts: Texts) -> str:
+def video_name(request: VideoSettings | RequestSummary, texts: Texts) -> str:
     """The name of the request's video."""
     return request.prompt or texts.animated

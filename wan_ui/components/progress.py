@@ -6,8 +6,8 @@ from typing import Literal
 
 from backend.schemas import events
 from backend.schemas.events import DOWNLOAD, Event, Proposal, VideoResult
-from wan_ui.components.field_errors import without_paths
-from wan_ui.i18n.details import detail_words
+from wan_ui.components.field_errors import shorten_paths
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 
 Phase = Literal[
@@ -65,7 +65,7 @@ class StageView:
         return self.phase in ACTIVE_PHASES
 
 
-def advance(view: StageView, event: Event) -> StageView:
+def advance_view(view: StageView, event: Event) -> StageView:
     """The view after this event."""
     match event:
         case events.Queued(position=position):
@@ -76,7 +76,7 @@ def advance(view: StageView, event: Event) -> StageView:
             phase, left = "starting" if is_loaded else "compiling", event.seconds_left or None
             return replace(view, phase=phase, what=what, index=event.index, total=event.total, seconds_left=left)
         case events.Encoding():
-            return _reach(view, "encoding", ENCODED / 2)
+            return _enter_phase(view, "encoding", ENCODED / 2)
         case events.Interrupted(cause=cause, place=place):
             return replace(view, phase="queued", ahead=0, cause=cause, interrupted_at=place, seconds_left=None)
         case events.Step():
@@ -84,20 +84,21 @@ def advance(view: StageView, event: Event) -> StageView:
         case events.ShotStarted(index=index, total=total):
             return replace(view, shot=index, shots=total, cause="", interrupted_at="")
         case events.Block(index=index):
-            return replace(_reach(view, "live", DENOISED), index=index + 1)
+            return replace(_enter_phase(view, "live", DENOISED), index=index + 1)
         case events.Decoding(frame=frame, total=total):
             reached = DENOISED + (1 - DENOISED) * frame / max(total, 1)
-            return replace(_reach(view, "decoding", reached), index=frame, total=total, seconds_left=None)
+            return replace(_enter_phase(view, "decoding", reached), index=frame, total=total, seconds_left=None)
         case events.Upscaling(frame=frame, total=total, seconds_left=left):
-            return replace(_reach(view, "upscaling", frame / max(total, 1)), index=frame, total=total, seconds_left=left or None)
+            entered = _enter_phase(view, "upscaling", frame / max(total, 1))
+            return replace(entered, index=frame, total=total, seconds_left=left or None)
         case _:
-            return _ended(view, event)
+            return _advance_to_end(view, event)
 
 
 def _after_step(view: StageView, step: events.Step) -> StageView:
     reached = ENCODED + (DENOISED - ENCODED) * step.index / max(step.total, 1)
     return replace(
-        _reach(view, "denoising", reached),
+        _enter_phase(view, "denoising", reached),
         index=step.index,
         total=step.total,
         seconds_per_step=step.seconds,
@@ -106,7 +107,7 @@ def _after_step(view: StageView, step: events.Step) -> StageView:
     )
 
 
-def _ended(view: StageView, event: Event) -> StageView:
+def _advance_to_end(view: StageView, event: Event) -> StageView:
     match event:
         case events.Finished(result=result):
             return replace(view, phase="finished", fraction=1.0, result=result)
@@ -117,13 +118,13 @@ def _ended(view: StageView, event: Event) -> StageView:
     return view
 
 
-def _reach(view: StageView, phase: Phase, fraction: float) -> StageView:
+def _enter_phase(view: StageView, phase: Phase, fraction: float) -> StageView:
     """The view in this phase of the work; whatever interrupted it before is over."""
     reached = (max(view.shot - 1, 0) + fraction) / view.shots
     return replace(view, phase=phase, fraction=max(view.fraction, reached), cause="", interrupted_at="")
 
 
-def spoken_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration as people write it: 0.31 s, 4.2 s, 48 s, 3 min 20 s, 1 h 5 min."""
     if seconds < 1:
         return f"{seconds:.2f} s"
@@ -138,57 +139,57 @@ def spoken_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min"
 
 
-def queue_place(ahead: int, texts: Texts) -> tuple[str, str]:
+def queue_position_texts(ahead: int, texts: Texts) -> tuple[str, str]:
     """The place in the queue and what it means, with this many jobs waiting before it and one running."""
     if ahead == 0:
         return texts.queued_next, texts.queued_first_one
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 
-def place_words(place: str, texts: Texts) -> str:
+def interruption_place_text(place: str, texts: Texts) -> str:
     """How far a job had come, as the engine says it, in the visitor's language."""
     if step := re.fullmatch(r"step (\d+) of (\d+)", place):
         return texts.denoising_step.format(index=step[1], total=step[2])
     return {"encoding": texts.encoding, "decoding": texts.decoding, "the start": ""}.get(place, place)
 
 
-def progress_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
+def progress_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
     """Headline, detail and numbers of the line above the bar, plain text; of a storyboard the detail begins with the shot."""
-    headline, detail, numbers = _phase_words(view, texts)
+    headline, detail, numbers = _phase_texts(view, texts)
     if view.shot and view.phase in ("encoding", "denoising", "decoding"):
         detail = " · ".join(filter(None, (texts.shot_of.format(index=view.shot, total=view.shots), detail)))
     return headline, detail, numbers
 
 
-def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
+def _phase_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
     match view.phase:
         case "queued":
             if not view.interrupted_at:
                 return texts.queued, "", ""
-            why = (place_words(view.interrupted_at, texts), without_paths(view.cause))
+            why = (interruption_place_text(view.interrupted_at, texts), shorten_paths(view.cause))
             return texts.interrupted, " · ".join(filter(None, why)), ""
         case "starting":
-            return texts.starting, detail_words(view.what, texts), ""
+            return texts.starting, translate_detail(view.what, texts), ""
         case "loading" if view.what == DOWNLOAD:
-            return texts.downloading, "", _megabytes(view, texts)
+            return texts.downloading, "", _bytes_text(view, texts)
         case "loading":
-            return texts.loading, detail_words(view.what, texts), _megabytes(view, texts)
+            return texts.loading, translate_detail(view.what, texts), _bytes_text(view, texts)
         case "compiling":
-            return texts.compiling.format(what=detail_words(view.what, texts)), "", _programs(view, texts)
+            return texts.compiling.format(what=translate_detail(view.what, texts)), "", _programs_text(view, texts)
         case "encoding":
             return texts.encoding, "", ""
         case "denoising":
-            return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate(view, texts)
+            return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate_text(view, texts)
         case "live":
             return texts.live_on, "", ""
         case "decoding":
             return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
         case "upscaling":
             frames = texts.decoding_frame.format(frame=view.index, total=view.total)
-            return texts.upscaling, frames, _rate(replace(view, seconds_per_step=None), texts)
+            return texts.upscaling, frames, _rate_text(replace(view, seconds_per_step=None), texts)
         case "finished":
             assert view.result is not None, "a finished video has one"
-            return texts.finished.format(seconds=spoken_seconds(view.result.seconds.get("total", 0.0))), "", ""
+            return texts.finished.format(seconds=format_duration(view.result.seconds.get("total", 0.0))), "", ""
         case "cancelled":
             kept = bool(view.result or view.preview)
             return texts.cancelled, texts.cancelled_partial if kept else "", ""
@@ -197,28 +198,28 @@ def _phase_words(view: StageView, texts: Texts) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def _megabytes(view: StageView, texts: Texts) -> str:
+def _bytes_text(view: StageView, texts: Texts) -> str:
     if not view.total:
         return ""
     parts = [f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB"]
     if view.bytes_per_second:
-        left = spoken_seconds((view.total - view.index) / view.bytes_per_second)
+        left = format_duration((view.total - view.index) / view.bytes_per_second)
         parts += [f"{view.bytes_per_second / 1e6:.1f} MB/s", texts.time_left.format(seconds=left)]
     return " · ".join(parts)
 
 
-def _programs(view: StageView, texts: Texts) -> str:
+def _programs_text(view: StageView, texts: Texts) -> str:
     """Which of the programs that the video lacks, and about how long until all are made."""
     parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
     if view.seconds_left is not None:
-        parts.append(texts.time_left_about.format(seconds=spoken_seconds(view.seconds_left)))
+        parts.append(texts.time_left_about.format(seconds=format_duration(view.seconds_left)))
     return " · ".join(parts)
 
 
-def _rate(view: StageView, texts: Texts) -> str:
+def _rate_text(view: StageView, texts: Texts) -> str:
     parts = []
     if view.seconds_per_step is not None:
-        parts.append(texts.rate.format(seconds=spoken_seconds(view.seconds_per_step)))
+        parts.append(texts.rate.format(seconds=format_duration(view.seconds_per_step)))
     if view.seconds_left is not None:
-        parts.append(texts.time_left.format(seconds=spoken_seconds(view.seconds_left)))
+        parts.append(texts.time_left.format(seconds=format_duration(view.seconds_left)))
     return " · ".join(parts)

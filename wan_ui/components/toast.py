@@ -9,8 +9,8 @@ from typing import Self
 import gradio as gr
 
 from backend.errors import StudioError
-from wan_ui.components.events import starts
-from wan_ui.components.field_errors import sentence
+from wan_ui.components.events import start_script
+from wan_ui.components.field_errors import error_sentence
 from wan_ui.i18n.english import Texts
 
 
@@ -26,9 +26,9 @@ class Message:
     is_bad: bool = False
 
     @classmethod
-    def refusal(cls, error: StudioError) -> Self:
+    def from_error(cls, error: StudioError) -> Self:
         """Why something was not done."""
-        return cls(text=sentence(error), is_bad=True)
+        return cls(text=error_sentence(error), is_bad=True)
 
     def html(self, texts: Texts) -> str:
         """The line; a number that is new each time makes the page notice a repeated message."""
@@ -45,4 +45,4 @@ class Message:
 
 def build_message() -> gr.HTML:
     """The line, empty; `render` gives it its place."""
-    return gr.HTML('<div class="message"></div>', js_on_load=starts("message"), elem_id="message", render=False)
+    return gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)

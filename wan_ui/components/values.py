@@ -9,7 +9,7 @@ from wan_ui.i18n.english import Texts
 NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel
 
 
-def size_words(count: float) -> str:
+def format_bytes(count: float) -> str:
     """A number of bytes as people write it."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
@@ -18,12 +18,12 @@ def size_words(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def value_words(value: object) -> str:
+def format_value(value: object) -> str:
     """A plain value on one line."""
     if isinstance(value, list):
-        return ", ".join(value_words(part) for part in value)
+        return ", ".join(format_value(part) for part in value)
     if isinstance(value, dict):
-        return " ".join(value_words(part) for part in value.values())
+        return " ".join(format_value(part) for part in value.values())
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -32,7 +32,7 @@ def pairs_html(pairs: Iterable[tuple[str, str]]) -> str:
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
 
 
-def rate_words(rate: Rate, texts: Texts) -> str:
+def format_rate(rate: Rate, texts: Texts) -> str:
     """How fast arithmetic was done: "12.3 TFLOP/s", and its share of the devices' peak if that is known."""
     value, unit = rate.flops_per_second, ""
     for larger in ("k", "M", "G", "T", "P"):

@@ -12,11 +12,11 @@ const COLOR_TEXT = `rgb(${COLOR.join()})`;
 /** @typedef {{path: string, name: string, is_picture?: boolean}} Mask */
 
 /**
- * @param {import('../components/http.js').Talk} talk
+ * @param {import('../components/http.js').ViewClient} client
  * @param {{clip: () => {path: string, width: number, height: number} | null, isPainting: () => boolean, changed: () => void}} view
  */
-export const createBrush = (talk, view) => {
-  const { element, words, send, upload, one, input, button, canvas } = talk;
+export const createBrush = (client, view) => {
+  const { element, words, send, upload, one, input, button, canvas } = client;
   const state = {
     strokes: /** @type {Stroke[]} */ ([]),
     stroke: /** @type {Line | null} */ (null),
@@ -166,7 +166,7 @@ export const createBrush = (talk, view) => {
 
   /** Plays the clip, or, while it is painted, stops it at a frame; the visitor may look at the others. @param {boolean} [plays] */
   const setPlaying = (plays = state.plays) => {
-    const player = talk.video('#edit-player');
+    const player = client.video('#edit-player');
     state.plays = plays;
     one('#edit-play').setAttribute('aria-pressed', String(plays));
     if (plays || !view.isPainting()) play(player);

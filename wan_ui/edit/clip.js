@@ -21,7 +21,7 @@ const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
  */
 
 /**
- * @param {import('../components/http.js').Talk} talk
+ * @param {import('../components/http.js').ViewClient} client
  * @param {{
  *   limits: () => Limits,
  *   isExtending: () => boolean,
@@ -30,8 +30,8 @@ const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
  *   restarted: () => void,
  * }} view `shown` and `partChanged` are called after another clip or another part was chosen, `restarted` at the part's start.
  */
-export const createClip = (talk, view) => {
-  const { element, words, note, send, upload, one, input, canvas, video, image } = talk;
+export const createClip = (client, view) => {
+  const { element, words, note, send, upload, one, input, canvas, video, image } = client;
   /** The part starts at `start` seconds and has so many `frames` of the model's rate; `fits`: it is long enough for the model. */
   const state = { facts: /** @type {Facts | null} */ (null), start: 0, frames: 0, fits: false };
   let address = '';

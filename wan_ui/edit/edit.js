@@ -2,7 +2,7 @@
 // calls back when something changed.
 import { takeFiles } from '../assets/files.js';
 import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../components/dom.js';
-import { addressOf, createTalk } from '../components/http.js';
+import { addressOf, createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { createBrush } from './brush.js';
 import { createClip } from './clip.js';
@@ -17,8 +17,8 @@ const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is a
 
 /** @param {GradioComponent} component @param {readonly string[]} events */
 export const startEdit = ({ element, trigger, watch }, [queued]) => {
-  const talk = createTalk(element, 'edit');
-  const { words, note, send, post, one, input, select } = talk;
+  const client = createViewClient(element, 'edit');
+  const { words, note, send, post, one, input, select } = client;
   let usual = 0; // the usual length of the model that was chosen last
   let filled = ''; // the settings that were shown last
 
@@ -57,10 +57,10 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     estimate();
   };
 
-  const brush = createBrush(talk, { clip: () => clip.facts, isPainting: () => ways.current() === 'paint', changed: estimate });
-  const pictures = createPictures(talk, { limits: limitsOrNone, changed: picturesChanged });
-  const extraClips = createExtraClips(talk, { limits: limitsOrNone, changed: picturesChanged });
-  const clip = createClip(talk, {
+  const brush = createBrush(client, { clip: () => clip.facts, isPainting: () => ways.current() === 'paint', changed: estimate });
+  const pictures = createPictures(client, { limits: limitsOrNone, changed: picturesChanged });
+  const extraClips = createExtraClips(client, { limits: limitsOrNone, changed: picturesChanged });
+  const clip = createClip(client, {
     limits,
     isExtending: () => ways.current() === 'extend',
     shown: () => {
@@ -103,7 +103,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     ways.proposeMargins();
     ways.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  const ways = createWays(talk, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
+  const ways = createWays(client, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
 
   /** @param {number[]} size */
   const sizeOption = ([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`);
@@ -161,7 +161,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     estimate();
   };
   const make = async () => {
-    const button = talk.button('#edit-make');
+    const button = client.button('#edit-make');
     if (!ways.isComplete()) return;
     button.disabled = true;
     const mask = ways.current() === 'paint' ? await brush.path() : undefined;

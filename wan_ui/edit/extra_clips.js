@@ -6,11 +6,11 @@ import { filesOf, find, on } from '../components/dom.js';
 /** @typedef {'face' | 'video' | 'mask'} Name */
 
 /**
- * @param {import('../components/http.js').Talk} talk
+ * @param {import('../components/http.js').ViewClient} client
  * @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view
  */
-export const createExtraClips = (talk, view) => {
-  const { element, note, send, upload } = talk;
+export const createExtraClips = (client, view) => {
+  const { element, note, send, upload } = client;
   /** @type {Record<Name, ExtraClip | null>} */
   const state = { face: null, video: null, mask: null };
   const names = /** @type {Name[]} */ (Object.keys(state));

@@ -67,7 +67,7 @@ class EditHandlers(Panel):
     def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
         caller = self.context.identify_caller(request)
-        job, old = self.context.find_job(Act.of(event).job, caller), self.context.find_job(shown, caller)
+        job, old = self.context.find_job(Act.from_event(event).job, caller), self.context.find_job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
@@ -78,7 +78,7 @@ class EditHandlers(Panel):
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
-        act, caller = Act.of(event), self.context.identify_caller(request)
+        act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
         if job is None or (job.request.is_from_pictures and act.what not in takes_video):
@@ -96,7 +96,7 @@ class EditHandlers(Panel):
         except (StudioError, OSError) as error:
             what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
         if full is not None:
             loaded -= {"steps", "guidance", *fill["kept"]}

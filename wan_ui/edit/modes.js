@@ -19,7 +19,7 @@ const RESTORED = {
 /** @typedef {{path: string, name: string}} KnownFile */
 
 /**
- * @param {import('../components/http.js').Talk} talk
+ * @param {import('../components/http.js').ViewClient} client
  * @param {{
  *   limits: () => Limits,
  *   usualLength: () => number,
@@ -31,8 +31,8 @@ const RESTORED = {
  *   extraClips: ReturnType<typeof import('./extra_clips.js').createExtraClips>,
  * }} view
  */
-export const createWays = (talk, view) => {
-  const { element, words, note, one, input, select, button } = talk;
+export const createWays = (client, view) => {
+  const { element, words, note, one, input, select, button } = client;
   const { clip, brush, pictures, extraClips, limits } = view;
   /** Where the part started when the clip was extended: at its end. @type {number | null} */
   let moved = null;

@@ -8,11 +8,11 @@ import { frameBeyond, freeFrame, nearestFrame, nextFrame } from './keyframes.js'
 /** @typedef {Picture & {frame: number, button?: HTMLButtonElement}} Key */
 
 /**
- * @param {import('../components/http.js').Talk} talk
+ * @param {import('../components/http.js').ViewClient} client
  * @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view
  */
-export const createPictures = (talk, view) => {
-  const { element, words, note, send, upload, one, select } = talk;
+export const createPictures = (client, view) => {
+  const { element, words, note, send, upload, one, select } = client;
   const state = {
     keys: /** @type {Key[]} */ ([]),
     references: /** @type {Picture[]} */ ([]),

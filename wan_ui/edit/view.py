@@ -12,7 +12,7 @@ Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to
 
 import gradio as gr
 
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
@@ -24,7 +24,7 @@ from wan_ui.view import Shell, View
 def build_edit(shell: Shell) -> EditHandlers:
     """The panel, with no clip in it, and its handlers."""
     html = edit_html(clip_presets(shell.context.preset_filter()), shell.texts, larger=offers_for_any_clip(shell.context.engine))
-    panel = gr.HTML(html, js_on_load=starts("edit", "queued"), elem_id="edit", apply_default_css=False)
+    panel = gr.HTML(html, js_on_load=start_script("edit", "queued"), elem_id="edit", apply_default_css=False)
     return EditHandlers(context=shell.context, panel=panel, stage=shell.stage, message=shell.message)
 
 

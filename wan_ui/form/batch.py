@@ -16,10 +16,10 @@ from backend.schemas.batch_table import LONGEST_TABLE, build_requests, read_tabl
 from backend.schemas.request import GenerationRequest
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import RAW, Updates, Values
-from wan_ui.components.field_errors import note_html, sentence
-from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.field_errors import error_sentence, note_html
+from wan_ui.components.progress import format_duration
 from wan_ui.components.toast import Message
-from wan_ui.components.values import value_words
+from wan_ui.components.values import format_value
 from wan_ui.form.form import Form, Many
 from wan_ui.i18n.english import Texts
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
@@ -59,7 +59,7 @@ def plan_html(
     """What will be made, in what time, and the button that queues it."""
     rows = "".join(
         f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changes(request, base))}</td>"
-        f"<td>{escape(spoken_seconds(estimate.seconds) if estimate else '')}</td></tr>"
+        f"<td>{escape(format_duration(estimate.seconds) if estimate else '')}</td></tr>"
         for number, (request, estimate) in enumerate(zip(requests, estimates, strict=True), 1)
         if number <= MOST_SHOWN
     )
@@ -71,7 +71,7 @@ def plan_html(
         cost = texts.batch_cost_one if is_one else texts.batch_cost
     else:
         cost = texts.batch_cost_unknown_one if is_one else texts.batch_cost_unknown
-    words = cost.format(count=len(requests), seconds=spoken_seconds(sum(known)))
+    words = cost.format(count=len(requests), seconds=format_duration(sum(known)))
     label = (texts.batch_queue_one if is_one else texts.batch_queue).format(count=len(requests))
     queue = text_button("many:queue", label, name="play")
     return (
@@ -84,7 +84,7 @@ def _changes(request: GenerationRequest, base: GenerationRequest) -> str:
     """How this request differs from the form's, but for its prompt."""
     own, shared = request.for_sharing(), base.for_sharing()
     names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
-    return ", ".join(f"{name.replace('_', ' ')} {value_words(own[name])}" for name in names[:6])
+    return ", ".join(f"{name.replace('_', ' ')} {format_value(own[name])}" for name in names[:6])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,21 +114,21 @@ class ManyHandlers:
         try:
             base, wanted = self._wanted(values)
         except StudioError as error:
-            return note_html(sentence(error)) + file_html(caller.texts)
+            return note_html(error_sentence(error)) + file_html(caller.texts)
         engine = self.context.engine
         return plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + file_html(caller.texts)
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Takes a file's text into the table, or queues what the table says now."""
-        caller, act, many = self.context.identify_caller(request), Act.of(event), self.form.many
+        caller, act, many = self.context.identify_caller(request), Act.from_event(event), self.form.many
         if act.what == "file":
             return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(caller.texts)}
         try:
             _, wanted = self._wanted(values)
             jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         text = caller.texts.batch_queued_one if len(jobs) == 1 else caller.texts.batch_queued
         said = Message(text=text.format(count=len(jobs)))
         return {many.table: "", many.plan: file_html(caller.texts), self.message: said.html(caller.texts)}

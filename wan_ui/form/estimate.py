@@ -4,7 +4,7 @@ compiled first."""
 from html import escape
 
 from backend.engine.estimate import Estimate
-from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.progress import format_duration
 from wan_ui.i18n.english import Texts
 
 
@@ -26,7 +26,7 @@ def _parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
     if estimate is None:
         return [texts.estimate_none, texts.estimate_warm if is_warm else texts.estimate_compiles_unknown]
     about = (texts.estimate_about_predicted if estimate.basis == "predicted" else texts.estimate_about).format(
-        seconds=spoken_seconds(estimate.seconds)
+        seconds=format_duration(estimate.seconds)
     )
     return [about, *_loading(estimate.load_seconds, texts), _compiling(estimate, texts)]
 
@@ -34,7 +34,7 @@ def _parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
 def _loading(seconds: float | None, texts: Texts) -> list[str]:
     if seconds == 0.0:
         return []
-    return [texts.estimate_loads_unknown if seconds is None else texts.estimate_loads.format(seconds=spoken_seconds(seconds))]
+    return [texts.estimate_loads_unknown if seconds is None else texts.estimate_loads.format(seconds=format_duration(seconds))]
 
 
 def _compiling(estimate: Estimate, texts: Texts) -> str:
@@ -42,4 +42,4 @@ def _compiling(estimate: Estimate, texts: Texts) -> str:
         return texts.estimate_warm
     if estimate.compile_seconds is None:
         return texts.estimate_compiles_unknown
-    return texts.estimate_compiles.format(seconds=spoken_seconds(estimate.compile_seconds))
+    return texts.estimate_compiles.format(seconds=format_duration(estimate.compile_seconds))

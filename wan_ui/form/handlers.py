@@ -15,7 +15,7 @@ from backend.schemas.shots import needs_only_cutting
 from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
-from wan_ui.components.field_errors import PLACES, Place, note_html, sentence
+from wan_ui.components.field_errors import PLACES, Place, error_sentence, note_html
 from wan_ui.form.batch import file_html
 from wan_ui.form.crop import focus_at, preview_address, write_padded
 from wan_ui.form.estimate import estimate_html
@@ -268,16 +268,16 @@ class FormHandlers:
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
         except StudioError as error:
-            return gr.skip(), note_html(sentence(error))
+            return gr.skip(), note_html(error_sentence(error))
         if path is None:
             return empty_preview(size, caller.texts), note_html()
         try:
             opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
             address = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
         except Busy as error:
-            return gr.skip(), note_html(sentence(error))
+            return gr.skip(), note_html(error_sentence(error))
         except StudioError as error:
-            return empty_preview(size, caller.texts), note_html(sentence(error))
+            return empty_preview(size, caller.texts), note_html(error_sentence(error))
         return crop_preview(address, size, caller.texts), note_html()
 
     async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:

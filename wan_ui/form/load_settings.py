@@ -64,7 +64,7 @@ class FillHandlers:
     @runs_sandbox_calls
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a button that loads settings."""
-        act, caller = Act.of(event), self.context.identify_caller(request)
+        act, caller = Act.from_event(event), self.context.identify_caller(request)
         texts = caller.texts
         if act.what == "prompt":
             return {self.form.prompt.prompt: act.value}
@@ -82,19 +82,19 @@ class FillHandlers:
                 return (yield from self._continue(job, caller))
             return do.get(act.what, self._use)(job, texts)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(texts)}
+            return {self.message: Message.from_error(error).html(texts)}
 
     @runs_sandbox_calls
     def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
         caller = self.context.identify_caller(request)
         try:
-            path = check_upload_path(Act.of(event).value)
+            path = check_upload_path(Act.from_event(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
                 return self._picture(str(path), caller.texts)
             return (yield from self._video(path, caller))
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
 
     def link(self, code: str, texts: Texts) -> Updates:
         """Loads the settings from a link."""
@@ -102,7 +102,7 @@ class FillHandlers:
             request = read_settings(code)
             return self.shown(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(texts)}
+            return {self.message: Message.from_error(error).html(texts)}
 
     def stored(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
         """Loads the last session's settings, if the browser has kept any that can still be used."""

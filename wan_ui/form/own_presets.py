@@ -16,7 +16,7 @@ from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS
 from wan_ui.components.buttons import Act, icon_button, text_button
-from wan_ui.components.events import Updates, Values, starts
+from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
@@ -34,7 +34,7 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 def build_own_presets(texts: Texts) -> gr.HTML:
     """The menu, with no preset yet."""
-    return gr.HTML(own_presets_html({}, texts), js_on_load=starts("own_presets"), elem_id="own-presets")
+    return gr.HTML(own_presets_html({}, texts), js_on_load=start_script("own_presets"), elem_id="own-presets")
 
 
 def own_presets_html(presets: Presets, texts: Texts) -> str:
@@ -83,9 +83,9 @@ class OwnPresetHandlers:
         """Handles one press in the menu."""
         caller = self.context.identify_caller(request)
         try:
-            done = self._do(Act.of(event), values, caller.owner, caller.texts)
+            done = self._do(Act.from_event(event), values, caller.owner, caller.texts)
         except StudioError as error:
-            done = {self.message: Message.refusal(error).html(caller.texts)}
+            done = {self.message: Message.from_error(error).html(caller.texts)}
         return done | {self.form.own: self.html(caller)}
 
     def html(self, caller: Caller) -> str:

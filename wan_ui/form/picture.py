@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from presets import ImageExample, Preset
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.components.field_errors import build_note
 from wan_ui.form.crop import data_address
 from wan_ui.gateway.uploads import check_upload_path
@@ -50,7 +50,7 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
     note = build_note("image-note")
     with gr.Row(elem_id="picture-row"):
         examples = gr.HTML(
-            picture_examples_html(preset, texts), js_on_load=starts("picture_examples", "choose"), elem_id="image-examples"
+            picture_examples_html(preset, texts), js_on_load=start_script("picture_examples", "choose"), elem_id="image-examples"
         )
         pad = gr.Button(labels.image_pad, size="sm", elem_id="pad", min_width=100)
     return ImagePanel(image=image, last_image=last_image, preview=preview, pad=pad, focus=focus, note=note, examples=examples)

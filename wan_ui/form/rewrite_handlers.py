@@ -18,7 +18,7 @@ from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from backend.schemas.request import find_preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import QUIET, SILENT, Updates, Values
-from wan_ui.components.field_errors import note_html, sentence
+from wan_ui.components.field_errors import error_sentence, note_html
 from wan_ui.form.crop import preview_address
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
@@ -86,14 +86,14 @@ class RewriteHandlers:
                 if ended.is_set():
                     yield ""
         except StudioError as error:
-            yield note_html(sentence(error))
+            yield note_html(error_sentence(error))
         finally:
             if self.asking.get(page) is ended:
                 del self.asking[page]
 
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Handles the suggestion's buttons: stops it, puts it into the prompt, or takes it back."""
-        act, prompt, panel = Act.of(event), self.form.prompt.prompt, self.form.prompt.rewrite
+        act, prompt, panel = Act.from_event(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
             caller = await asyncio.to_thread(self.context.identify_caller, request)
             return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), caller.texts)}

@@ -18,7 +18,7 @@ from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from presets import Preset
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.form.shots_html import editor_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import copy_to_cache
@@ -71,9 +71,10 @@ class ShotsPanel:
 def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
     """Builds the panel for this preset, with the switch off."""
     lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
-    editor = gr.HTML(editor_html("", texts), js_on_load=starts("film"), elem_id="shots-editor", apply_default_css=False)
-    sent = gr.HTML("", js_on_load=starts("film_sent"), elem_id="shots-sent", apply_default_css=False)
-    figures = gr.HTML(figures_of(preset), js_on_load=starts("film_figures"), elem_id="shots-figures", apply_default_css=False)
+    editor = gr.HTML(editor_html("", texts), js_on_load=start_script("film"), elem_id="shots-editor", apply_default_css=False)
+    sent = gr.HTML("", js_on_load=start_script("film_sent"), elem_id="shots-sent", apply_default_css=False)
+    script = start_script("film_figures")
+    figures = gr.HTML(figures_of(preset), js_on_load=script, elem_id="shots-figures", apply_default_css=False)
     return ShotsPanel(lines=lines, editor=editor, sent=sent, figures=figures)
 
 

@@ -1,7 +1,7 @@
 // The storyboard: its shots in their order and the sound below, as a timeline. Each change is written as JSON into the field that the
 // form sends; an empty field is no storyboard.
 import { find, on } from '../components/dom.js';
-import { addressOf, createTalk } from '../components/http.js';
+import { addressOf, createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { createFigures } from './storyboard_characters.js';
 import { createDetail } from './storyboard_detail.js';
@@ -74,8 +74,8 @@ export const startFilmSent = ({ props, watch }) => {
 
 /** @param {GradioComponent} component */
 export const startFilm = ({ element, watch }) => {
-  const talk = createTalk(element, 'shots');
-  const { words, one, input } = talk;
+  const client = createViewClient(element, 'shots');
+  const { words, one, input } = client;
   /** @type {State} */
   const film = { isOn: false, shots: [], figures: [], track: null, chosen: null, jobs: [] };
   /** The shot that is made without the others. @type {string | null} */
@@ -215,11 +215,11 @@ export const startFilm = ({ element, watch }) => {
     },
     mostFigures: () => mostFigures,
   };
-  const figures = createFigures(talk, editing);
-  const detail = createDetail(talk, editing, figures);
-  const track = createTrack(talk, editing);
-  const made = createMade(talk, editing);
-  startFilmPlayer(talk, film);
+  const figures = createFigures(client, editing);
+  const detail = createDetail(client, editing, figures);
+  const track = createTrack(client, editing);
+  const made = createMade(client, editing);
+  startFilmPlayer(client, film);
 
   /** The page was opened, or the shots of a request are shown. */
   const open = () => {

@@ -11,9 +11,9 @@ const PROJECT_MILLISECONDS = 1000; // until another project's figures are asked 
 /** @typedef {import('./character_names.js').Figure} Figure */
 /** @typedef {{name: string, path: string}} Offer */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
-export const createFigures = (talk, { film, change, mostFigures }) => {
-  const { element, words, one, upload } = talk;
+/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
+export const createFigures = (client, { film, change, mostFigures }) => {
+  const { element, words, one, upload } = client;
   /** Figures of the project's earlier storyboards. @type {Offer[]} */
   let offered = [];
   /** Figures that were removed here. @type {Offer[]} */
@@ -118,7 +118,7 @@ export const createFigures = (talk, { film, change, mostFigures }) => {
     if (!image || film.figures.length >= MOST) return;
     film.figures.push({ name: NAME.test(stem) ? stem : '', image });
     change();
-    const name = talk.input('.film-figures li:last-child [name=figure]');
+    const name = client.input('.film-figures li:last-child [name=figure]');
     name.focus();
     name.select();
   };

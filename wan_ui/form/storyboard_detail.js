@@ -26,11 +26,11 @@ const rounded = value => Math.round(1000 * value) / 1000;
 const copyOf = ({ prompt, seconds, seed, image }) => ({ prompt, seconds, seed, image });
 
 /**
- * @param {import('../components/http.js').Talk} talk @param {Editing} editing
+ * @param {import('../components/http.js').ViewClient} client @param {Editing} editing
  * @param {{names: (prompt: string) => string}} figures
  */
-export const createDetail = (talk, editing, figures) => {
-  const { element, words, one, upload } = talk;
+export const createDetail = (client, editing, figures) => {
+  const { element, words, one, upload } = client;
   const { film, change, draw, insert, move } = editing;
   const chosen = () => film.shots[placeOf(film, film.chosen)];
 
@@ -39,7 +39,7 @@ export const createDetail = (talk, editing, figures) => {
   /** @param {string} name */
   const labelOf = name => /** @type {HTMLElement} */ (field(name).closest('label'));
   /** @param {string} what */
-  const button = what => talk.button(`.shot-detail [data-shot=${what}]`);
+  const button = what => client.button(`.shot-detail [data-shot=${what}]`);
 
   const show = () => {
     const shot = chosen();
@@ -61,7 +61,7 @@ export const createDetail = (talk, editing, figures) => {
     for (const [name, value] of Object.entries(values))
       if (field(name) !== document.activeElement) field(name).value = String(value);
     one('.shot-picture').hidden = shot.start !== 'image';
-    const picture = talk.image('.shot-picture img');
+    const picture = client.image('.shot-picture img');
     if (shot.image) picture.src = shot.image.url;
     picture.hidden = !shot.image;
     labelOf('fade').hidden = index === 0 || (shot.start === 'on' && !kept);

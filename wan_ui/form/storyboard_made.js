@@ -9,7 +9,7 @@ const EVERY_MILLISECONDS = 1500;
  * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
  */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
+/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
 export const createMade = ({ element }, { film, change }) => {
   let timer = 0;
 

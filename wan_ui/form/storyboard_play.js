@@ -6,7 +6,7 @@ import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from
 
 /** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_shots.js').Film} film */
+/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_shots.js').Film} film */
 export const startFilmPlayer = ({ element, words, one }, film) => {
   /** @type {Part[]} */
   let parts = [];

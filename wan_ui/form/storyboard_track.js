@@ -10,9 +10,9 @@ const PEAKS = 1200;
 const MOST_BYTES = 60_000_000;
 const HEIGHT = 44; // pixels
 
-/** @param {import('../components/http.js').Talk} talk @param {import('./storyboard_detail.js').Editing} editing */
-export const createTrack = (talk, { film, change, draw }) => {
-  const { element, words, note, upload, one } = talk;
+/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
+export const createTrack = (client, { film, change, draw }) => {
+  const { element, words, note, upload, one } = client;
   /** @type {Float32Array | null} */
   let peaks = null;
   let seconds = 0;
@@ -25,7 +25,7 @@ export const createTrack = (talk, { film, change, draw }) => {
     label.textContent = track?.name ?? one('.film-track .film-file').dataset.words ?? '';
     if (!track) return;
     for (const name of /** @type {const} */ (['start', 'fade', 'volume'])) {
-      const field = talk.input(`.film-track [name="track_${name}"]`);
+      const field = client.input(`.film-track [name="track_${name}"]`);
       if (field !== document.activeElement) field.value = String(track[name]);
     }
     drawWave();
@@ -73,7 +73,7 @@ export const createTrack = (talk, { film, change, draw }) => {
   const drawWave = () => {
     const { track } = film;
     if (!track || !film.shots.length || !one('.film').offsetWidth) return;
-    const canvas = talk.canvas('.film-lane canvas');
+    const canvas = client.canvas('.film-lane canvas');
     const end = totalSeconds(film);
     const heard = clamp(end - track.start, 0, seconds || end);
     const left = leftOf(blocks(), track.start);

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import StudioError
-from wan_ui.components.field_errors import sentence
+from wan_ui.components.field_errors import error_sentence
 from wan_ui.gateway.access import Access, OperatorLink, bearer_key
 from wan_ui.gateway.body_limit import BodyLimit
 from wan_ui.gateway.hosts import Hosts
@@ -96,7 +96,7 @@ class Gateway:
         try:
             has_key = self.access.has_key(headers) or await self.access.has_program_key(headers)
         except StudioError as error:
-            await refusal_response(scope, HTTPStatus.SERVICE_UNAVAILABLE, sentence(error))(scope, receive, send)
+            await refusal_response(scope, HTTPStatus.SERVICE_UNAVAILABLE, error_sentence(error))(scope, receive, send)
             return
         missing = self._missing_credential(rule, scope, has_key)
         if missing:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from backend.errors import StudioError
-from wan_ui.components.field_errors import sentence
+from wan_ui.components.field_errors import error_sentence
 
 
 def parse_json(body: bytes) -> Any:
@@ -39,7 +39,7 @@ def json_endpoint(
         try:
             result = await endpoint(request)
         except StudioError as error:
-            result = {"error": sentence(error)}
+            result = {"error": error_sentence(error)}
         return result if isinstance(result, Response) else JSONResponse(result)
 
     return answer

@@ -11,19 +11,19 @@ from presets import list_presets
 from wan_ui.i18n.english import Texts
 
 
-def detail_words(text: str, texts: Texts) -> str:
+def translate_detail(text: str, texts: Texts) -> str:
     """Translate a worker's text, and the program and network names in it."""
     known = dict(texts.details)
     if text in known:
         return known[text]
     for pattern, words in texts.details:
-        if "{" in pattern and (found := _as_pattern(pattern).fullmatch(text)):
-            return words.format(**{name: detail_words(value, texts) for name, value in found.groupdict().items()})
+        if "{" in pattern and (found := _compile_pattern(pattern).fullmatch(text)):
+            return words.format(**{name: translate_detail(value, texts) for name, value in found.groupdict().items()})
     return _preset_titles(texts.language).get(text, text)
 
 
 @functools.cache
-def _as_pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", text)
     return re.compile("".join(f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts)))
 

@@ -73,7 +73,7 @@ class LibraryHandlers(Panel):
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Shows all about a card, or more cards, or opens the card's folder."""
-        act, caller, panel = Act.of(event), self.context.identify_caller(request), self.panel
+        act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
         if act.what == "more":
             values = values | {panel.most: values[panel.most] + CARDS_AT_ONCE}
             return {panel.most: values[panel.most]} | self.tick(caller, values)

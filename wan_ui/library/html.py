@@ -12,9 +12,9 @@ from backend.schemas.events import VideoResult
 from backend.schemas.upscaling import FOREIGN
 from wan_ui.components.buttons import icon_button, text_button
 from wan_ui.components.icons import icon
-from wan_ui.components.naming import name_of
-from wan_ui.components.progress import spoken_seconds
-from wan_ui.components.values import pairs_html, rate_words, value_words
+from wan_ui.components.naming import video_name
+from wan_ui.components.progress import format_duration
+from wan_ui.components.values import format_rate, format_value, pairs_html
 from wan_ui.i18n.english import Texts
 from wan_ui.library.projects import place_html
 from wan_ui.services.exports import export_menu
@@ -50,7 +50,7 @@ def library_html(shelf: Shelf, texts: Texts) -> str:
 
 def _card(job: ListedJob, shelf: Shelf, texts: Texts) -> str:
     request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
-    named = name_of(request, texts)
+    named = video_name(request, texts)
     label = f"{named}{texts.list_separator}{texts.with_sound}" if sounds else named
     ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""
     if job.deleted:
@@ -88,16 +88,17 @@ def detail_html(
     that the visitor may see."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
-    label = escape(texts.video_label.format(prompt=name_of(job.request, texts)))
+    label = escape(texts.video_label.format(prompt=video_name(job.request, texts)))
     created = datetime.fromtimestamp(job.created, UTC)
     owned = f"<p>{escape(texts.library_owner.format(owner=owner))}</p>" if owner else ""
-    rates = [(name, rate_words(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
+    rates = [(name, format_rate(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
     arithmetic = f"<h2>{escape(texts.compare_rates)}</h2><dl>{pairs_html(rates)}</dl>" if rates else ""
-    seconds = [(name, spoken_seconds(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
+    seconds = [(name, format_duration(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
-        f'<p class="prompt">{escape(name_of(job.request, texts))}</p>{_detail_actions(job, result, texts, bool(owner), offers)}'
+        f'<p class="prompt">{escape(video_name(job.request, texts))}</p>'
+        f"{_detail_actions(job, result, texts, bool(owner), offers)}"
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"{place_html(job, projects, texts)}<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(_request_rows(job))}</dl>"
         f"<h2>{escape(texts.shot_seconds)}</h2><dl>{pairs_html(seconds)}</dl>{arithmetic}"
@@ -131,4 +132,4 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
 def _request_rows(job: Job) -> list[tuple[str, str]]:
     """The whole request by its field names, as in a file or in the API."""
     data = job.request.for_sharing()
-    return [(name, value_words(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]
+    return [(name, format_value(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]

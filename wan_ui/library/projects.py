@@ -14,7 +14,7 @@ from backend.engine.projects import Project
 from backend.errors import StudioError
 from backend.media.sandbox import Steps
 from wan_ui.components.buttons import Act, icon_button, text_button
-from wan_ui.components.events import Updates, Values, starts
+from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.icons import icon
 from wan_ui.components.toast import Message
 from wan_ui.gateway.uploads import LARGEST_BODY, check_upload_path, temporary_upload_folder
@@ -43,7 +43,7 @@ def selected_project(value: object) -> str | None:
 
 def build_projects_menu(texts: Texts) -> gr.HTML:
     """The menu, with no project yet."""
-    return gr.HTML(projects_html((), "", texts), js_on_load=starts("projects"), elem_id="projects", apply_default_css=False)
+    return gr.HTML(projects_html((), "", texts), js_on_load=start_script("projects"), elem_id="projects", apply_default_css=False)
 
 
 def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
@@ -141,14 +141,14 @@ class ProjectHandlers:
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Handles a press in the menu, and a change in the detail's fields."""
-        caller, act = self.context.identify_caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.from_event(event)
         try:
             if act.what == "import":
                 text = yield from self._imported(act.value, caller)
             else:
                 text = self._do(act, caller)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)} | self.shown(caller)
+            return {self.message: Message.from_error(error).html(caller.texts)} | self.shown(caller)
         said = {self.message: Message(text=text).html(caller.texts)} if text else {}
         self.context.engine.touch()
         return said | self.shown(caller)

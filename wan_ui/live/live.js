@@ -1,6 +1,6 @@
 // The live view. Frames are drawn at the video's own speed; what is pressed and typed goes to the server at once.
 import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
-import { createTalk } from '../components/http.js';
+import { createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { joined, lookAction, readPackets } from './packets.js';
 
@@ -11,7 +11,7 @@ const AGAIN_MILLISECONDS = 1000; // until a stream that broke is opened again
 
 /** @param {GradioComponent} component */
 export const startLive = ({ element, watch }) => {
-  const { words, note, send, upload, one, input, select, button, canvas } = createTalk(element, 'live');
+  const { words, note, send, upload, one, input, select, button, canvas } = createViewClient(element, 'live');
   const live = {
     job: '',
     /** Frames that wait to be drawn, in order. @type {Frame[]} */

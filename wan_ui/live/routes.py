@@ -22,7 +22,7 @@ from backend.engine.job import Job
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest, find_preset
-from wan_ui.components.progress import StageView, advance, progress_words
+from wan_ui.components.progress import StageView, advance_view, progress_texts
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.live.watch import Watch
@@ -104,7 +104,7 @@ async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Calle
         async for events in follow_events(context.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
             for event in events:
-                view = advance(view, event)
+                view = advance_view(view, event)
             for number in range(blocks[-1].first, blocks[-1].end) if blocks else ():
                 path = job.folder / frame_name(number)
                 try:
@@ -120,7 +120,7 @@ async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Calle
 
 
 def _state(job: Job, view: StageView, watch: Watch, caller: Caller) -> dict[str, Any]:
-    headline, detail, _ = progress_words(view, caller.texts)
+    headline, detail, _ = progress_texts(view, caller.texts)
     left = watch.seconds_left(job.id)
     return {
         "phase": view.phase,

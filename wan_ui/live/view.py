@@ -7,7 +7,7 @@ Element ids: `live`, inside it `live-preset`, `live-prompt`, `live-start`, `live
 import gradio as gr
 
 from presets import list_presets
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.gateway.rules import Rules
 from wan_ui.live.handlers import LiveHandlers
 from wan_ui.live.html import live_html
@@ -18,7 +18,7 @@ from wan_ui.view import Shell, View
 def build_live(shell: Shell) -> LiveHandlers:
     """The panel, with nothing running, and its handlers."""
     presets = [preset for preset in list_presets() if preset.live and shell.context.preset_filter()(preset)]
-    panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=starts("live"), elem_id="live", apply_default_css=False)
+    panel = gr.HTML(live_html(presets, "", shell.texts), js_on_load=start_script("live"), elem_id="live", apply_default_css=False)
     return LiveHandlers(context=shell.context, panel=panel)
 
 

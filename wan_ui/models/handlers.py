@@ -8,7 +8,7 @@ from backend.errors import StudioError
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates, Values
 from wan_ui.components.toast import Message
-from wan_ui.components.values import size_words
+from wan_ui.components.values import format_bytes
 from wan_ui.form.form import Form
 from wan_ui.form.settings import elsewhere_html
 from wan_ui.models.html import models_html, name_of
@@ -61,14 +61,14 @@ class ModelsHandlers(Panel):
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """A press of a button of a model. For the operator only."""
-        caller, act = self.context.identify_caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.from_event(event)
         if not caller.is_operator:
             return {self.panel: gr.skip()}
         do = {"fetch": self._fetch, "pause": self._pause, "ask": self._ask, "remove": self._remove}
         try:
             message = do.get(act.what, self._pause)(act.value, caller)
         except StudioError as error:
-            message = Message.refusal(error)
+            message = Message.from_error(error)
         news = {} if message is None else {self.message: message.html(caller.texts)}
         return self._drawn(caller) | news
 
@@ -86,7 +86,7 @@ class ModelsHandlers(Panel):
 
     def _remove(self, source: str, caller: Caller) -> Message:
         freed = self.context.engine.remove_model(source)
-        return Message(text=caller.texts.model_removed.format(model=name_of(source), size=size_words(freed)))
+        return Message(text=caller.texts.model_removed.format(model=name_of(source), size=format_bytes(freed)))
 
     def _drawn(self, caller: Caller) -> Updates:
         return {self.panel: models_html(self.context.engine.models.rows(), caller)}

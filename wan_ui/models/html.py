@@ -6,9 +6,9 @@ from html import escape
 from backend.catalog.models import ModelRow
 from presets import Preset
 from wan_ui.components.buttons import text_button
-from wan_ui.components.field_errors import without_paths
-from wan_ui.components.progress import spoken_seconds
-from wan_ui.components.values import pairs_html, size_words
+from wan_ui.components.field_errors import shorten_paths
+from wan_ui.components.progress import format_duration
+from wan_ui.components.values import format_bytes, pairs_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 
@@ -93,18 +93,18 @@ def _facts(row: ModelRow, texts: Texts) -> list[tuple[str, str]]:
 
 def _disk(row: ModelRow, texts: Texts) -> str:
     if row.entry.num_bytes is not None:
-        return size_words(row.entry.num_bytes)
+        return format_bytes(row.entry.num_bytes)
     if row.total_bytes:
-        return size_words(row.total_bytes)
-    return texts.model_disk_least.format(size=size_words(row.weight_bytes)) if row.weight_bytes else texts.model_disk_unknown
+        return format_bytes(row.total_bytes)
+    return texts.model_disk_least.format(size=format_bytes(row.weight_bytes)) if row.weight_bytes else texts.model_disk_unknown
 
 
 def _memory(row: ModelRow, texts: Texts) -> str:
     if not row.weight_bytes:
         return texts.model_unknown
-    words = texts.model_weights.format(size=size_words(row.weight_bytes))
+    words = texts.model_weights.format(size=format_bytes(row.weight_bytes))
     room = row.outlook.memory_bytes if row.outlook else None
-    return words if room is None else f"{words}; {texts.model_memory_total.format(size=size_words(room))}"
+    return words if room is None else f"{words}; {texts.model_memory_total.format(size=format_bytes(room))}"
 
 
 def _slice(row: ModelRow, texts: Texts) -> str:
@@ -113,7 +113,7 @@ def _slice(row: ModelRow, texts: Texts) -> str:
     found = row.outlook.smallest if row.outlook else None
     if found is None:
         return texts.model_slice_unknown.format(preset=_plain_preset(row.entry.presets).name)
-    seconds = spoken_seconds(found.step_seconds)
+    seconds = format_duration(found.step_seconds)
     return texts.model_slice_found.format(slice=found.slice, preset=found.preset, gib=found.gib, seconds=seconds)
 
 
@@ -123,7 +123,7 @@ def _progress(row: ModelRow, texts: Texts) -> str:
     done, total = _bytes(row)
     percent = round(100 * done / total) if total else 0
     failed = row.download is not None and row.download.phase == "failed"
-    words = without_paths(f"{row.download.cause}; {row.download.fix}") if failed else _progress_words(row, texts)
+    words = shorten_paths(f"{row.download.cause}; {row.download.fix}") if failed else _progress_words(row, texts)
     role = "alert" if failed else "status"
     return (
         f'<div class="bar" role="progressbar" aria-label="{escape(name_of(row.entry.source))}" aria-valuemin="0"'
@@ -140,7 +140,7 @@ def _bytes(row: ModelRow) -> tuple[int, int]:
 
 def _progress_words(row: ModelRow, texts: Texts) -> str:
     done, total = _bytes(row)
-    share = texts.model_share.format(done=size_words(done), total=size_words(total)) if total else size_words(done)
+    share = texts.model_share.format(done=format_bytes(done), total=format_bytes(total)) if total else format_bytes(done)
     if row.download is None:
         return texts.model_paused.format(share=share)
     if row.download.phase != "running":
@@ -148,8 +148,8 @@ def _progress_words(row: ModelRow, texts: Texts) -> str:
     speed = row.download.bytes_per_second
     if not speed:
         return share
-    left = spoken_seconds((total - done) / speed)
-    return " · ".join([share, f"{size_words(speed)}/s", texts.time_left.format(seconds=left)])
+    left = format_duration((total - done) / speed)
+    return " · ".join([share, f"{format_bytes(speed)}/s", texts.time_left.format(seconds=left)])
 
 
 def _buttons(row: ModelRow, caller: Caller) -> str:

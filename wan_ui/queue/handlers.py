@@ -42,14 +42,14 @@ class QueueHandlers:
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Orders, cancels, stars, deletes or restores a job."""
-        act, caller = Act.of(event), self.context.identify_caller(request)
+        act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         updates: Updates = {}
         if job is not None:
             try:
                 updates = self._done(act.what, act.value, job, caller.texts)
             except StudioError as error:
-                updates = {self.message: Message.refusal(error).html(caller.texts)}
+                updates = {self.message: Message.from_error(error).html(caller.texts)}
             self.context.engine.touch()
         return updates | self.draw(caller)
 
@@ -57,7 +57,7 @@ class QueueHandlers:
     def again(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Queues a job's request once more: the same, with a new seed, a storyboard from one of its shots on, or its video made
         larger. Shows it on the stage."""
-        act, caller = Act.of(event), self.context.identify_caller(request)
+        act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
@@ -67,13 +67,13 @@ class QueueHandlers:
             steps = self.context.submit_steps(wanted, caller) if first is None else self._from_shot(job, wanted, first, caller)
             copy = yield from steps
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         shown = copy.id if job.has_ended else gr.skip()  # a copy of a job that still waits does not replace it on the stage
         return self.draw(caller) | {self.job_id: shown, self.message: Message(view="stage").html(caller.texts)}
 
     def show(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Puts a job on the stage."""
-        act, caller = Act.of(event), self.context.identify_caller(request)
+        act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.job_id: gr.skip()}

@@ -9,9 +9,9 @@ from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.schemas.shape import Shape
 from wan_ui.components.buttons import icon_button
-from wan_ui.components.naming import name_of
-from wan_ui.components.progress import StageView, place_words, spoken_seconds
-from wan_ui.i18n.details import detail_words
+from wan_ui.components.naming import video_name
+from wan_ui.components.progress import StageView, format_duration, interruption_place_text
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import media_url
 
@@ -74,7 +74,7 @@ def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
         state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
         waits = [entry.wait for entry in entries if entry.wait is not None]
         known = len(waits) == len(entries)
-        wait = f" · {texts.queue_wait.format(seconds=spoken_seconds(max(waits)))}" if known else ""
+        wait = f" · {texts.queue_wait.format(seconds=format_duration(max(waits)))}" if known else ""
         parts.append(
             f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(words)}</b>'
             f"<span>{escape(state + wait)}</span></h3>{_list(entries, texts)}"
@@ -88,7 +88,7 @@ def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
 
 def _item(entry: Entry, texts: Texts) -> str:
     job, request = entry.job, entry.job.summary
-    label = escape(texts.queue_show.format(prompt=name_of(request, texts)))
+    label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
     steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
     facts = steps.format(steps=request.num_steps, seed=request.seed)
     percent = round(entry.view.fraction * 100)
@@ -96,7 +96,7 @@ def _item(entry: Entry, texts: Texts) -> str:
     return (
         f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
         f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
-        f'{_thumb(entry)}<span class="words"><b>{escape(name_of(request, texts))}</b>'
+        f'{_thumb(entry)}<span class="words"><b>{escape(video_name(request, texts))}</b>'
         f"<small>{escape(_state(entry, texts) or facts)}</small>"
         f"{bar}</span></button>{_buttons(entry, texts)}</li>"
     )
@@ -115,17 +115,17 @@ def _state(entry: Entry, texts: Texts) -> str:
     view = entry.view
     match entry.job.state:
         case "queued" if view.interrupted_at:
-            return f"{texts.interrupted} · {place_words(view.interrupted_at, texts)}"
+            return f"{texts.interrupted} · {interruption_place_text(view.interrupted_at, texts)}"
         case "running":
             if view.phase == "denoising":
-                left = f" · {texts.time_left.format(seconds=spoken_seconds(view.seconds_left))}" if view.seconds_left else ""
+                left = f" · {texts.time_left.format(seconds=format_duration(view.seconds_left))}" if view.seconds_left else ""
                 return texts.denoising_step.format(index=view.index, total=view.total) + left
             words = {"loading": texts.loading, "encoding": texts.encoding, "decoding": texts.decoding, "live": texts.live_on}
             words["upscaling"] = texts.upscaling
-            words["compiling"] = texts.compiling.format(what=detail_words(view.what, texts))
+            words["compiling"] = texts.compiling.format(what=translate_detail(view.what, texts))
             return words.get(view.phase, texts.starting)
         case "finished":
-            return texts.finished.format(seconds=spoken_seconds(entry.job.made_seconds or 0.0)) if entry.job.has_video else ""
+            return texts.finished.format(seconds=format_duration(entry.job.made_seconds or 0.0)) if entry.job.has_video else ""
         case "cancelled":
             return texts.cancelled
         case "failed":

@@ -2,12 +2,12 @@
 
 import gradio as gr
 
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.html import Queue, queue_html
 
 
 def build_queue(texts: Texts) -> gr.HTML:
     """The queue, empty; `render` gives it its place."""
-    html, script = queue_html(Queue(), texts), starts("queue")
+    html, script = queue_html(Queue(), texts), start_script("queue")
     return gr.HTML(html, js_on_load=script, elem_id="queue", apply_default_css=False, render=False)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
-from wan_ui.components.events import at_moment, moment
+from wan_ui.components.events import now_microseconds, stamp_html
 from wan_ui.queue.html import Entry, Queue, queue_html
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import list_view
@@ -73,8 +73,8 @@ def queue_of(context: StudioContext, caller: Caller) -> Queue:
 
 def queue_now(context: StudioContext, caller: Caller) -> str:
     """The queue's drawing, with its moment."""
-    now = moment()
-    return at_moment(queue_html(queue_of(context, caller), caller.texts), now)
+    now = now_microseconds()
+    return stamp_html(queue_html(queue_of(context, caller), caller.texts), now)
 
 
 def _line_of(context: StudioContext) -> Line:

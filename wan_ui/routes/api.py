@@ -22,7 +22,7 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
-from wan_ui.components.field_errors import without_paths
+from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import UploadKind, uploaded_path
 from wan_ui.services.animate_request import request_from_settings
@@ -99,7 +99,7 @@ def _generate_with(context: StudioContext) -> Callable[..., Coroutine[Any, Any, 
             job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
             result = await _wait(context.engine, job.id)
         except StudioError as error:
-            raise gr.Error(without_paths(str(error)), print_exception=False) from None
+            raise gr.Error(shorten_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
         assert request.request is not None, "Gradio makes it of the caller's request"
         return _file(video_url(job.id, request.request, context.access)), facts_of(job.id, result) | {"rates": rates}

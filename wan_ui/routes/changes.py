@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from backend.schemas.worker import WorkerView
-from wan_ui.components.events import at_moment, moment
+from wan_ui.components.events import now_microseconds, stamp_html
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
 from wan_ui.queue.queue_query import queue_of
@@ -57,14 +57,14 @@ async def _events(context: StudioContext, caller: Caller, looks: Looks) -> Async
         if since is None:
             yield "event: still\ndata: {}\n\n"
             continue
-        count, now = context.engine.changes(), moment()
+        count, now = context.engine.changes(), now_microseconds()
         whose = caller.owner, caller.is_operator, id(caller.texts)
         parts, jobs = await looks.result(whose, functools.partial(_look, context, caller))
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
             last = last if jobs == seen else count
             sent, seen = sent | news, jobs
-            drawn = {name: at_moment(html, now) for name, html in news.items()}
+            drawn = {name: stamp_html(html, now) for name, html in news.items()}
             yield f"data: {json.dumps({'count': last, 'since': since, 'parts': drawn})}\n\n"
         await asyncio.sleep(SHORTEST_SECONDS)
 

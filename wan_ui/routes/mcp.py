@@ -24,8 +24,8 @@ from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
 from backend.startup import project_name, project_version
-from wan_ui.components.field_errors import without_paths
-from wan_ui.components.progress import StageView, progress_words
+from wan_ui.components.field_errors import shorten_paths
+from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import Wanted, facts_of, finished_video
@@ -175,7 +175,7 @@ async def _make_video(
             reached = max(reached, view.fraction)
         result = _facts(finished_video(view), job.id, video_url(job.id, request, context.access))
     except StudioError as error:
-        result = {"content": [{"type": "text", "text": without_paths(str(error))}], "isError": True}
+        result = {"content": [{"type": "text", "text": shorten_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
         if job is not None and context.engine.queue_position(job.id) is not None:
             context.engine.cancel(job.id)
@@ -190,7 +190,7 @@ def _wanted(context: StudioContext, arguments: dict[str, Any], caller: Caller) -
 
 
 def _progress(token: str | int, view: StageView) -> dict[str, Any]:
-    words = " · ".join(part for part in progress_words(view, ENGLISH) if part)
+    words = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
     params = {"progressToken": token, "progress": round(view.fraction, 4), "total": 1, "message": words}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 

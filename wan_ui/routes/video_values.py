@@ -17,7 +17,7 @@ from backend.schemas.numbers import check_size
 from backend.schemas.request import find_preset
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset
-from wan_ui.components.field_errors import without_paths
+from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
 from wan_ui.routes.video_body import FIGURES, FILES, Sent
 
@@ -160,6 +160,6 @@ def _error(job: ListedJob, view: StageView) -> dict[str, Any] | None:
         return None
     error: dict[str, Any] = {
         "code": "generation_failed",
-        "message": without_paths("; ".join(filter(None, (view.cause, view.fix)))),
+        "message": shorten_paths("; ".join(filter(None, (view.cause, view.fix)))),
     }
     return error | ({"would_fit": [asdict(proposal) for proposal in view.proposals]} if view.proposals else {})

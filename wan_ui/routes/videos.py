@@ -27,7 +27,7 @@ from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset, list_presets
-from wan_ui.components.field_errors import sentence
+from wan_ui.components.field_errors import error_sentence
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
@@ -220,7 +220,7 @@ def _explained(request: Request, error: StudioError) -> Response:
     """The engine's own words, with the status that makes clients do the right thing: try again later, or not."""
     status, code = _meaning(error)
     headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-    return refusal_response(request.scope, status, sentence(error), headers, param=_param(error), code=code)
+    return refusal_response(request.scope, status, error_sentence(error), headers, param=_param(error), code=code)
 
 
 def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:

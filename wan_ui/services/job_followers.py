@@ -11,7 +11,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import ListedJob
 from backend.errors import StudioError
 from backend.schemas.events import Event, Failed
-from wan_ui.components.progress import StageView, advance
+from wan_ui.components.progress import StageView, advance_view
 from wan_ui.services.broadcast import Broadcast
 from wan_ui.services.studio_context import StudioContext
 
@@ -30,7 +30,7 @@ async def follow_job(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
     with _job_broadcast(engine, job_id).followed() as follower:
         await asyncio.sleep(REPLAY_SECONDS)
         while not follower.has_ended:
-            view = functools.reduce(advance, await follower.next_items(HEARTBEAT_SECONDS), view)
+            view = functools.reduce(advance_view, await follower.next_items(HEARTBEAT_SECONDS), view)
             yield add_queue_position(view, engine, job_id)
             await asyncio.sleep(SHORTEST_SECONDS)
 
@@ -82,7 +82,7 @@ def add_queue_position(view: StageView, engine: Engine, job_id: str) -> StageVie
 def stage_view(context: StudioContext, job: ListedJob) -> StageView:
     """Return the view after the job's last event."""
     event = context.engine.last_event(job.id) if job.state != "queued" else None
-    return advance(StageView(phase="queued"), event) if event else list_view(context, job)
+    return advance_view(StageView(phase="queued"), event) if event else list_view(context, job)
 
 
 def list_view(context: StudioContext, job: ListedJob) -> StageView:
@@ -95,7 +95,7 @@ def list_view(context: StudioContext, job: ListedJob) -> StageView:
         case "cancelled":
             return StageView(phase="cancelled")
     event = context.engine.last_progress(job.id)
-    return advance(StageView(phase="queued"), event) if event else StageView(phase="queued")
+    return advance_view(StageView(phase="queued"), event) if event else StageView(phase="queued")
 
 
 def _interruption_place(context: StudioContext, job: ListedJob) -> str:

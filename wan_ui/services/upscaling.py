@@ -13,7 +13,7 @@ from backend.schemas.finished import upscale_result_request
 from backend.schemas.request import GenerationRequest
 from backend.schemas.upscaling import SCALES
 from wan_ui.components.buttons import text_button
-from wan_ui.components.progress import spoken_seconds
+from wan_ui.components.progress import format_duration
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import VIDEO
 
@@ -37,7 +37,7 @@ class UpscaleOffer:
         width, height = self.size
         said = [f"{self.scale}× {self.upscaler}", f"{width} × {height}"] if width else [f"{self.scale}× {self.upscaler}"]
         if self.estimate is not None:
-            said.append(texts.estimate_about.format(seconds=spoken_seconds(self.estimate.seconds)))
+            said.append(texts.estimate_about.format(seconds=format_duration(self.estimate.seconds)))
         return " · ".join(said)
 
 

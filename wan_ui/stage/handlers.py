@@ -15,8 +15,8 @@ from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest, find_preset
-from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, at_moment, moment
-from wan_ui.components.field_errors import place_of, sentence
+from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html
+from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Draft, Form
@@ -111,7 +111,7 @@ class StageHandlers(Panel):
             draft = self.form.read(values)
             job = yield from self._queue(draft.to_request(), values[self.form.editing], caller)
         except StudioError as error:
-            return notes(sentence(error), place_of(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
+            return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
         except Exception:
             log.exception("a request could not be submitted")
             return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
@@ -174,14 +174,14 @@ class StageHandlers(Panel):
         try:
             self.context.engine.cancel(job.id)
         except StudioError as error:
-            return {self.message: Message.refusal(error).html(caller.texts)}
+            return {self.message: Message.from_error(error).html(caller.texts)}
         return {button: gr.update(value=caller.texts.stopping, interactive=False)}
 
     def settle(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
-        caller, now = self.context.identify_caller(request), moment()
+        caller, now = self.context.identify_caller(request), now_microseconds()
         return self._line(caller) | {
-            self.panel.status: at_moment(status_html(self.context.engine.workers(), caller.texts), now),
+            self.panel.status: stamp_html(status_html(self.context.engine.workers(), caller.texts), now),
             self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
         }
 

@@ -18,12 +18,12 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import needs_only_cutting
 from backend.schemas.upscaling import FOREIGN, upscaler_name
 from wan_ui.components.buttons import icon_button, play_button, quiet_button, sound_button, text_button
-from wan_ui.components.field_errors import without_paths
+from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.icons import icon
-from wan_ui.components.naming import name_of
-from wan_ui.components.progress import StageView, progress_words, queue_place, spoken_seconds
+from wan_ui.components.naming import video_name
+from wan_ui.components.progress import StageView, format_duration, progress_texts, queue_position_texts
 from wan_ui.components.values import NO_PICTURE, pairs_html
-from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import POSTER, media_url
@@ -70,7 +70,7 @@ def _picture(view: StageView, job: Job | None, texts: Texts) -> str:
 def _video(view: StageView, job: Job | None, texts: Texts) -> str:
     if not job or not view.result:
         return "<video muted loop playsinline hidden></video>"
-    label = escape(texts.video_label.format(prompt=name_of(job.request, texts)))
+    label = escape(texts.video_label.format(prompt=video_name(job.request, texts)))
     source = media_url(job, view.result.path)
     return f'<video muted loop playsinline autoplay tabindex="0" aria-label="{label}" src="{source}"></video>'
 
@@ -93,22 +93,22 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
         case "queued" if view.interrupted_at:
             return texts.interrupted, texts.held_detail if view.is_held else texts.interrupted_detail
         case "queued":
-            return queue_place(view.ahead, texts)
+            return queue_position_texts(view.ahead, texts)
         case "failed":
-            return without_paths(view.cause) or texts.failed, without_paths(view.fix)
+            return shorten_paths(view.cause) or texts.failed, shorten_paths(view.fix)
         case "cancelled" if not view.result and not view.preview:
             return texts.cancelled, texts.cancelled_nothing
         case "starting":
-            return texts.starting, detail_words(view.what, texts)
+            return texts.starting, translate_detail(view.what, texts)
         case "compiling" if not view.preview:
-            return texts.compiling.format(what=detail_words(view.what, texts)), texts.compiling_detail
+            return texts.compiling.format(what=translate_detail(view.what, texts)), texts.compiling_detail
     return "", ""
 
 
 def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
-    headline, detail, numbers = progress_words(view, texts)
+    headline, detail, numbers = progress_texts(view, texts)
     if job and view.phase == "finished":
-        detail = name_of(job.request, texts)
+        detail = video_name(job.request, texts)
     percent = round(view.fraction * 100)
     is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
     return (
@@ -126,7 +126,7 @@ def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
         return '<div class="facts" hidden></div>'
     pairs = settings_pairs(view.result, job.request, texts)
     timings = [
-        (name, spoken_seconds(view.result.seconds[key]))
+        (name, format_duration(view.result.seconds[key]))
         for key, name in texts.stage_names
         if view.result.seconds.get(key, 0.0) >= 0.005
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from wan_ui.components.events import starts
+from wan_ui.components.events import start_script
 from wan_ui.components.progress import StageView
 from wan_ui.i18n.english import Texts
 from wan_ui.stage.html import stage_html
@@ -26,5 +26,5 @@ class Stage:
 def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
     """The stage before the first video. `render` gives its view a place."""
     html = stage_html(StageView(), None, texts)
-    view = gr.HTML(html, js_on_load=starts("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
+    view = gr.HTML(html, js_on_load=start_script("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
     return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)

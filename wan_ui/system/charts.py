@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from backend.engine.history import BETWEEN_SECONDS, Sample
-from wan_ui.components.progress import spoken_seconds
-from wan_ui.components.values import size_words
+from wan_ui.components.progress import format_duration
+from wan_ui.components.values import format_bytes
 from wan_ui.i18n.english import Texts
 
 WIDTH, HEIGHT = 300, 64  # of a chart, in its own units
@@ -18,10 +18,10 @@ Value = Callable[[Sample], float | None]
 def charts_html(samples: Sequence[Sample], now: float, texts: Texts) -> str:
     """The charts, each of the hour and of the day; of devices that do not tell their memory there is none."""
     rows = (
-        (texts.chart_steps, lambda one: one.step_seconds, lambda one: None, spoken_seconds),
+        (texts.chart_steps, lambda one: one.step_seconds, lambda one: None, format_duration),
         (texts.chart_queue, lambda one: float(one.waiting + one.running), lambda one: None, lambda value: f"{value:.0f}"),
-        (texts.chart_memory, lambda one: one.device_bytes, lambda one: one.device_limit, size_words),
-        (texts.chart_disk, lambda one: one.disk_bytes, lambda one: one.disk_limit, size_words),
+        (texts.chart_memory, lambda one: one.device_bytes, lambda one: one.device_limit, format_bytes),
+        (texts.chart_disk, lambda one: one.disk_bytes, lambda one: one.disk_limit, format_bytes),
     )
     shown = "".join(_row(*row, samples, now, texts) for row in rows if any(row[1](one) is not None for one in samples))
     return f'<section class="wide charts"><h2>{escape(texts.charts)}</h2>{shown}</section>' if shown else ""

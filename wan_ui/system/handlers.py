@@ -44,12 +44,12 @@ class SystemHandlers(Panel):
         try:
             message = Message(text=cleaned_words(self.context.engine.cleaner.clean(), caller.texts))
         except StudioError as error:
-            message = Message.refusal(error)
+            message = Message.from_error(error)
         return self._drawn(caller) | {self.message: message.html(caller.texts)}
 
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
-        caller, act = self.context.identify_caller(request), Act.of(event)
+        caller, act = self.context.identify_caller(request), Act.from_event(event)
         if caller.is_operator and act.what in get_args(CacheAction):
             self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}

@@ -19,9 +19,9 @@ from backend.engine.job import JobState
 from backend.schemas.shape import Shape
 from backend.schemas.worker import CacheAction, CachedModel, Device, WorkerView
 from wan_ui.components.buttons import text_button
-from wan_ui.components.field_errors import without_paths
-from wan_ui.components.values import pairs_html, rate_words, size_words
-from wan_ui.i18n.details import detail_words
+from wan_ui.components.field_errors import shorten_paths
+from wan_ui.components.values import format_bytes, format_rate, pairs_html
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.system.charts import DAY, charts_html
@@ -149,10 +149,10 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
-    detail = "" if status.state in ("ready", "busy") else f": {detail_words(without_paths(status.detail), texts)}"
+    detail = "" if status.state in ("ready", "busy") else f": {translate_detail(shorten_paths(status.detail), texts)}"
     without = ((texts.system_fallbacks, " ".join(f"{sentence}." for sentence in facts.refused)),) if facts.refused else ()
     names = dict(texts.stage_names)
-    rates = "; ".join(f"{names[stage]} {rate_words(rate, texts)}" for stage, rate in facts.rates.items())
+    rates = "; ".join(f"{names[stage]} {format_rate(rate, texts)}" for stage, rate in facts.rates.items())
     last = ((texts.system_rates, rates),) if rates else ()
     rows = (texts.system_worker, state + detail), (texts.system_model, model), *_kept(worker, texts)
     return (*rows, (texts.system_shapes, "; ".join(warm)), *last, *without)
@@ -180,7 +180,7 @@ def _place(model: CachedModel, texts: Texts) -> str:
 
 def _places(chips: int, host: int, texts: Texts) -> str:
     words = texts.system_cached_both if chips and host else texts.system_cached_host if host else texts.system_cached_chips
-    return words.format(chips=size_words(chips), host=size_words(host))
+    return words.format(chips=format_bytes(chips), host=format_bytes(host))
 
 
 def _devices(worker: WorkerView, texts: Texts) -> Rows:
@@ -192,9 +192,8 @@ def _devices(worker: WorkerView, texts: Texts) -> Rows:
 def _device_words(device: Device, texts: Texts) -> str:
     if device.bytes_in_use is None or not device.bytes_limit:
         return f"{device.kind}, {texts.system_memory_unknown}"
-    return (
-        f"{device.kind}, {texts.system_memory.format(used=size_words(device.bytes_in_use), limit=size_words(device.bytes_limit))}"
-    )
+    used, limit = format_bytes(device.bytes_in_use), format_bytes(device.bytes_limit)
+    return f"{device.kind}, {texts.system_memory.format(used=used, limit=limit)}"
 
 
 def _shape_words(shape: Shape, texts: Texts) -> str:
@@ -207,8 +206,8 @@ def _shape_words(shape: Shape, texts: Texts) -> str:
 def _storage(engine: Engine, texts: Texts) -> Rows:
     usage: dict[str, int] = {**engine.cleaner.usage()}
     return (
-        *((name, size_words(usage[part])) for part, name in texts.system_parts),
-        (texts.system_disk, size_words(shutil.disk_usage(engine.settings.data_dir).free)),
+        *((name, format_bytes(usage[part])) for part, name in texts.system_parts),
+        (texts.system_disk, format_bytes(shutil.disk_usage(engine.settings.data_dir).free)),
         (texts.system_limits, _limits(engine.cleaner.limits, texts)),
     )
 
@@ -227,8 +226,8 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     if not freed:
         return texts.system_cleaned_nothing
     sizes: dict[str, int] = {**freed}
-    parts = [f"{name} {size_words(sizes[part])}" for part, name in texts.system_parts if part in sizes]
-    return texts.system_cleaned.format(size=size_words(sum(freed.values())), parts=texts.list_separator.join(parts))
+    parts = [f"{name} {format_bytes(sizes[part])}" for part, name in texts.system_parts if part in sizes]
+    return texts.system_cleaned.format(size=format_bytes(sum(freed.values())), parts=texts.list_separator.join(parts))
 
 
 def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:

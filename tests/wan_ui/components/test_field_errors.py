@@ -1,7 +1,7 @@
 import pytest
 
 from backend.errors import ImageError, RequestError
-from wan_ui.components.field_errors import note_html, place_of, sentence
+from wan_ui.components.field_errors import error_place, error_sentence, note_html
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,11 @@ from wan_ui.components.field_errors import note_html, place_of, sentence
     ],
 )
 def test_an_error_stands_beside_its_cause(error, place):
-    assert place_of(error) == place
+    assert error_place(error) == place
 
 
 def test_a_note_is_a_sentence_and_escaped():
-    assert sentence(RequestError("width=3 is <small>")) == "Width=3 is <small>."
+    assert error_sentence(RequestError("width=3 is <small>")) == "Width=3 is <small>."
     assert "&lt;small&gt;" in note_html("<small>")
 
 

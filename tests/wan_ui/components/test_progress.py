@@ -2,13 +2,13 @@ import pytest
 
 from backend.schemas import events
 from tests.wan_ui.builders import a_job, a_result
-from wan_ui.components.progress import StageView, advance, spoken_seconds
+from wan_ui.components.progress import StageView, advance_view, format_duration
 
 
 def after(*happened) -> StageView:
     view = StageView()
     for event in happened:
-        view = advance(view, event)
+        view = advance_view(view, event)
     return view
 
 
@@ -73,4 +73,4 @@ def test_zero_steps_or_frames_do_not_divide_by_zero():
     [(0.314, "0.31 s"), (4.24, "4.2 s"), (48.3, "48 s"), (59.7, "1 min"), (200, "3 min 20 s"), (3900, "1 h 5 min")],
 )
 def test_durations_are_written_as_people_write_them(seconds, words):
-    assert spoken_seconds(seconds) == words
+    assert format_duration(seconds) == words

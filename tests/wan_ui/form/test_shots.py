@@ -11,8 +11,8 @@ from backend.schemas.request import GenerationRequest
 from presets import load_preset
 from tests.wan_ui.builders import a_job
 from tests.wan_ui.form.test_form import a_draft
-from wan_ui.components.field_errors import place_of
-from wan_ui.components.progress import StageView, advance, progress_words
+from wan_ui.components.field_errors import error_place
+from wan_ui.components.progress import StageView, advance_view, progress_texts
 from wan_ui.form.load_settings import read_settings, settings_code
 from wan_ui.form.shots import ShotsPanel, at_rate, figures_of, film_of, read_film, sent_html
 from wan_ui.form.shots_html import editor_html
@@ -108,24 +108,24 @@ def test_the_script_is_told_which_job_its_blocks_were_sent_to(tmp_path):
 def test_anything_else_is_refused_beside_the_timeline(words):
     with pytest.raises(RequestError) as refusal:
         a_draft(**read_film(words)).to_request()
-    assert place_of(refusal.value) == "prompt" and "\n" not in str(refusal.value)
+    assert error_place(refusal.value) == "prompt" and "\n" not in str(refusal.value)
 
 
 def test_a_shot_without_words_is_refused_there_too():
     with pytest.raises(RequestError, match="shot 2 has an empty prompt") as refusal:
         a_draft(**read_film('{"shots": [{"prompt": "x"}, {"prompt": ""}]}')).to_request()
-    assert place_of(refusal.value) == "prompt"
-    assert place_of(ImageError("image"), is_of_shots=True) == place_of(SoundError("sound"), is_of_shots=True) == "prompt"
+    assert error_place(refusal.value) == "prompt"
+    assert error_place(ImageError("image"), is_of_shots=True) == error_place(SoundError("sound"), is_of_shots=True) == "prompt"
 
 
 def test_the_stage_says_which_shot_is_made_and_its_bar_never_goes_back():
     view, reached = StageView(), []
     for index in (1, 2):
-        view = advance(view, ShotStarted(index, 2))
+        view = advance_view(view, ShotStarted(index, 2))
         for step in (1, 2):
-            view = advance(view, Step(step, 2, 0.1, 0.1))
+            view = advance_view(view, Step(step, 2, 0.1, 0.1))
             reached.append(view.fraction)
-    assert progress_words(view, ENGLISH)[1] == "Shot 2 of 2 · Step 2 of 2"
+    assert progress_texts(view, ENGLISH)[1] == "Shot 2 of 2 · Step 2 of 2"
     assert reached == sorted(reached) and reached[1] < 0.5 < reached[3] < 1
 
 

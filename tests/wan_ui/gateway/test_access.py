@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from backend.engine.keys import Keys
-from wan_ui.components.field_errors import without_paths
+from wan_ui.components.field_errors import shorten_paths
 from wan_ui.gateway.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.gateway.uploads import UploadLimit
 from wan_ui.gateway.visitors import COOKIE, owner_name
@@ -158,7 +158,7 @@ def test_a_key_says_who_asks_and_only_the_operators_makes_one_the_operator(acces
     ],
 )
 def test_folders_are_cut_out_of_what_visitors_read(text, shown):
-    assert without_paths(text) == shown
+    assert shorten_paths(text) == shown
 
 
 def test_everybody_sees_their_own_and_the_operator_sees_all(access):

@@ -11,9 +11,9 @@ import backend
 from backend.schemas.events import DOWNLOAD
 from presets import list_presets
 from tests.wan_ui.builders import a_job
-from wan_ui.components.progress import StageView, progress_words
+from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.i18n.chinese import CHINESE
-from wan_ui.i18n.details import detail_words
+from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import DETAILS, ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
 from wan_ui.stage.html import stage_html
@@ -108,23 +108,23 @@ def test_nothing_is_listed_that_nobody_reports():
 
 @pytest.mark.parametrize("text", [*(text for text in DETAILS if "{" not in text), *FILLED])
 def test_each_is_said_in_every_language(text):
-    assert detail_words(text, ENGLISH) == text
+    assert translate_detail(text, ENGLISH) == text
     for texts in LANGUAGES.values():
-        said = detail_words(text, texts)
+        said = translate_detail(text, texts)
         assert texts is ENGLISH or (said != text and "{" not in said), text
-    chinese = re.sub(r"`app\.py member`|CFG-Zero\*|LoRA|\d+x\d+|MB(/s)?|transformer", "", detail_words(text, CHINESE))
+    chinese = re.sub(r"`app\.py member`|CFG-Zero\*|LoRA|\d+x\d+|MB(/s)?|transformer", "", translate_detail(text, CHINESE))
     assert not re.search("[A-Za-z]", chinese), chinese
 
 
 def test_an_unknown_text_stays_english_and_a_model_has_its_own_title():
-    assert detail_words("Polishing the lens", CHINESE) == "Polishing the lens"
-    assert detail_words("Compiling the lens", CHINESE) == "正在编译the lens"
+    assert translate_detail("Polishing the lens", CHINESE) == "Polishing the lens"
+    assert translate_detail("Compiling the lens", CHINESE) == "正在编译the lens"
     titled = next(preset for preset in list_presets() if "zh" in preset.translations)
-    assert detail_words(f"Loading {titled.title}", CHINESE) == f"正在载入{titled.words('zh').title}"
+    assert translate_detail(f"Loading {titled.title}", CHINESE) == f"正在载入{titled.words('zh').title}"
 
 
 def test_the_page_says_it_in_its_language():
     view = StageView(phase="compiling", what="the prompt's keys")
-    assert progress_words(view, CHINESE)[0] == "正在编译提示词的键"
-    assert progress_words(StageView(phase="loading", what="text encoder"), CHINESE)[1] == "文本编码器"
+    assert progress_texts(view, CHINESE)[0] == "正在编译提示词的键"
+    assert progress_texts(StageView(phase="loading", what="text encoder"), CHINESE)[1] == "文本编码器"
     assert "提示词的键" in stage_html(view, a_job(), CHINESE)

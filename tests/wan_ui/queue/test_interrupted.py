@@ -6,7 +6,7 @@ from backend.engine.disk import Shortage
 from backend.schemas.events import Interrupted, Queued, Step
 from backend.schemas.shape import Shape
 from tests.wan_ui.builders import a_job
-from wan_ui.components.progress import StageView, advance, progress_words
+from wan_ui.components.progress import StageView, advance_view, progress_texts
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import Entry, Queue, queue_html
@@ -18,18 +18,18 @@ STOP = Interrupted(cause="The worker was killed by SIGKILL, from outside", fix="
 def after(*events) -> StageView:
     view = StageView()
     for event in events:
-        view = advance(view, event)
+        view = advance_view(view, event)
     return view
 
 
 def test_the_stage_says_why_and_where_and_that_it_goes_on():
     html = stage_html(after(Step(3, 20, 0.1, 2.0), STOP, Queued(0)), replace(a_job(), state="queued"), ENGLISH)
     assert "The worker was killed by SIGKILL" in html and "continues by itself" in html and "queue:go_on" not in html
-    assert progress_words(after(STOP), ENGLISH)[:2] == (
+    assert progress_texts(after(STOP), ENGLISH)[:2] == (
         "Interrupted",
         "Step 4 of 20 · The worker was killed by SIGKILL, from outside",
     )
-    assert "第 4 / 20 步" in progress_words(after(STOP), CHINESE)[1]
+    assert "第 4 / 20 步" in progress_texts(after(STOP), CHINESE)[1]
 
 
 def test_a_step_ends_the_interruption():
