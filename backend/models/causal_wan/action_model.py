@@ -1,8 +1,7 @@
-"""Matrix-Game 2.0's programs, and the work of making a video block by block as keyboard and mouse say. See
-`backend.models.model.Model`.
+"""Matrix-Game 2.0's programs and the generation of a video block by block, steered by keyboard and mouse.
 
-What is done in a block is one action, the same in all its frames. A block's first frames still see what was done at the end of
-the block before, so the carry keeps that.
+A block has one action, the same in all its frames. A block's first frames also see the last actions of the previous block, which
+are part of the step state. See `backend.models.model.Model`.
 """
 
 import dataclasses
@@ -32,25 +31,31 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionStepState(BlockStepState):
-    """The past of the next block, what was `done` before it [pixel frames, keys and mouse], which is None at the beginning, and
-    the block's own `steering` and `channels`, None until its lane is made."""
+    """The past of the next block, the actions before the block, and the block's own inputs.
 
-    done: np.ndarray | None
+    `past_actions` [pixel frames, keys and mouse]: None at the beginning. `steering` and `channels`: None until the first step
+    context.
+    """
+
+    past_actions: np.ndarray | None
     steering: Steering | None = None
     channels: ImageChannels | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionStepContext(BlockStepContext):
-    """What the blocks with one action share: what is `done` in each of their frames [keys and mouse], and the `channels` of the
-    picture [1, 4 + C, latent frames, H, W], on the host."""
+    """The inputs that all blocks with one action share.
 
-    done: np.ndarray
+    `action` [keys and mouse] is the action in each frame. `channels` [1, 4 + C, latent frames, H, W] are the image's channels, on
+    the host.
+    """
+
+    action: np.ndarray
     channels: Any
 
     def block_context(self, step_state: ActionStepState) -> SteeredContext:
-        """What a block's steps read besides its latents."""
-        assert step_state.steering is not None, "the lane has made it"
+        """Return what a block's steps read besides its latents."""
+        assert step_state.steering is not None, "`make_step_context` and `commit_chunk` set it"
         return SteeredContext(
             text=self.text, positions=step_state.positions, condition=step_state.channels, steering=step_state.steering
         )
@@ -72,11 +77,11 @@ class ActionWanModel(CausalWanModel):
         return diffusers_name
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """That the prompt changes nothing, if there is one."""
+        """See `Model`. A prompt has no effect on the video."""
         return ["The model reads no prompt: it only names the video"] if request.prompt else []
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """One: the model reads none."""
+        """See `Model`. One prompt is enough, because the model reads no prompt."""
         return [example]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
@@ -110,7 +115,10 @@ class ActionWanModel(CausalWanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[ActionStepContext, ActionStepState]]:
-        """The picture's keys and values, and before the first block an empty past. Raises: RequestError under guidance."""
+        """Compute the image's keys and values and the next block's steering. Start with an empty past.
+
+        Raises: RequestError under guidance.
+        """
         check_unguided(step_plan)
         programs = self._programs(False)
         image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
@@ -122,14 +130,14 @@ class ActionWanModel(CausalWanModel):
             programs=programs,
             text=text,
             noise_key=noise_key,
-            done=np.concatenate([conditions[name] for name in ("keyboard", "mouse") if name in conditions]),
+            action=np.concatenate([conditions[name] for name in ("keyboard", "mouse") if name in conditions]),
             channels=conditions["image_channels"],
             image_latents=None,
         )
         if step_state is None:
             past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
-            begun = yield from self._make_step_state(programs, request, past, 0)
-            step_state = _make_action_state(begun, None)
+            empty_state = yield from self._make_step_state(programs, request, past, 0)
+            step_state = _make_action_state(empty_state, None)
         return step_context, (yield from self._add_steering(request, step_context, step_state))
 
     def commit_chunk(
@@ -140,25 +148,24 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: ActionStepState,
     ) -> Generator[Effect, Any, ActionStepState]:
-        """See `Model`: the clean block's keys and values replace those of its last step."""
-        settled = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
+        """See `Model`. The keys and values of the clean block replace the keys and values from its last step."""
+        committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         shape = self.kind.shape
-        of_block = np.tile(step_context.done, (shape.stride * clean[VIDEO].shape[2], 1))
+        block_actions = np.tile(step_context.action, (shape.stride * clean[VIDEO].shape[2], 1))
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
-        done = np.concatenate([before, of_block])[-len(before) :]
-        return (yield from self._add_steering(request, step_context, _make_action_state(settled, done)))
+        past_actions = np.concatenate([before, block_actions])[-len(before) :]
+        return (yield from self._add_steering(request, step_context, _make_action_state(committed, past_actions)))
 
     def _add_steering(
         self, request: GenerationRequest, step_context: ActionStepContext, step_state: ActionStepState
     ) -> Generator[Effect, Any, ActionStepState]:
-        """The carry with the next block's steering and channels, as the lane has them."""
+        """Add the next block's steering and channels to the step state."""
         denoiser = cast(ActionDenoiser, step_context.programs.denoiser)
         shape, frames = self.kind.shape, self._block_shape(request, step_state.first)[2]
         before = _earlier_actions(step_state, step_context, shape.reach - shape.stride + 1)
-        of_block = np.tile(
-            step_context.done, (shape.stride * frames - 1, 1)
-        )  # nothing sees what is done in a block's last pixel frame
-        steering = yield from denoiser.block_steering(np.concatenate([before, of_block]), step_state.first, frames)
+        # no latent frame of a block sees the action in its last pixel frame
+        block_actions = np.tile(step_context.action, (shape.stride * frames - 1, 1))
+        steering = yield from denoiser.block_steering(np.concatenate([before, block_actions]), step_state.first, frames)
         channels = yield OnHost(
             functools.partial(cut_block_channels, first=step_state.first, frames=frames), (step_context.channels,)
         )
@@ -166,14 +173,16 @@ class ActionWanModel(CausalWanModel):
         return dataclasses.replace(step_state, steering=steering, channels=condition)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """Of a block's tokens to all that the ring holds, and to the picture's."""
+        """See `Model`. A block's tokens attend to all keys in the ring, and to the image's tokens."""
         return dataclasses.replace(super().attention_lengths(request), text=self._image_encoder.num_tokens)
 
 
 def _earlier_actions(step_state: ActionStepState, step_context: ActionStepContext, count: int) -> np.ndarray:
-    """What was done in so many pixel frames before the carry's block; at the video's beginning, what its first frame does."""
-    return np.tile(step_context.done, (count, 1)) if step_state.done is None else step_state.done
+    """Return the actions of the `count` pixel frames before the next block. Before the video, the first action is repeated."""
+    return np.tile(step_context.action, (count, 1)) if step_state.past_actions is None else step_state.past_actions
 
 
-def _make_action_state(step_state: BlockStepState, done: np.ndarray | None) -> ActionStepState:
-    return ActionStepState(past=step_state.past, first=step_state.first, positions=step_state.positions, done=done)
+def _make_action_state(step_state: BlockStepState, past_actions: np.ndarray | None) -> ActionStepState:
+    return ActionStepState(
+        past=step_state.past, first=step_state.first, positions=step_state.positions, past_actions=past_actions
+    )

@@ -1,8 +1,8 @@
-"""Recognises Matrix-Game 2.0: causal Wan that goes on from a picture and does what keyboard and mouse say. Reads no file.
+"""Recognise Matrix-Game 2.0: causal Wan that continues an image, steered by keyboard and mouse. Reads no file.
 
-The transformer's config.json has Wan's entries, those of `causal_wan.family` about blocks and window, and `action_config`, which
-describes the action module of the first blocks. There is no text: cross-attention sees the picture through CLIP. What a key means
-follows from how many there are, because no configuration says it.
+The transformer's config.json has Wan's entries, the entries of `causal_wan.spec` about blocks and window, and `action_config`,
+which describes the action modules of the first layers. The model reads no text: cross-attention sees the image through CLIP. No
+configuration states what the keys mean, so their meaning follows from the number of keys.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
@@ -24,12 +24,12 @@ from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, transformer_flops,
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
 
-PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's, before and after it was renamed
+PIPELINES = ("MatrixGameCausalDMDPipeline", "MatrixGame2CausalDMDPipeline")  # FastVideo's old and new name of the class
 TRANSFORMERS = ("CausalMatrixGameWanModel", "CausalMatrixGame2WanModel")
-SUPPORTED = "Matrix-Game 2.0 (distilled), as FastVideo lays it out"
-TRAINED_FRAMES = 15  # latent frames of the 57 frames of a clip in training
-USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}  # by how many keys there are, where the entry is missing
-ACTIONS = "actions."  # the prefix of the action modules, which the checkpoint keeps inside its blocks
+SUPPORTED = "Matrix-Game 2.0 (distilled), in FastVideo's layout"
+TRAINED_FRAMES = 15  # latent frames of a training clip of 57 frames
+USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}  # number of keys -> window, if the entry is missing
+ACTIONS = "actions."  # prefix of the action modules' weights, which are inside the layers in the checkpoint
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim", "action_config"),
     "vae": ("z_dim",),
@@ -37,12 +37,12 @@ NEEDED_ENTRIES = {
 }
 
 STAY = "stay"
-KEYS = {  # by how many there are; "stay" is a key of its own in the last game
+KEYS = {  # number of keys -> their names; "stay" is a real key in the third game only
     2: ("forward", "back"),
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),
 }
-LOOK_STEP = 0.1  # the mouse's turn in one frame, up or down and to the sides, as the model was trained
+LOOK_STEP = 0.1  # how far the mouse moves in one frame, vertically or horizontally, as in training
 LOOKS = {
     "look-up": (LOOK_STEP, 0.0),
     "look-down": (-LOOK_STEP, 0.0),
@@ -50,7 +50,7 @@ LOOKS = {
     "look-right": (0.0, LOOK_STEP),
 }
 
-CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers'; names of diffusers stay as they are
+CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers' name; names that are already diffusers' do not change
     (r"^patch_embedding\.proj\.", "patch_embedding."),
     (r"^condition_embedder\.time_embedder\.mlp\.fc_in\.", "condition_embedder.time_embedder.linear_1."),
     (r"^condition_embedder\.time_embedder\.mlp\.fc_out\.", "condition_embedder.time_embedder.linear_2."),
@@ -69,10 +69,13 @@ CHECKPOINT_NAMES = (  # FastVideo's name -> diffusers'; names of diffusers stay 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionShape:
-    """An action module's sizes. The first `layers` blocks have one. `heads` attend in channels `width` to what is done; each of
-    `keys` is embedded in `key_width` channels. A latent frame stands for `stride` pixel frames, and sees what is done in the
-    `reach` pixel frames before its last one. Of a head's channels `time_width` are turned by the frame's number, at rates of
-    `theta`. `mouse_width` are the mouse's numbers in a frame, 0 without a mouse."""
+    """The sizes of action modules, which the transformer's first `layers` layers have.
+
+    The module has `heads` heads in `width` channels. Each of `keys` is embedded in `key_width` channels. A latent frame holds
+    `stride` pixel frames, and sees the actions in the `reach` pixel frames before its last pixel frame. `time_width` channels of
+    a head are rotated by the frame's number, with base `theta`. `mouse_width` is the number of mouse values per frame, 0 without
+    a mouse.
+    """
 
     layers: int
     heads: int
@@ -88,18 +91,21 @@ class ActionShape:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionWanKind(CausalWanKind):
-    """A model of which `shape` describes the action modules."""
+    """The kind of a causal model with action modules. `shape` has their sizes."""
 
     shape: ActionShape
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The words of its actions; several may be said together, with `+` between them."""
+        """The names of the model's actions. A request can combine several with `+`."""
         keys = tuple(key for key in KEYS[self.shape.keys] if key != STAY)
         return (*keys, *(LOOKS if self.shape.mouse_width else ()), STAY)
 
     def encode_action(self, action: str | None) -> tuple[list[float], list[float]]:
-        """The keys, 1 where one is held, and the mouse's numbers, none without a mouse. None is "stay". Raises: RequestError."""
+        """Return an action as numbers: 1 for each pressed key, and the mouse's movement, empty without a mouse.
+
+        An `action` of None means "stay". Raises: RequestError for an unknown action.
+        """
         words = (action or STAY).split(AND)
         if not set(words) <= set(self.actions):
             known = ", ".join(self.actions)
@@ -117,7 +123,7 @@ class ActionWanFamily(CausalWanFamily):
     pipelines = PIPELINES
     transformers = TRANSFORMERS
     body = "backend.models.causal_wan.action_model:ActionWanModel"
-    completed = Face.completed  # unlike causal Wan, which has files of its own
+    completed = Face.completed  # single-file checkpoints, which causal Wan supports, do not exist for this model
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
         _check_networks(configs)
@@ -126,7 +132,7 @@ class ActionWanFamily(CausalWanFamily):
         return kind
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """Shapes of tensors that FastVideo and diffusers name alike."""
+        """See `Family`. FastVideo and diffusers use the same names for these tensors."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         config, shape = configs[part], read_action_shape(configs[part])
@@ -137,21 +143,22 @@ class ActionWanFamily(CausalWanFamily):
         }
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Of one block, whose tokens see all of a full window. The action modules' attention to a few frames is left out."""
+        """Return the operations of one block, whose tokens see a full window, without the action modules' small attention."""
         kind, config, picture = _make_kind(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(kind.chunk, geometry.num_latent_frames) * frame
         plain = transformer_flops(config, queries, kind.window * frame, branches)
         width, inner, layers = width_of(config), kind.shape.width, kind.shape.layers * branches
-        of_keyboard = 2 * width * inner
-        of_mouse = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
+        keyboard_flops = 2 * width * inner
+        mouse_flops = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
         no_text = TEXT_TOKENS - (picture["image_size"] // picture["patch_size"]) ** 2 - 1
-        added = 2 * queries * (of_keyboard + of_mouse) * layers - 4 * queries * no_text * width * config["num_layers"] * branches
+        without_text = 4 * queries * no_text * width * config["num_layers"] * branches
+        added = 2 * queries * (keyboard_flops + mouse_flops) * layers - without_text
         return dataclasses.replace(plain, matmul=plain.matmul + added)
 
     def original_name(self, stem: str) -> str:
-        """A module's name in the makers' checkpoints."""
+        """Return a module's name in the authors' checkpoints."""
         return super().original_name(re.sub(rf"^{re.escape(ACTIONS)}(\d+)\.", r"blocks.\1.action_model.", stem))
 
 
@@ -159,16 +166,16 @@ ACTION_WAN = ActionWanFamily()
 
 
 def diffusers_name(name: str) -> str:
-    """A tensor's name as diffusers' modules have it, or within `ACTIONS`, from the one in a file."""
+    """Convert a tensor's name in a file to the name in diffusers' modules, or to a name with the prefix `ACTIONS`."""
     return renamed(name, CHECKPOINT_NAMES)
 
 
 def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
-    """The action modules' sizes. Raises: ModelError for entries that other networks have."""
+    """Read the action modules' sizes from a transformer's configuration. Raises: ModelError for unsupported entries."""
     given = transformer["action_config"]
     missing = [name for name in _needed_entries(given) if name not in given]
     if missing:
-        raise ModelError(f"transformer/config.json does not say action_config.{missing[0]}:", "an action module needs it", AGAIN)
+        raise ModelError(f"transformer/config.json has no action_config.{missing[0]}:", "action modules need this entry", AGAIN)
     stride, blocks, has_mouse = given["vae_time_compression_ratio"], list(given["blocks"]), given.get("enable_mouse", True)
     shape = ActionShape(
         layers=len(blocks),
@@ -189,12 +196,12 @@ def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
 def _needed_entries(given: Mapping[str, Any]) -> Sequence[str]:
     always = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
               "vae_time_compression_ratio", "windows_size")  # fmt: skip
-    of_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
-    return (*always, *of_mouse) if given.get("enable_mouse", True) else always
+    for_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
+    return (*always, *for_mouse) if given.get("enable_mouse", True) else always
 
 
 def _check_shape(shape: ActionShape, given: Mapping[str, Any], transformer: Mapping[str, Any], blocks: list[int]) -> None:
-    """Raises: ModelError for the first of what we do not run."""
+    """Check the action modules' configuration. Raises: ModelError for the first unsupported value."""
     head_width, channels = shape.width // shape.heads, list(given["rope_dim_list"])
     mouse_is_alike = not shape.mouse_width or (
         shape.mouse_width == len(LOOKS["look-up"])
@@ -216,11 +223,11 @@ def _check_shape(shape: ActionShape, given: Mapping[str, Any], transformer: Mapp
         if not fits
     ]
     if wrong:
-        raise refusal(f"its action_config says {wrong[0]}", [SUPPORTED])
+        raise refusal(f"its action_config has {wrong[0]}", [SUPPORTED])
 
 
 def _check_networks(configs: Configs) -> None:
-    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class."""
+    """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network has another class."""
     check_parts(index_of(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]

@@ -1,7 +1,7 @@
-"""Matrix-Game 2.0's transformer over one block of latent frames: causal Wan's, whose first blocks have an action module.
+"""Matrix-Game 2.0's transformer over one block of latent frames: causal Wan with action modules in its first layers.
 
-The module stands between a block's cross-attention and its feed-forward, where diffusers' block lets nothing in; so those
-blocks run in two parts, which together compute what diffusers' block does. There is no text: cross-attention sees the picture.
+The action module runs between a layer's cross-attention and feed-forward. diffusers' module offers no hook there, so these layers
+run in two parts, with the same result. The model reads no text: cross-attention sees the image.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from backend.weights.stacked import StackedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredContext(Context):
-    """A `Context` with what is done in the block."""
+    """A `Context` with the actions of a block."""
 
     steering: Steering
 
@@ -50,24 +50,24 @@ class SteeredContext(Context):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SteeredRing:
-    """The rings of self-attention's `tokens` and of the `actions`; the `ring` of a `Past`."""
+    """The `ring` of a `Past`: keys and values of self-attention (`tokens`) and of the action modules (`actions`)."""
 
     tokens: KeyRing
     actions: ActionRing
 
 
 class ActionDenoiser(BlockDenoiser):
-    """Shapes and modules of one transformer with action modules; weights are passed to every call. Methods are pure."""
+    """Shapes and modules of one transformer with action modules. Weights are passed to every call. Methods are pure."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
-        """`image_width` are the channels of the image encoder's tokens."""
+        """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
         own = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
         super().__init__({**config, **own}, layout, window)
-        self._model.condition_embedder.text_embedder = None  # the checkpoint has none
+        self._model.condition_embedder.text_embedder = None  # the checkpoint has no weights for it
         self._shape = shape
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """The weights' shapes and where they rest, without the weights. The action modules are a stack of their own."""
+        """Describe the weights' shapes and shardings without the weights. The action modules are a separate stack."""
         described, width = super().describe_weights(dtype), self.heads * self.head_width
         shapes = {
             name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
@@ -77,8 +77,8 @@ class ActionDenoiser(BlockDenoiser):
         return StackedWeights(outer=described.outer, stacks=described.stacks | {ACTIONS: placed})
 
     def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:
-        """Every layer's cross-attention keys and values for the image encoder's tokens [1, tokens, D]: there is no text."""
-        assert image is not None, "there is no text"
+        """Compute every layer's cross-attention keys and values for the image encoder's tokens [1, tokens, D]."""
+        assert image is not None, "the model reads no text"
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
         def one_layer(_, block: dict[str, jax.Array]):
@@ -89,25 +89,27 @@ class ActionDenoiser(BlockDenoiser):
         return TextContext(key=key, value=value, bias=None)
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """See `BlockDenoiser`; every chip has the whole ring of the actions."""
+        """See `BlockDenoiser`. The ring of the actions is replicated."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
         return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.whole(actions)))
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Where a past lies that a program returns."""
+        """Return the shardings of a past that a program returns."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = self._layout.whole(ring.actions)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
-    def block_steering(self, done: np.ndarray, first: int, frames: int) -> Work:
-        """Work: what is done in the block of so many latent `frames` that begins with frame `first`; `done` [pixel frames, keys
-        and mouse] begins with what the first of them sees."""
+    def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:
+        """Compute the steering of the block of `frames` latent frames from frame `first` on. Yields work.
+
+        `actions` [pixel frames, keys and mouse] begins with the first pixel frame that the block's first latent frame sees.
+        """
         shape, angles = self._shape, frame_angles(self._shape, first, frames)
-        seen = action_windows(done, frames, shape.stride, shape.reach)
+        seen = action_windows(actions, frames, shape.stride, shape.reach)
         keyboard, mouse = seen[..., : shape.keys], seen[..., shape.keys :]
-        numbers: dict[str, Any] = {  # arrays of the host, which `Put` turns into the devices'
+        numbers: dict[str, Any] = {  # host arrays, which `Put` copies to the devices
             "keyboard": keyboard,
             "mouse": mouse.reshape(frames, -1) if shape.mouse_width else None,
             "cosine": np.cos(angles).astype(np.float32),
@@ -151,8 +153,7 @@ class ActionDenoiser(BlockDenoiser):
             return (hidden, self._attention.ring), None
 
         first = (jnp.arange(self._shape.layers), weights.stacks[ACTIONS])
-        begun = hidden, cast(SteeredRing, past.ring)
-        (hidden, ring), _ = jax.lax.scan(steered, begun, first)
+        (hidden, ring), _ = jax.lax.scan(steered, (hidden, cast(SteeredRing, past.ring)), first)
         (hidden, tokens), _ = jax.lax.scan(plain, (hidden, ring.tokens), jnp.arange(self._shape.layers, layers))
         velocity = self._finish(weights, hidden, time, positions, latents.shape)
         return velocity, SteeredRing(tokens=tokens, actions=ring.actions)
@@ -166,7 +167,7 @@ class ActionDenoiser(BlockDenoiser):
         ring: ActionRing,
         place: ActionPlace,
     ) -> tuple[jax.Array, ActionRing]:
-        """A layer's action module on all tokens [1, S, D] but the padding; every chip does all of it."""
+        """Run a layer's action module on all tokens [1, S, D] except the padding. Every chip computes all tokens."""
         whole = {
             name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
         }

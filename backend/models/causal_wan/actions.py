@@ -1,13 +1,13 @@
-"""The action module of Matrix-Game 2.0: what keyboard and mouse say, added to a block's tokens. Pure functions of arrays.
+"""The action module of Matrix-Game 2.0, which adds keyboard and mouse input to a block's tokens. Pure functions of arrays.
 
-A latent frame sees what was done in the pixel frames before its last one. The mouse's numbers join each token, which attends
-over time to the tokens in its own place; what the keyboard says becomes one key and value for each latent frame, to which all
-tokens attend. Queries and keys are turned by their frame's number. Both attentions see the frames that the block's self-attention
-sees, so their keys and values lie in rings too, a place for each frame, written in place.
+A latent frame sees the actions in the pixel frames before its last pixel frame. The mouse's numbers are joined to each token,
+which then attends over time to the tokens at the same place. The keyboard input of a latent frame becomes one key and value, to
+which all tokens attend. Queries and keys are rotated by the number of their frame. Both attentions see the same frames as the
+block's self-attention. Their keys and values are also in rings, with one place for each frame, updated in place.
 
-Heads stay flat, side by side in the channels, because a head is narrower than a TPU's row: sums over a head's channels are
-products with a matrix of zeros and ones. The norms of queries and keys have no weights: the makers do not use those in the
-checkpoint.
+Heads stay side by side in the channels, because a head is narrower than a row of a TPU register. Sums over a head's channels are
+products with a matrix of zeros and ones. The norms of queries and keys have no weights, because the authors' code does not use
+the weights in the checkpoint.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
 """
@@ -23,16 +23,19 @@ from jax.lax import Precision
 from backend.models.causal_wan.action_spec import ActionShape
 from backend.runtime.mesh import as_leaf
 
-NORM_EPS, LAYER_NORM_EPS = 1e-6, 1e-5  # of queries and keys; of the mouse's layer norm
+NORM_EPS = 1e-6  # for the norms of queries and keys
+LAYER_NORM_EPS = 1e-5  # for the mouse's layer norm
 Parameters = Mapping[str, jax.Array]
-"""One layer's, by the checkpoint's names within the module; matrices are [in, out]."""
+"""The weights of one layer's action module, named as in the checkpoint. Matrices are [in, out]."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionRing:
-    """Keys and values of a window's W latent frames in every action module: the mouse's [layers, W, tokens of a frame, C], None
-    without a mouse, and the keyboard's [layers, W, C]."""
+    """Keys and values of a window's W latent frames in every action module.
+
+    The mouse has [layers, W, tokens of a frame, C], None without a mouse. The keyboard has [layers, W, C].
+    """
 
     mouse_key: jax.Array | None
     mouse_value: jax.Array | None
@@ -43,9 +46,11 @@ class ActionRing:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """What is done in a block of F latent frames: in the R pixel frames that each of these sees, by the `keyboard` [F, R, keys]
-    and by the `mouse` [F, R * 2], None without one. `cosine` and `sine` [F, channels of a head that stand for time] turn queries
-    and keys."""
+    """The actions that a block of F latent frames sees, R pixel frames for each latent frame.
+
+    `keyboard` is [F, R, keys]. `mouse` is [F, R * 2], None without a mouse. `cosine` and `sine` [F, a head's time channels]
+    rotate queries and keys.
+    """
 
     keyboard: jax.Array
     mouse: jax.Array | None
@@ -56,8 +61,10 @@ class Steering:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionPlace:
-    """Where a block's keys go in an `ActionRing`: its `layer`, the `places` [F] of its frames, and how many of the W places count
-    once they are there, `count`."""
+    """The place of a block's keys in an `ActionRing`: the `layer`, and the `places` [F] of the block's frames.
+
+    `count` is the number of valid places among all W, after the block is written.
+    """
 
     layer: jax.Array
     places: jax.Array
@@ -65,7 +72,7 @@ class ActionPlace:
 
 
 def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, ...]]:
-    """Of one layer of a transformer with so many channels."""
+    """Return the weights' shapes in one layer's action module. `channels` is the width of the transformer."""
     width, embedded = shape.width, shape.key_width
     shapes = {
         "keyboard_embed.0.weight": (shape.keys, embedded), "keyboard_embed.0.bias": (embedded,),
@@ -86,21 +93,23 @@ def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, 
 
 
 def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dtype: jnp.dtype) -> ActionRing:
-    """The shapes of a ring for so many latent frames."""
+    """Describe the shapes of a ring for `window` latent frames."""
     keyboard = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype))
-    of_mouse = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
-    mouse = of_mouse if shape.mouse_width else None
+    mouse_shape = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
+    mouse = mouse_shape if shape.mouse_width else None
     return ActionRing(mouse_key=mouse, mouse_value=mouse, keyboard_key=keyboard, keyboard_value=keyboard)
 
 
-def action_windows(done: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
-    """What each of a block's latent frames sees, [frames, reach, N], of what is `done` [reach + stride * (frames - 1), N]
-    from the first pixel frame on that the first of them sees."""
-    return np.stack([done[stride * frame : stride * frame + reach] for frame in range(frames)])
+def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
+    """Return the actions that each of a block's latent frames sees, [frames, reach, N].
+
+    `actions` [reach + stride * (frames - 1), N] begins with the first pixel frame that the first latent frame sees.
+    """
+    return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
 
 
 def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
-    """Angles [frames, channels of a head that stand for time], float64, each twice, of the latent frames from `first` on."""
+    """Compute the rotary angles [frames, a head's time channels] of latent frames from `first` on, float64, each value twice."""
     rates = shape.theta ** (-np.arange(0, shape.time_width, 2, dtype=np.float64) / shape.time_width)
     return np.repeat(np.outer(np.arange(first, first + frames), rates), 2, axis=1)
 
@@ -108,14 +117,17 @@ def frame_angles(shape: ActionShape, first: int, frames: int) -> np.ndarray:
 def apply_actions(
     shape: ActionShape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace
 ) -> tuple[jax.Array, ActionRing]:
-    """A block's tokens [F * T, D], frame by frame, after the mouse and the keyboard, and the ring with the block's keys."""
+    """Apply the mouse and the keyboard to a block's tokens [F * T, D], ordered by frame.
+
+    Returns the tokens, and the ring with the block's keys and values.
+    """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
     return _apply_keyboard(shape, parameters, hidden, steering, ring, place)
 
 
 def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
-    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "it has a mouse"
+    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "the model reads a mouse"
     frames, tokens = len(place.places), len(hidden) // len(place.places)
     first = parameters["mouse_mlp.0.weight"]
     moved = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
@@ -150,7 +162,7 @@ def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: 
 
 
 def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
-    """[..., N] float32."""
+    """Multiply [..., C] by a matrix [C, N] with a float32 result."""
     return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
 
 
@@ -162,22 +174,22 @@ def _layer_norm(value: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Arr
 
 
 def _head_matrix(shape: ActionShape) -> jax.Array:
-    """[C, heads], 1 where the channel is the head's."""
+    """Return a matrix [C, heads] that is 1 where the channel belongs to the head, 0 elsewhere."""
     return jnp.repeat(jnp.eye(shape.heads, dtype=jnp.float32), shape.width // shape.heads, axis=0)
 
 
 def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """[..., heads] float32: the sums of values [..., C] float32 over each head's channels."""
+    """Sum values [..., C] float32 over each head's channels, to [..., heads] float32."""
     return jnp.einsum("...c,ch->...h", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
 def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """[..., C] float32: a number for each head, [..., heads] float32, on all of the head's channels."""
+    """Repeat one number for each head, [..., heads] float32, over all channels of the head, to [..., C] float32."""
     return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
 
 
 def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
-    """Queries or keys [F, ..., C], each head's root mean square brought to 1, then turned by its frame."""
+    """Normalise queries or keys [F, ..., C] to a root mean square of 1 in each head, then rotate them by their frame."""
     wide, width = value.astype(jnp.float32), shape.width // shape.heads
     scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
     normed = (wide * _spread_over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
@@ -185,7 +197,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
     cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, rest)), constant_values=1.0), shape.heads)
     sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, rest))), shape.heads)
     is_even = jnp.arange(shape.width) % 2 == 0
-    alike = [1] * (value.ndim - 2)  # all tokens of a frame are turned alike
+    alike = [1] * (value.ndim - 2)  # all tokens of a frame are rotated by the same angles
     cosine, left, right = (
         table.reshape(len(table), *alike, -1) for table in (cosine, jnp.where(is_even, -sine, 0), jnp.where(is_even, 0, sine))
     )
@@ -194,7 +206,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """One layer's part of a ring [layers, W, ...] after the block's frames [F, ...] are written, and the ring."""
+    """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns the layer's part of the ring, and the ring."""
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
         part = array[None, frame : frame + 1].astype(kept.dtype)
@@ -203,7 +215,7 @@ def _write_to_ring(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tup
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
-    """The softmax of scores [F, W, ..., heads] over the W places, of which `count` count."""
+    """Compute the softmax of scores [F, W, ..., heads] over the first `count` of the W places."""
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
@@ -212,17 +224,19 @@ def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) 
 def _attend_to_same_place(
     shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Attention [F, T, C] of each token to the tokens [W, T, C] in the same place of the frames that count."""
+    """Compute attention [F, T, C] of each token to the tokens [W, T, C] at the same place in the valid frames."""
     products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
     shares = _attention_weights(shape, _head_sums(shape, products), count)
     return (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
 
 
 def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Attention [F, T, C] of all tokens to one key [W, C] for each frame that counts. Written apart, in a matrix with a column
-    for each frame and head, one product serves all heads."""
-    of_heads = _head_matrix(shape).astype(query.dtype)
-    spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * of_heads for array in (keys, values))
+    """Compute attention [F, T, C] of all tokens to one key [W, C] for each valid frame.
+
+    A matrix with one column for each frame and head computes all heads in one product.
+    """
+    head_matrix = _head_matrix(shape).astype(query.dtype)
+    spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * head_matrix for array in (keys, values))
     scores = jnp.einsum("ftc,wch->fwth", query, spread_keys, preferred_element_type=jnp.float32)
     shares = _attention_weights(shape, scores, count).astype(query.dtype)
     attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""The self-attention inside diffusers' Wan blocks for a video that is made block by block: keys and values lie in a ring."""
+"""The self-attention inside diffusers' Wan layers for a causal model, with keys and values in a ring."""
 
 import dataclasses
 import functools
@@ -15,8 +15,11 @@ from kernels.qkv import HeadBounds
 
 
 class RingAttention(KernelAttention):
-    """A processor for `WanAttention`. diffusers' block has no way through for the ring: whoever calls a block puts `ring` and
-    `place` here before, and takes `ring` from here after."""
+    """A processor for `WanAttention` that reads and extends a ring of keys and values.
+
+    diffusers' module cannot pass the ring through. The caller sets `ring` and `place` before each layer and reads `ring` after
+    it.
+    """
 
     ring: KeyRing
     place: RingPlace
@@ -30,8 +33,10 @@ class RingAttention(KernelAttention):
 def _attend_to_ring(
     query, keys, values, place: RingPlace, bounds: HeadBounds | None, *, head_width: int, least: int
 ) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the keys that count in one layer of [layers, B, S_kv, W], `least` of them or more. A
-    full ring, as it is from then on, has a program without a mask."""
+    """Compute attention [B, S, W] of flat heads to the valid keys in one layer of [layers, B, S_kv, W].
+
+    At least `least` keys are valid. A full ring needs no mask, and takes a faster branch.
+    """
     options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
     heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))
 

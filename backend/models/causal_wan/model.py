@@ -1,18 +1,18 @@
-"""Causal Wan's programs, and the work of making a video block by block. See `backend.models.model.Model`.
+"""Causal Wan's programs and the generation of a video block by block. See `backend.models.model.Model`.
 
-A step is few-step consistency sampling, as the models were trained: from the clean estimate straight to the next noise level,
-with fresh noise. That noise depends on the seed, the block and the step alone, and is made on the devices.
+A step is consistency sampling, as in the models' training: it estimates the clean latents, then adds fresh noise for the next
+noise level. The noise depends only on the seed, the block and the step, and is drawn on the devices.
 
-Where the kind makes the first block in more steps than the request asks for, all of them are done in the first of the request's.
-Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
+Some kinds need more steps for the first block than the request has. Then all steps of the first block run in the request's first
+step. Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
 
-A picture is the video's first block, as a still clip: its steps do nothing but put it there, and it is settled like any other.
+An input image becomes the first block, as a still clip. The steps of this block only insert its latents. The block is committed
+like any other.
 
-Where the kind recaches (LongLive), a new prompt makes the past anew before the next block: the blocks that are still in the
-window are settled again one after another, each seeing the sink and those before it, with the new prompt. The sink stays as it
-was, unless all of the video is still in the window.
-Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`; there all of them are run in one pass, in
-which they also see those after them.
+With `recaches` (LongLive), a new prompt recomputes the past before the next block. The blocks in the window are committed again
+in order with the new prompt, and each block sees the sink and the earlier blocks. The sink keeps its keys, unless the whole video
+is still in the window. Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code
+recomputes all blocks in one pass, in which a block also sees the later blocks.
 """
 
 import dataclasses
@@ -44,13 +44,13 @@ from backend.sampling.solvers import SamplerState, StepInputs, make_schedule, ma
 from backend.schemas.request import GenerationRequest
 from backend.weights.stacked import StackedWeights
 
-ALL_NOISE = 0.999  # a noise level above it is that of a schedule's first step, 1 but for rounding
-FIRST_BLOCK = "first_block"  # among the conditions: a picture's latents [1, C, F, H, W] float32
+ALL_NOISE = 0.999  # only a schedule's first step has a higher noise level: 1, except for rounding
+FIRST_BLOCK = "first_block"  # name of the condition with the input image's latents [1, C, F, H, W] float32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockPrograms(Programs):
-    """Wan's programs, of which `step` makes a block; and `settle`, which adds a clean block to the past."""
+    """Wan's programs. `step` is one denoising step of a block. `settle` adds a clean block to the past."""
 
     denoiser: BlockDenoiser
     settle: Program
@@ -58,9 +58,11 @@ class BlockPrograms(Programs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockStepState:
-    """The past of the next block, which begins with latent frame `first`, and its `positions`. `clean` are the blocks in the
-    window, each with its first latent frame, kept if the kind recaches. A past that was made anew counts fewer frames than there
-    were: `uncounted` fewer."""
+    """The past of the next block, which begins with latent frame `first` and has `positions`.
+
+    `clean` holds the clean blocks in the window, each with the number of its first latent frame, if the kind recaches. A
+    recomputed past counts only frames in the window. `uncounted` is the number of latent frames that it does not count.
+    """
 
     past: Past
     first: int
@@ -71,8 +73,10 @@ class BlockStepState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockStepContext:
-    """What all steps of a video share until the prompt changes. `noise_key` is where the fresh noise of its steps comes from;
-    `image_latents` is the first block's latents, None if there is no picture."""
+    """The inputs that all steps of a video share until the prompt changes.
+
+    `noise_key` seeds the fresh noise of the steps. `image_latents` are the first block's latents, None without an input image.
+    """
 
     expert: int
     is_guided: bool
@@ -86,7 +90,7 @@ class BlockStepContext:
         return self.programs.layout
 
     def block_context(self, step_state: BlockStepState) -> Context:
-        """What a block's steps read besides its latents."""
+        """Return what a block's steps read besides its latents."""
         return _make_context(self.text, step_state.positions)
 
 
@@ -114,7 +118,7 @@ class CausalWanModel(WanModel):
         return BlockDenoiser(plan.configs["transformer"], layout, window)
 
     def _tokens(self, request: GenerationRequest) -> TextTokens:
-        """The prompt's tokens, the action said after it."""
+        """Tokenize the prompt, followed by the action."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokens(request)
@@ -125,7 +129,7 @@ class CausalWanModel(WanModel):
     def _encode_pictures(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
-        """The picture as a still clip of the first block's frames."""
+        """Encode the image as a still clip of the first block's frames."""
         picture, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -138,8 +142,10 @@ class CausalWanModel(WanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[BlockStepContext, BlockStepState]]:
-        """The text's keys and values, and before the first block an empty past; after it, the past made anew if the kind
-        recaches. Raises: RequestError under guidance."""
+        """Compute the text's keys and values. Start with an empty past, or recompute the past if the kind recaches.
+
+        Raises: RequestError under guidance.
+        """
         check_unguided(step_plan)
         programs = self._programs(False)
         embeddings, bias, _ = yield from branch_embeddings(conditions, 1, self.dtype)
@@ -158,7 +164,10 @@ class CausalWanModel(WanModel):
     def _recache_past(
         self, weights: Weights, request: GenerationRequest, programs: BlockPrograms, text: TextContext, step_state: BlockStepState
     ) -> Generator[Effect, Any, BlockStepState]:
-        """The carry with a past that belongs to this text. A sink that stays lies as it does for the block to come."""
+        """Recompute the past with this text.
+
+        If the sink keeps its keys, each block sees them rotated as for the next block of the video.
+        """
         kind, denoiser, first = self.kind, programs.denoiser, step_state.first
         is_whole = first <= kind.window
         counted = 0 if is_whole else kind.sink
@@ -194,7 +203,7 @@ class CausalWanModel(WanModel):
         step_state: BlockStepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
-        """See `WholeClipModel`. The steps of a block that is given put it in its place."""
+        """See `WholeClipModel`. The steps of an input image's block only insert its latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
         if step_state.first == 0 and request.steps < self.kind.first_steps:
@@ -210,7 +219,7 @@ class CausalWanModel(WanModel):
         step_inputs: StepInputs,
         step_state: BlockStepState,
     ) -> Generator[Effect, Any, tuple[SamplerState, BlockStepState]]:
-        """All of the first block's own steps in the first of the request's, which begins with noise; later ones do nothing."""
+        """Run all steps of the first block in the request's first step. The request's later steps do nothing."""
         if float(step_inputs.sigma) < ALL_NOISE:
             return state, step_state
         schedule = make_schedule(request.solver, self.kind.first_steps, request.flow_shift)
@@ -246,7 +255,7 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Generator[Effect, Any, BlockStepState]:
-        """See `Model`: the clean block's keys and values replace those of its last step."""
+        """See `Model`. The keys and values of the clean block replace the keys and values from its last step."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         rotation = denoiser.sink_rotation(first, self._block_shape(request, first)[2])
@@ -258,34 +267,36 @@ class CausalWanModel(WanModel):
         )
 
     def _list_clean_blocks(self, step_state: BlockStepState, clean: Any, first: int) -> tuple[tuple[int, Any], ...]:
-        """The clean blocks that a new prompt before latent frame `first` may need."""
+        """List the clean blocks that a new prompt before latent frame `first` can need."""
         if not self.kind.recaches:
             return ()
         blocks = (*step_state.clean, (step_state.first, clean))
         return tuple(block for block in blocks if block[0] >= first - self.kind.window)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """A block's."""
+        """Return the shape of a block's latents."""
         return self._block_shape(request, 0)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """Of a block's tokens to all that the ring holds."""
+        """See `Model`. A block's tokens attend to all keys in the ring."""
         denoiser = self._programs(False).denoiser
         keys = denoiser.window.frames * denoiser.frame_tokens(self.step_shape(request))
         return dataclasses.replace(super().attention_lengths(request), keys=keys)
 
 
 def check_unguided(step_plan: StepPlan) -> None:
-    """Raises: RequestError under guidance."""
+    """Check that a step has no guidance. Raises: RequestError under guidance."""
     if step_plan.is_guided:
         raise RequestError(
-            f"guidance={step_plan.guidance:g}", "must be 1 for a model that makes videos live", "leave guidance out"
+            f"guidance={step_plan.guidance:g}", "must be 1 for a model that generates videos live", "leave guidance out"
         )
 
 
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
-    """The seed as a key of jax's Threefry generator, whose numbers are the same on every device and mesh; another key for each
-    number of latent frames that the past does not count."""
+    """Return the key of jax's Threefry generator, whose numbers are the same on every device and mesh.
+
+    `uncounted` is the number of latent frames that the past does not count. It changes the key, so that noise does not repeat.
+    """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 
 
@@ -294,7 +305,7 @@ def _make_context(text: TextContext, positions: Positions) -> Context:
 
 
 def draw_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The noise, float32, of the step at noise level `sigma` of the block that comes after so many latent frames."""
+    """Draw the noise, float32, of the step at noise level `sigma` of the block that starts after `frames` latent frames."""
     key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
@@ -304,10 +315,10 @@ def _make_step_function(denoiser: BlockDenoiser) -> Callable:
     def step(
         weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
     ) -> tuple[SamplerState, Past]:
-        """From one noise level to the next; latents [1, C, F, H, W] float32."""
+        """Denoise latents [1, C, F, H, W] float32 from one noise level to the next."""
         velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
         clean = state.sample - inputs.sigma * velocity
-        following = inputs.sigma * inputs.predictor[0]  # the next noise level: every solver's predictor begins with their ratio
+        following = inputs.sigma * inputs.predictor[0]  # the next noise level: each solver's predictor begins with the ratio
         noise = draw_noise(noise_key, past.frames, inputs.sigma, clean.shape)
         state = SamplerState(
             sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean

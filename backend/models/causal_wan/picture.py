@@ -1,4 +1,4 @@
-"""The pictures of Matrix-Game 2.0: how its image encoder sees one, and the further channels of the transformer's input."""
+"""Matrix-Game 2.0's input image: preprocessing for the image encoder, and the image channels of the transformer's input."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +12,22 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from backend.models.wan.image_encoder import ImageEncoder
 
 STILL_FRAMES = 30
-"""Latent frames of a clip that is grey after its first frame: all later ones are as the last of these.
+"""Number of different latent frames in a clip that is grey after its first frame. All later latent frames equal the last of them.
 
-Derived from diffusers' `WanEncoder3d` with two residual blocks a level, whose causal convolutions see two frames back: 9 at the
-latents' rate, 4 and a stride at half of it, 9 and a stride at the pixels'; 112 pixel frames together, so latent frame 29 is the
-first that does not see the picture.
+Derived from diffusers' `WanEncoder3d` with two residual blocks per level, whose causal convolutions see two frames back. There
+are 9 such convolutions at the latent frame rate, 4 and a stride at twice that rate, and 9 and a stride at the pixel frame rate.
+Together they reach 112 pixel frames back, so latent frame 29 is the first that does not see the image.
 """
 
 
 class WholePictureEncoder(ImageEncoder):
-    """CLIP on the whole picture, its sides brought to the encoder's square, whatever its aspect.
+    """CLIP on the whole image, resized to the encoder's square regardless of its aspect ratio.
 
     Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py.
     """
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Pixels [N, 3, height, width], normalised as CLIP's."""
+        """Resize and normalise images to pixels [N, 3, height, width], with CLIP's mean and deviation."""
         pixels = np.stack([np.asarray(image, np.float32).transpose(2, 0, 1) / 255 for image in images])
         square = (self._size, self._size)
         resized = torch.nn.functional.interpolate(torch.from_numpy(pixels), size=square, mode="bicubic", align_corners=False)

@@ -1,13 +1,13 @@
-"""Recognises causal Wan checkpoints: Wan's networks, trained to make a video block by block in a few steps. Reads no file.
+"""Recognise causal Wan checkpoints: Wan's networks, trained to generate a video block by block in a few steps. Reads no file.
 
-Their transformer's config.json may say how they were trained, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`:
-`num_frames_per_block` latent frames are made at once, each sees `local_attn_size` of them (-1: all of a video of 81 frames), of
-which the first `sink_size` always stay. Two entries are our own: `kv_recache` says that a new prompt makes the past anew
-(LongLive), `first_block_steps` that the first block is made in at least so many steps (Causal-Forcing++). What it does not say is
-Self-Forcing's.
+The transformer's config.json can describe the training, with the names of hao-ai-lab/FastVideo's `WanVideoArchConfig`.
+`num_frames_per_block` latent frames are generated together. A frame sees `local_attn_size` latent frames (-1: all of a video of
+81 frames), of which the first `sink_size` always stay. This project adds two entries: with `kv_recache` a new prompt recomputes
+the past (LongLive), and `first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults
+are Self-Forcing's values.
 
-A picture begins a video as its first block: a still clip of that block's frames, the only picture that a model sees which was
-trained on whole blocks (guandeh17/Self-Forcing pipeline/causal_inference.py: given frames are a multiple of the block's).
+An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks, and accept input
+frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
 """
 
 import dataclasses
@@ -28,20 +28,23 @@ from backend.models.wan.spec import WanFamily, WanKind, check_networks, transfor
 from backend.schemas.settings import VideoSettings
 from presets import Preset
 
-PIPELINES = ("WanCausalDMDPipeline",)  # hao-ai-lab/FastVideo's, in wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
+PIPELINES = ("WanCausalDMDPipeline",)  # the class in hao-ai-lab/FastVideo, used by wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers
 TRANSFORMER = "CausalWanTransformer3DModel"
-TRAINED_FRAMES = 21  # latent frames of a video of 81, Self-Forcing's whole cache
+TRAINED_FRAMES = 21  # latent frames of a video of 81 frames, the size of Self-Forcing's cache
 BLOCK, WINDOW, SINK, TRAINED = "num_frames_per_block", "local_attn_size", "sink_size", "sliding_window_num_frames"
 RECACHE, FIRST_STEPS = "kv_recache", "first_block_steps"
 TRAINING = (BLOCK, WINDOW, SINK, TRAINED, RECACHE, FIRST_STEPS)
-SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), as FastVideo lays it out or as its makers' .pt file"
+SUPPORTED = "causal Wan 2.1 T2V (Self-Forcing, LongLive, Causal-Forcing), in FastVideo's layout or as its authors' .pt file"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalWanKind(WanKind):
-    """`chunk` latent frames are made at once; each sees `window` of them, of which the video's first `sink` always stay; in
-    training no two frames were further apart than `trained`. If it `recaches`, a new prompt makes the past anew: the frames that
-    are still in the window are run once more with it. The first block has `first_steps` steps or more, whatever is asked for."""
+    """The kind of a causal Wan model.
+
+    `chunk` latent frames are generated together. Each sees `window` latent frames, of which the video's first `sink` always stay.
+    `trained` is the longest window in training. If `recaches`, a new prompt recomputes the frames in the window. The first block
+    has at least `first_steps` steps, even if a request has fewer.
+    """
 
     chunk: int
     window: int
@@ -59,7 +62,7 @@ class CausalWanFamily(WanFamily):
     pipelines = PIPELINES
     transformers = (TRANSFORMER,)
     body = "backend.models.causal_wan.model:CausalWanModel"
-    of_preset = Face.of_preset  # another than plain Wan's, which has presets of several kinds
+    of_preset = Face.of_preset  # not plain Wan's method, which distinguishes several kinds
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
         check_networks(index, configs, TRANSFORMER)
@@ -70,9 +73,11 @@ class CausalWanFamily(WanFamily):
         return kind
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`. No tensor says whether a transformer is causal: a .pt file is, a safetensors file if the checkpoint's or
-        the preset's is. Its sizes follow from its tensors, how it was trained from its config.json if it has one, else from the
-        preset's."""
+        """See `Family`. Sizes follow from the tensors, and the training from config.json or else from the preset.
+
+        No tensor shows whether a transformer is causal. A .pt file always is. A safetensors file is if the checkpoint or the
+        preset is causal.
+        """
         own, file = checkpoint.configs.get(PART, {}), checkpoint.own_files[PART]
         expected = preset.network_configs().get(PART, {}) if preset else {}
         is_marked = checkpoint.index.get("_class_name") in PIPELINES
@@ -80,14 +85,14 @@ class CausalWanFamily(WanFamily):
             return None
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
-            raise refusal(f"{path_of(file).name} holds no transformer by Wan's own names", [SUPPORTED])
+            raise refusal(f"{path_of(file).name} has no transformer with Wan's original tensor names", [SUPPORTED])
         training = {name: config[name] for config in (expected, own) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
         index = checkpoint.index | {"_class_name": PIPELINES[0]}
         return dataclasses.replace(checkpoint, index=index, configs=configs)
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Of one block, whose tokens see all of a full window."""
+        """Return the operations of one block, whose tokens see a full window."""
         kind, geometry = _make_kind(configs), request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         frames = min(kind.chunk, geometry.num_latent_frames)
@@ -117,11 +122,14 @@ def _make_kind(configs: Configs) -> CausalWanKind:
 
 
 def check_window(kind: CausalWanKind) -> None:
-    """Raises: ModelError if a block finds no room in the window, or the window is longer than in training."""
+    """Check the attention window.
+
+    Raises: ModelError if a block does not fit into the window, or if the window is longer than in training.
+    """
     if not 0 < kind.chunk <= kind.window - kind.sink <= kind.window <= kind.trained:
         raise ModelError(
             f"transformer/config.json says {BLOCK}={kind.chunk}, {WINDOW}={kind.window}, {SINK}={kind.sink},"
             f" {TRAINED}={kind.trained}:",
-            "a block must find room in the window beside the sink, and the window must be no longer than in training",
-            "give a checkpoint whose transformer/config.json says what it was trained with",
+            f"must satisfy 0 < {BLOCK} <= {WINDOW} - {SINK} and {WINDOW} <= {TRAINED}",
+            "give a checkpoint whose transformer/config.json describes its training",
         )

@@ -1,11 +1,11 @@
-"""Wan's transformer over one block of latent frames at a time, which sees the blocks before it through their keys and values.
+"""Wan's transformer over one block of latent frames at a time. A block sees the earlier blocks through their keys and values.
 
-The keys and values of the last frames lie in a ring of fixed size: a new frame takes the place of the oldest, but for the first
-few, the sink, which stay. So one program serves every block of a video of any length, and neither memory nor time grow.
+The keys and values of the latest frames are in a ring of fixed size. A new frame replaces the oldest, except the first frames,
+the sink, which always stay. One program therefore serves every block of a video of any length, and memory and time do not grow.
 
-Positions. A frame's rotary angle is that of its number in the video, computed in float64, so no table ends. Attention feels only
-distances between frames, and within the ring none is longer than in training; the sink's would grow without end. So when the
-newest frame lies further from the sink than any in training did, the sink's keys are turned on, and stay at that distance.
+Positions: a frame's rotary angle follows from its number in the video, computed in float64 without a table. Attention depends on
+the distance between frames only. Within the ring no distance is longer than in training, but the distance to the sink would grow
+without a limit. When it exceeds the longest distance in training, the sink's keys are rotated to stay at that distance.
 
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
@@ -27,13 +27,15 @@ from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
 
-THETA = 10_000.0  # of the rotary embedding; source: diffusers, WanRotaryPosEmbed
+THETA = 10_000.0  # base of the rotary embedding; source: diffusers, WanRotaryPosEmbed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Window:
-    """How far a block sees, in latent frames: its own and those before it are `frames` together, of which the video's first
-    `sink` always stay. In training no two frames were further apart than `trained`."""
+    """The latent frames that a block sees: `frames` in all, including its own frames.
+
+    The video's first `sink` frames always stay in the window. `trained` is the longest window in training.
+    """
 
     frames: int
     sink: int = 0
@@ -43,8 +45,10 @@ class Window:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Past:
-    """What a block sees of those before it: their keys and values, how many latent `frames` there were, and the `sink`'s keys as
-    they were first, [layers, chips, tokens, W], None without a sink."""
+    """The part of earlier blocks that a block sees: the `ring` of keys and values, and the number of latent `frames` so far.
+
+    `sink` are the sink's keys before any rotation, [layers, chips, tokens, W], None without a sink.
+    """
 
     ring: KeyRing
     frames: jax.Array
@@ -52,10 +56,10 @@ class Past:
 
 
 class BlockDenoiser(Denoiser):
-    """Shapes and modules of one causal transformer; weights are passed to every call. Methods are pure, to be compiled."""
+    """Shapes and modules of one causal transformer. Weights are passed to every call. Methods are pure and can be compiled."""
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window) -> None:
-        own = inspect.signature(WanTransformer3DModel.__init__).parameters  # the rest says how the model was trained
+        own = inspect.signature(WanTransformer3DModel.__init__).parameters  # the other entries describe the training
         super().__init__({name: value for name, value in config.items() if name in own}, layout)
         self._window, self._attention = window, RingAttention(layout)
         self._block.attn1.set_processor(self._attention)
@@ -65,11 +69,11 @@ class BlockDenoiser(Denoiser):
         return self._window
 
     def frame_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """Tokens of one latent frame of latents B C F H W."""
+        """Return the number of tokens in one latent frame of latents [B, C, F, H, W]."""
         return self.num_tokens((*latent_shape[:2], 1, *latent_shape[3:]))
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """Shapes and places of the past of a video with latents of this shape, B C F H W, before its first block."""
+        """Describe the shapes and shardings of the past of a video with latents [B, C, F, H, W], before the first block."""
         tokens, layers = self.frame_tokens(latent_shape), self._model.config.num_layers
         width = self.heads * self.head_width
         ring = describe_ring(self._layout, layers, self._window.frames * tokens, width, self.heads, dtype)
@@ -80,24 +84,24 @@ class BlockDenoiser(Denoiser):
         return Past(ring=ring, frames=self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Where a past lies that a program returns."""
+        """Return the shardings of a past that a program returns."""
         ring, sink = placed((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=self._layout.whole(shapes.frames), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
-        """Work: the rotary embedding of a block's latents B C F H W that begin with the video's latent frame `first`."""
+        """Compute the rotary embedding of a block's latents [B, C, F, H, W] from latent frame `first` on. Yields work."""
         positions = yield from self.positions(latent_shape, self._frame_angles(np.arange(first, first + latent_shape[2])))
         return positions
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosine and sine [D] by which the sink is turned for a block of so many latent `frames` beginning with frame `first`."""
+        """Return cosine and sine [D] that rotate the sink for the block of `frames` latent frames from frame `first` on."""
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
-        turned = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
-        cosine[: len(turned)], sine[: len(turned)] = np.cos(turned), np.sin(turned)
+        angles = self._frame_angles(np.array([max(0, first + frames - self._window.trained)]))[0]
+        cosine[: len(angles)], sine[: len(angles)] = np.cos(angles), np.sin(angles)
         return cosine.astype(np.float32), sine.astype(np.float32)
 
     def _frame_angles(self, frames: np.ndarray) -> np.ndarray:
-        """Angles [frames, channels of a head that stand for time] of latent frames by number, each value twice, in float64."""
+        """Compute the rotary angles [frames, a head's time channels] of numbered latent frames, float64, each value twice."""
         width = self._rope.t_dim
         rates = THETA ** (-np.arange(0, width, 2, dtype=np.float64) / width)
         return np.repeat(np.outer(frames, rates), 2, axis=1)
@@ -105,8 +109,11 @@ class BlockDenoiser(Denoiser):
     def block_velocity(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context, past: Past
     ) -> tuple[jax.Array, KeyRing]:
-        """Velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`, and the ring with the block's keys and values:
-        those of these latents, to be overwritten by the next step, at last by those of the clean latents."""
+        """Predict the velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`.
+
+        Returns the velocity and the ring with keys and values of these latents. Later steps of the block overwrite the entries,
+        and the committed block overwrites them last.
+        """
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
         starts, count = self._ring_places(past.frames, latents.shape)
@@ -122,7 +129,10 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Where in the ring each frame of a block begins that comes after `frames` others, and how many tokens then count."""
+        """Return where each frame of a block starts in the ring, and how many tokens are valid after the block.
+
+        `frames` is the number of latent frames before the block.
+        """
         window, tokens = self._window, self.frame_tokens(latent_shape)
         numbers = frames + jnp.arange(latent_shape[2])
         rolling = window.sink + (numbers - window.sink) % (window.frames - window.sink)
@@ -132,7 +142,7 @@ class BlockDenoiser(Denoiser):
     def settled(
         self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
-        """The past after a block with these `clean` latents. `rotation` turns the sink for the block that follows."""
+        """Return the past after a block with these `clean` latents. `rotation` rotates the sink's keys for the next block."""
         _, ring = self.block_velocity(weights, clean, jnp.float32(0), context, past)
         sink = past.sink
         if sink is not None:
@@ -143,7 +153,7 @@ class BlockDenoiser(Denoiser):
 
 
 def _rotate_keys(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Keys [..., W] of heads of D channels with each pair of neighbours (a, b) turned by an angle: cosine and sine are [D]."""
+    """Rotate each pair of neighbouring channels of keys [..., W], whose heads have D channels. `cosine` and `sine` are [D]."""
     heads = keys.astype(jnp.float32).reshape(*keys.shape[:-1], -1, len(cosine))
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)
     across = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)

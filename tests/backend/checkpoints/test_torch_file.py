@@ -143,7 +143,7 @@ def test_a_lora_of_a_training_program_is_read(tmp_path):
 
 def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):
     save(tmp_path / "x.pt", {"generator": {"a": torch.zeros(2, 2)}})
-    with pytest.raises(ModelError, match=r"x\.pt holds no transformer by Wan's own names.*supported are causal Wan") as refused:
+    with pytest.raises(ModelError, match=r"x\.pt has no transformer.*supported are causal Wan") as refused:
         recognise(open_checkpoint(tmp_path))
     assert "\n" not in str(refused.value)
     save(tmp_path / "y.pt", {})

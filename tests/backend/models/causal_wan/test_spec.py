@@ -64,8 +64,8 @@ def test_the_transformer_of_a_makers_file_is_told_by_its_tensors():
         ({"in_channels": 36}, "its transformer takes 36 channels and its VAE makes 16"),
         ({"_class_name": "WanTransformer3DModel"}, "it has a WanTransformer3DModel"),
         ({"local_attn_size": 3, "sink_size": 3}, "local_attn_size=3, sink_size=3"),
-        ({"local_attn_size": 4, "sink_size": 2}, "a block must find room in the window beside the sink"),
-        ({"local_attn_size": 30}, "the window must be no longer than in training"),
+        ({"local_attn_size": 4, "sink_size": 2}, "sink_size=2.*num_frames_per_block <= local_attn_size - sink_size"),
+        ({"local_attn_size": 30}, "local_attn_size=30.*local_attn_size <= sliding_window_num_frames"),
         ({"num_frames_per_block": 0}, "num_frames_per_block=0"),
     ],
 )
