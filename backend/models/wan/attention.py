@@ -1,4 +1,4 @@
-"""The attention that runs inside diffusers' Wan blocks: our kernels, with rotary embedding and cached text keys."""
+"""The attention inside diffusers' Wan layers: this project's kernels, with rotary embedding and precomputed text keys."""
 
 import dataclasses
 import functools
@@ -19,17 +19,17 @@ from kernels.attention import AttentionOptions
 from kernels.qkv import LOG2_E
 
 NAG_LONGEST, NAG_SHARE = 2.5, 0.25
-"""Normalized Attention Guidance's tau and alpha for Wan, as its makers set them (ChenDarYen/Normalized-Attention-Guidance)."""
+"""Normalized Attention Guidance's tau and alpha for Wan, as in its authors' code (ChenDarYen/Normalized-Attention-Guidance)."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys:
-    """One layer's cross-attention keys and values, which depend on the prompt only: computed once per video.
+    """One layer's cross-attention keys and values. They depend on the prompt only and are computed once per video.
 
-    `key`, `value` [B, L, H, D]; `bias` [B, 1, 1, L], added to the logits, or None if all positions count alike;
-    `image` the same pair for the image encoder's tokens, attended to on their own, or None. With `nag`, a scalar, the first of B
-    is the prompt and the second the negative prompt, both for one and the same query: see `apply_nag`.
+    `key` and `value` are [B, L, H, D]. `bias` [B, 1, 1, L] is added to the logits, None if all positions have equal weight.
+    `image` has keys and values of the image encoder's tokens for a separate attention, or is missing. With `nag`, a scalar, B is
+    2: the prompt and the negative prompt for the same query, see `apply_nag`.
     """
 
     key: jax.Array
@@ -40,7 +40,7 @@ class TextKeys:
 
 
 class KernelAttention:
-    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention if it is given `TextKeys`."""
+    """A processor for `WanAttention`: self-attention with `Positions`, cross-attention with `TextKeys`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -59,7 +59,7 @@ class KernelAttention:
         return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
-        """Attention [B, S, W] of the first `num_tokens` tokens; `projected` are what `self_attention` takes after `attend`."""
+        """Compute self-attention [B, S, W] of the first `num_tokens` tokens. `projected` are arguments of `self_attention`."""
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
         return self_attention(self._layout, attend, *projected)
 
@@ -81,8 +81,11 @@ class KernelAttention:
         return attended.reshape(*attended.shape[:2], -1)
 
     def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
-        """The normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5. With the TPU's passes the query has
-        that factor and the kernel's own log2(e) already, so that nothing is left for the attention to multiply."""
+        """Return the normalised query [B, S, H, D] and the factor of its scores, None for D ** -0.5.
+
+        The TPU's token norm also multiplies by this factor and by the kernel's log2(e), which saves a multiplication in
+        attention.
+        """
         array, norm = as_array(projected), attn.norm_q
         if not self._layout.uses_tpu_passes(array.dtype):
             return self._split_heads(norm(projected), attn), None
@@ -95,10 +98,10 @@ class KernelAttention:
 
 
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
-    """Attention to the prompt, led away from that to the negative prompt; both [B, S, H, D].
+    """Move attention to the prompt (`own`) away from attention to the negative prompt (`other`), both [B, S, H, D].
 
-    Source: Normalized Attention Guidance, arXiv:2505.21179, and its makers' processor for Wan: beyond the prompt's attention by
-    `scale`, cut back in each token to `NAG_LONGEST` times its L1 norm, of which `NAG_SHARE` counts.
+    The result extrapolates by `scale`, limited in each token to `NAG_LONGEST` times the L1 norm of `own`. It is blended with
+    `own`, with weight `NAG_SHARE`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
     """
     near, far = own.astype(jnp.float32), other.astype(jnp.float32)
     beyond = near * scale - far * (scale - 1)
@@ -108,12 +111,12 @@ def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [B, L, H, D] of the embedded text [B, L, D] for one layer's cross-attention."""
+    """Compute one layer's cross-attention keys and values [B, L, H, D] from the embedded text [B, L, D]."""
     key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
     return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
 
 
 def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for the embedded pictures [1, L, D]."""
+    """Compute one layer's cross-attention keys and values [1, L, H, D] from the embedded images [1, L, D]."""
     key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
     return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))

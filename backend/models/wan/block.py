@@ -1,7 +1,7 @@
-"""One block of Wan's transformers in its parts, with the arithmetic of diffusers' `WanTransformerBlock`.
+"""One layer of Wan's transformers in parts, with the arithmetic of diffusers' `WanTransformerBlock`.
 
-On TPUs each norm is one pass. A block is diffusers' module, whose attention is our processor's; `modulation` [1, S or 1, 6, D] is
-the step's, float32.
+`block` is diffusers' module with this project's attention processor. `modulation` [1, S or 1, 6, D] float32 depends on the step.
+On TPUs each norm reads its input once.
 """
 
 import torch
@@ -15,7 +15,7 @@ from backend.runtime.mesh import Layout
 def run_block(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
-    """The tokens [B, S, D] after the whole block."""
+    """Run the whole layer on tokens [B, S, D]."""
     attended = attend(block, hidden, text, modulation, positions, layout=layout)
     return feed_forward(block, attended, modulation, layout=layout)
 
@@ -23,7 +23,7 @@ def run_block(
 def attend(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
-    """The tokens after self-attention and cross-attention."""
+    """Run self-attention and cross-attention on tokens [B, S, D]."""
     shift, scale, gate = _split_modulation(block, modulation)[:3]
     normed = _apply_norm(layout, block.norm1, hidden, scale, shift)
     hidden = (hidden.float() + block.attn1(normed, None, None, positions) * gate).type_as(hidden)
@@ -32,14 +32,14 @@ def attend(
 
 
 def feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor, *, layout: Layout) -> torch.Tensor:
-    """The tokens after the rest of the block."""
+    """Run the feed-forward network on tokens [B, S, D]."""
     shift, scale, gate = _split_modulation(block, modulation)[3:]
     normed = _apply_norm(layout, block.norm3, hidden, scale, shift)
     return (hidden.float() + block.ffn(normed).float() * gate).type_as(hidden)
 
 
 def _split_modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
-    """Shift, scale and gate of attention, then of the feed-forward, each [1, S or 1, D]."""
+    """Return shift, scale and gate of attention, then of the feed-forward network, each [1, S or 1, D]."""
     whole = block.scale_shift_table.unsqueeze(0) + modulation.float()
     return [part.squeeze(2) for part in whole.chunk(6, dim=2)]
 
@@ -51,7 +51,10 @@ def _apply_norm(
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Layer norm of tokens [B, S, D], then times 1 + scale plus shift. A scale of each token's own is left to XLA."""
+    """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
+
+    XLA computes the norm if each token has its own scale.
+    """
     if isinstance(norm, torch.nn.LayerNorm) and serves(layout, hidden, scale):
         return normed_in_one_pass(layout, norm, hidden, scale, shift)
     normal = norm(hidden.float())

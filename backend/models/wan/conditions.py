@@ -1,11 +1,12 @@
-"""The denoiser's inputs besides noise: the prompts' embeddings and the pictures, as host arrays by name.
+"""The denoiser's inputs besides noise: the prompts' embeddings and the input images, as host arrays by name. All are float32.
 
-Names: `prompt_embeds` and, if it is read, `negative_prompt_embeds` [1, 512, D], as diffusers' pipelines hold them; `text_bias`
-[B, 1, 1, L], where L positions stand for all; `image_seen` [pictures, tokens, D], the image encoder's output;
-`first_frame` [1, C, K, H, W], the K latent frames that are given, or `image_channels` [1, 4 + C, F, H, W], for the
-transformer's input; `clip` [1, C, F, H, W], with which the denoising begins. All float32.
+- `prompt_embeds` and `negative_prompt_embeds` [1, 512, D], as in diffusers' pipelines.
+- `text_bias` [B, 1, 1, L], if L positions replace all 512 (see `text_encoder`).
+- `image_seen` [images, tokens, D], the image encoder's output.
+- `first_frame` [1, C, K, H, W], the K given latent frames, or `image_channels` [1, 4 + C, F, H, W].
+- `clip` [1, C, F, H, W], the clip from which the denoising starts.
 
-Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
+Functions with an argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -26,14 +27,16 @@ EMBEDDINGS = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def pad_embeddings(xp: Any, embeddings: jax.Array) -> tuple[jax.Array, ...]:
-    """Each prompt's embeddings [1, 512, D] float32 from all of them, [B, L, D]."""
+    """Split embeddings [B, L, D] into one array [1, 512, D] float32 for each prompt, padded with zeros."""
     padded = xp.pad(embeddings.astype(np.float32), ((0, 0), (0, TEXT_TOKENS - embeddings.shape[1]), (0, 0)))
     return tuple(padded[row : row + 1] for row in range(len(padded)))
 
 
 def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.dtype) -> Generator[Effect, Any, tuple]:
-    """Work: for this many texts, the prompt first, the embeddings [branches, L, D], their bias and the image encoder's tokens,
-    each or None."""
+    """Prepare the inputs of `branches` texts, the prompt first: embeddings [branches, L, D], bias, image encoder's tokens.
+
+    Bias and image tokens can be None. Yields work.
+    """
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
 
@@ -49,7 +52,7 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
 
 
 def make_condition(conditions: Mapping[str, Any]) -> Condition:
-    """What the pictures add to the transformer's input, or None."""
+    """Return what the input images add to the transformer's input, None without images."""
     if "first_frame" in conditions:
         return FirstFrames(latents=conditions["first_frame"])
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
@@ -58,11 +61,12 @@ def make_condition(conditions: Mapping[str, Any]) -> Condition:
 def window_conditions(
     conditions: Mapping[str, Any], length: int, has_last: bool
 ) -> Generator[Effect, Any, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
-    """Work: the conditions of the first context window of `length` latent frames, of those between, and of the last.
+    """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
 
-    A model whose first frames are given has them in the first window; the others are text to video, which it was trained for too.
-    A model that takes pictures as channels was trained for nothing else: every window has the channels of a video of its length,
-    with the first picture in its own first frame, where it counts least, and only the last window has the last picture.
+    A window has `length` latent frames. A model with given first frames reads them in the first window only. The other windows
+    are text to video, for which the model was also trained. A model with image channels needs them in every window. So each
+    window has the channels of a video of its length, with the first image as its first frame, which has the least weight in the
+    blend. Only the last window has the last image.
     """
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}
@@ -84,9 +88,9 @@ def encode_clip(
     first: np.ndarray,
     last: np.ndarray | None = None,
 ) -> Generator[Effect, Any, list[jax.Array]]:
-    """Work: latents [1, C, 1, H, W] of each latent frame of a clip, grey (0) except for its first frame and its last if given.
+    """Encode a clip that is grey (0) except for its `first` and, if given, `last` frame [1, 3, 1, height, width] in [-1, 1].
 
-    Frames are [1, 3, 1, height, width] in [-1, 1]. One latent frame at a time, so that a clip of any length fits into memory.
+    Returns latents [1, C, 1, H, W] for each latent frame. Each latent frame is encoded separately to limit memory. Yields work.
     """
     latents, caches = yield Call(first_program, (weights, first))
     pieces = [latents]
@@ -102,8 +106,10 @@ def encode_clip(
 def encode_frames(
     first_program: Program, next_program: Program, weights: Mapping[str, Any], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Work: latents [1, C, F, H, W] float32 of a clip's `frames`, uint8 [F, height, width, 3]: the posterior's mode. One latent
-    frame at a time; each but the first stands for `scale` frames."""
+    """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
+
+    Each latent frame is encoded separately. The first has one pixel frame, each later frame has `scale`. Yields work.
+    """
 
     def pixels(begin: int, end: int) -> np.ndarray:
         return clip_pixels(frames[begin:end], dtype)
@@ -119,7 +125,7 @@ def encode_pixels(
     num_frames: int,
     scale: int,
 ) -> Generator[Effect, Any, jax.Array]:
-    """As `encode_frames`; `pixels(begin, end)` makes those of these frames, [1, 3, end - begin, height, width] in [-1, 1]."""
+    """Encode frames like `encode_frames`. `pixels(begin, end)` returns [1, 3, end - begin, height, width] in [-1, 1]."""
     latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
     pieces = [latents]
     for begin in range(1, num_frames, scale):
@@ -129,14 +135,14 @@ def encode_pixels(
 
 
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
-    """The mask, then the clip's latents, as the channels of one array [1, 4 + C, F, H, W] float32."""
+    """Join the mask and the clip's latents as the channels of one array [1, 4 + C, F, H, W] float32."""
     return xp.concatenate([mask, joined_frames(xp, *pieces)], axis=1)
 
 
 def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
-    """[1, temporal scale, F, H, W] float32, 1 where a pixel frame is given. A latent frame's pixel frames lie along the channels;
-    the first latent frame, which stands for a single pixel frame, fills all of them.
+    """Build the mask [1, temporal scale, F, H, W] float32, 1 where a pixel frame is given.
 
+    The channels are the pixel frames of a latent frame. The single pixel frame of the first latent frame fills all channels.
     Source: diffusers, WanImageToVideoPipeline.prepare_latents.
     """
     _, _, frames, height, width = geometry.latent_shape(1)

@@ -1,4 +1,4 @@
-"""The CLIP vision encoder of Wan 2.1's image-to-video models: pictures to the tokens that the cross-attention attends to."""
+"""The CLIP vision encoder of Wan 2.1's image-to-video models. It encodes images to tokens for the cross-attention."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ HIDDEN_STATE = -2  # Wan reads the second-to-last layer
 
 
 class ImageEncoder(Encoder):
-    """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
+    """A preprocessor and an encoder's modules. Weights are passed to every call. Without a preprocessor it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
         settings = CLIPVisionConfig(**settings_of(config))
@@ -30,22 +30,22 @@ class ImageEncoder(Encoder):
 
     @property
     def size(self) -> int:
-        """Pixels on each side of what it sees."""
+        """The width and height of the encoder's input, in pixels."""
         return self._size
 
     @property
     def num_tokens(self) -> int:
-        """Tokens per picture: one for the whole picture, one for each patch."""
+        """The number of tokens per image: one for the whole image, one for each patch."""
         return (self._size // self._patch) ** 2 + 1
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Pixels [N, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""
+        """Return pixels [N, 3, height, width] from the checkpoint's preprocessor, or zeros without a preprocessor."""
         if self._processor is None:
             return np.zeros((len(images), 3, self._size, self._size), np.float32)
         return self._processor(images=list(images), return_tensors="np")["pixel_values"]
 
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
-        """Tokens [N, num_tokens, width] of `preprocess`ed pixels. Pure, to be compiled."""
+        """Encode pixels from `preprocess` to tokens [N, num_tokens, width]. Pure, can be compiled."""
         places = jnp.arange(self.num_tokens)[None]
         return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
 

@@ -1,4 +1,4 @@
-"""Wan's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`."""
+"""Wan's networks, their programs, and the generation from a request to pixels. See `backend.models.model.Model`."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """Those of every family and Wan's own."""
+    """The programs of all families, and Wan's own programs."""
 
     copy_matrices: Program
     prepare_text: Program
@@ -92,7 +92,7 @@ class WanModel(WholeClipModel):
         return tokens, self._num_encoded_frames(request) if num_pictures else 0
 
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
-        """Latent frames of the clip that the pictures are given as."""
+        """Return the number of latent frames of the clip that holds the input images."""
         return 1 if self.kind.conditioning == "first_frame" else request.geometry().num_latent_frames
 
     @staticmethod
@@ -101,14 +101,14 @@ class WanModel(WholeClipModel):
         return [*inputs.get("image", ()), *inputs.get("last_image", ())]
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """What is encoded of the request, by the names of the embeddings: the prompt, and the negative prompt if it is read."""
+        """Return the request's texts by the names of their embeddings: the prompt, and the negative prompt if it is used."""
         return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
         return list(self._named_prompts(request).values())
 
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
-        """Work: the embeddings, and their bias if their padding is shortened."""
+        """Encode the texts to embeddings, with a bias if the padding is shortened. Yields work."""
         programs, tokens = self._programs(request.is_guided), self._tokens(request)
         with on_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
@@ -119,7 +119,7 @@ class WanModel(WholeClipModel):
         return conditions
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; the module `conditions` lists the results."""
+        """See `Model`. The module `conditions` lists the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
@@ -152,8 +152,8 @@ class WanModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
-        """Keys and values of the text and the pictures for one expert, and its other inputs placed for its programs."""
-        del step_state  # the last expert's cache is of no use to this one
+        """Compute the keys and values of text and images for one expert, and place its other inputs on the devices."""
+        del step_state  # the previous expert's cache is invalid for this expert
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
         embeddings, bias, image_tokens = yield from branch_embeddings(conditions, texts, self.dtype)
@@ -180,8 +180,10 @@ class WanModel(WholeClipModel):
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
     ) -> Generator[Effect, Any, Context | WindowContexts]:
-        """Work: a lane's inputs that do not change, or those of its context windows, from the text's keys and the tokens'
-        positions, which are placed already."""
+        """Build the inputs that do not change between steps, for the whole video or for each context window. Yields work.
+
+        `text` and `positions` are already on the devices.
+        """
         plain = functools.partial(Context, text=text, positions=positions)
         if request.window_frames is None:
             return plain(condition=(yield Put(make_condition(conditions), programs.layout.replicated)))
@@ -195,14 +197,14 @@ class WanModel(WholeClipModel):
         return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """Latents with the clean ones of what is given as their first frames, if the kind conditions on those."""
+        """Insert the clean latents of given first frames, if the kind conditions on first frames."""
         if "first_frame" not in conditions:
             return latents
         return (yield OnHost(with_beginning, (conditions["first_frame"], latents)))
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:
-    """The lengths that text is padded to. On a TPU only the full one: its kernel takes no bias for shortened padding."""
+    """Return the lengths to which text is padded. TPUs use the full length only, because the kernel there takes no bias."""
     return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
 
 
@@ -217,8 +219,10 @@ def make_programs(
     group: type[Programs] = Programs,
     **own: Program,
 ) -> Programs:
-    """The networks without weights, and their programs, on one mesh. A `denoiser` takes the place of the plain one; a family's
-    `own` programs take the place of Wan's, or come beside them in its `group`."""
+    """Build the networks without weights, and their programs, on one mesh.
+
+    `denoiser` replaces Wan's denoiser. A family's `own` programs replace Wan's programs or add to them, as fields of `group`.
+    """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     encoding, donated = functools.partial(program, places=vae.encoded_sharding), (2,) if vae.uses_up_caches else ()

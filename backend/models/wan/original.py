@@ -1,4 +1,4 @@
-"""A Wan transformer as its makers save it: by their own names, and without a config.json. Reads no file.
+"""A Wan transformer as its authors save it: with their tensor names and without a config.json. Reads no file.
 
 Source: Wan-Video/Wan2.1 wan/modules/model.py (names, sizes); guandeh17/Self-Forcing utils/wan_wrapper.py (the prefix).
 """
@@ -11,16 +11,16 @@ from backend.checkpoints.single_file import path_of
 from backend.errors import ModelError
 from backend.models.common.parts import renamed, width_of
 
-PREFIX = "model."  # in a file of Self-Forcing's code, which saves the wrapper around the network
-HEAD_WIDTH = 128  # of every published Wan; no tensor tells
-LAYER_NAMES = (  # diffusers' name -> the one in Wan's own checkpoints; source: diffusers, scripts/convert_wan_to_diffusers.py
+PREFIX = "model."  # prefix in files of Self-Forcing's code, which saves the wrapper around the network
+HEAD_WIDTH = 128  # the same in every published Wan model; no tensor shows it
+LAYER_NAMES = (  # diffusers' name -> Wan's original name; source: diffusers, scripts/convert_wan_to_diffusers.py
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.to_out\.0$", ".o"), (r"\.to_(q|k|v)$", r".\1"),
     (r"\.add_(k|v)_proj$", r".\1_img"), (r"\.norm_added_k$", ".norm_k_img"), (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
     (r"\.ffn\.net\.2$", ".ffn.2"), (r"^((?:vace_)?blocks\.\d+)\.norm2$", r"\1.norm3"),
     (r"^((?:vace_)?blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
     (r"^(vace_blocks\.\d+)\.proj_in$", r"\1.before_proj"), (r"^(vace_blocks\.\d+)\.proj_out$", r"\1.after_proj"),
 )  # fmt: skip
-OUTER_NAMES = (  # the same of what lies outside the layers
+OUTER_NAMES = (  # diffusers' name -> Wan's original name, for modules outside the layers
     (r"^scale_shift_table$", "head.modulation"), (r"^proj_out$", "head.head"),
     (r"^condition_embedder\.text_embedder\.linear_1$", "text_embedding.0"),
     (r"^condition_embedder\.text_embedder\.linear_2$", "text_embedding.2"),
@@ -36,7 +36,7 @@ OUTER_NAMES = (  # the same of what lies outside the layers
 _QUERY, _TEXT, _TIME = "blocks.{}.self_attn.q.weight", "text_embedding.0.weight", "time_embedding.0.weight"
 _NEEDED = ("patch_embedding.weight", _QUERY.format(0), "blocks.0.ffn.0.weight", _TEXT, _TIME, "head.head.weight")
 _PICTURE, _TWO_PICTURES, _CONTROL = "img_emb.proj.1.weight", "img_emb.emb_pos", "vace_patch_embedding.weight"
-KNOWN = {  # channels of a token, layers, channels of the input, whether a picture's tokens are seen, and two pictures'
+KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, reads two images' tokens) -> name
     (1536, 30, 16, False, False): "Wan 2.1 T2V 1.3B",
     (5120, 40, 16, False, False): "Wan 2.1 T2V 14B or an expert of Wan 2.2 T2V A14B",
     (5120, 40, 36, True, False): "Wan 2.1 I2V 14B",
@@ -47,26 +47,30 @@ KNOWN = {  # channels of a token, layers, channels of the input, whether a pictu
 
 
 def original_name(stem: str) -> str:
-    """A module's name in Wan's own files, from diffusers'."""
+    """Convert diffusers' name of a module to the name in Wan's original files."""
     return renamed(stem, (*LAYER_NAMES, *OUTER_NAMES))
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """A function from a tensor's name in a file to diffusers' name, one of `names`: from Wan's own, with the prefix or without;
-    any other name stays."""
+    """Return a function that converts a tensor's name in a file to diffusers' name, one of `names`.
+
+    The function accepts Wan's original names, with or without the prefix, and returns other names unchanged.
+    """
     by_original = {original_tensor_name(name): name for name in names}
     return lambda name: by_original.get(name.removeprefix(PREFIX), name)
 
 
 def original_tensor_name(name: str) -> str:
-    """The name of diffusers' tensor `name` in Wan's own files."""
+    """Convert diffusers' name of a tensor to the name in Wan's original files."""
     stem, _, kind = name.rpartition(".")
     return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
 
 
 def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
-    """What the config.json of a transformer with tensors of these shapes, by Wan's own names, would say of its sizes; None if it
-    is no Wan."""
+    """Derive the sizes in config.json from the shapes of a transformer's tensors, with Wan's original names.
+
+    Returns None for another model's tensors.
+    """
     shapes = {name.removeprefix(PREFIX): shape for name, shape in shapes.items()}
     if any(len(shapes.get(name, ())) < 2 for name in _NEEDED):
         return None
@@ -86,7 +90,7 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
 
 
 def check_single_files(checkpoint: Checkpoint) -> None:
-    """Raises: ModelError unless the checkpoint's own files are its transformers, in their order."""
+    """Check that single-file checkpoints hold the checkpoint's transformers, in order. Raises: ModelError if not."""
     _check_order(checkpoint)
     for part, file in checkpoint.own_files.items():
         shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
@@ -94,41 +98,49 @@ def check_single_files(checkpoint: Checkpoint) -> None:
 
 
 def _check_order(checkpoint: Checkpoint) -> None:
-    """Raises: ModelError unless there is a file for each of the checkpoint's experts, the high-noise one's first."""
+    """Check that each expert has a file, the high-noise expert first. Raises: ModelError if not."""
     experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
     names = [path_of(file).name for file in checkpoint.own_files.values()]
     if len(experts) != len(names):
         raise ModelError(
             f"--transformer was given for {' and '.join(names)},",
             f"and the model has {len(experts)} transformer{'s' if len(experts) > 1 else ''}",
-            "give it twice, the high-noise expert's first" if len(experts) > 1 else "give it once",
+            "give it twice, the high-noise expert's file first" if len(experts) > 1 else "give it once",
         )
     if len(names) == 2 and "low" in names[0].lower() and "high" in names[1].lower():
-        raise ModelError(f"{names[0]} was given first,", "but the first is the high-noise expert", "give the two the other way")
+        raise ModelError(
+            f"{names[0]} was given first,", "but the high-noise expert's file must be first", "swap the two --transformer options"
+        )
 
 
 def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
-    """Raises: ModelError if a file whose tensors have these shapes, by Wan's own names or diffusers', is not the transformer that
-    the checkpoint's `config` describes."""
-    makers = {original_tensor_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
-    if any(len(makers.get(name, ())) < 2 for name in _NEEDED):
+    """Check that a file with tensors of these shapes is the transformer that the checkpoint's `config` describes.
+
+    The tensors have Wan's original names or diffusers' names. Raises: ModelError if the transformer is a different one.
+    """
+    original = {original_tensor_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
+    if any(len(original.get(name, ())) < 2 for name in _NEEDED):
         raise ModelError(
-            f"{file} holds no transformer of Wan:",
+            f"{file} has no Wan transformer:",
             f"a file for --transformer has tensors such as {_QUERY.format(0)}",
-            "take a file with the diffusion model alone, or all of it in one, in Wan's own names",
+            "give one file with the whole diffusion model, with Wan's original tensor names",
         )
-    found, expected = _tensor_features(makers), _config_features(config)
+    found, expected = _tensor_features(original), _config_features(config)
     if found != expected:
         raise ModelError(
             f"{file} is {_describe_features(found)},",
             f"and the model needs {_describe_features(expected)}",
-            "take a preset of that model, or another file for --transformer",
+            "use a preset of that model, or give another file for --transformer",
         )
-    is_controlled = "vace_layers" in config
-    if (_CONTROL in makers) != is_controlled:
-        what, other = ("is no VACE", "and the model is one") if is_controlled else ("is a VACE", "and the model is none")
-        preset = "that is none" if is_controlled else "of VACE"
-        raise ModelError(f"{file} {what}", other, f"take a preset {preset}, or another file for --transformer")
+    is_vace = "vace_layers" in config
+    if (_CONTROL in original) != is_vace:
+        what, needed = ("not a VACE transformer", "a VACE model") if is_vace else ("a VACE transformer", "not a VACE model")
+        preset = "without VACE" if is_vace else "of VACE"
+        raise ModelError(
+            f"{file} is {what},",
+            f"and the model is {needed}",
+            f"use a preset {preset}, or give another file for --transformer",
+        )
 
 
 def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
@@ -144,6 +156,6 @@ def _config_features(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bo
 
 def _describe_features(features: tuple[int, int, int, bool, bool]) -> str:
     width, layers, channels, sees, _ = features
-    sizes = f"{width} wide, {layers} layers, {channels} channels" + (", with a picture's tokens" if sees else "")
+    sizes = f"{width} wide, {layers} layers, {channels} channels" + (", with image tokens" if sees else "")
     name = KNOWN.get(features)
-    return f"{name} ({sizes})" if name else f"a transformer of other sizes ({sizes})"
+    return f"{name} ({sizes})" if name else f"an unknown transformer ({sizes})"

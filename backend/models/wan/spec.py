@@ -1,8 +1,8 @@
-"""Recognises which Wan a checkpoint is from its configurations alone, and refuses all others. Reads no file.
+"""Recognise which Wan model a checkpoint is, from its configurations only, and refuse all others. Reads no file.
 
-The kinds differ in how a picture reaches the transformer: not at all; as a clean first latent frame at timestep 0 (2.2 TI2V); or
-as further input channels, a mask and the latents of a clip that is grey except for its pictures (I2V), to which 2.1 adds the
-output of a CLIP image encoder. They also differ in the number of transformers: one, or two with a boundary between.
+The kinds differ in how an image reaches the transformer. T2V takes no image. Wan 2.2 TI2V takes a clean first latent frame at
+timestep 0. I2V takes additional input channels: a mask and the latents of a clip that is grey except for the images. Wan 2.1 I2V
+also takes the output of a CLIP image encoder. A kind has one transformer, or two experts with a boundary.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
 
-TEXT_TOKENS = 512  # the transformer attends to 512 text positions, whatever the prompt's length
-VAE_SCALES = (8, 4)  # Wan 2.1's; its published vae/config.json is older than the entries that name them
+TEXT_TOKENS = 512  # text positions that the transformer attends to, for prompts of any length
+VAE_SCALES = (8, 4)  # Wan 2.1's scales in space and time; its published vae/config.json lacks these entries
 
 Conditioning = Literal["none", "first_frame", "channels"]
 PIPELINES = ("WanPipeline", "WanImageToVideoPipeline")
@@ -35,14 +35,14 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanKind(Kind):
-    """One kind of Wan. `name` as in `KINDS`."""
+    """One kind of Wan model. `conditioning` is how an image reaches the transformer, see the module."""
 
     scales: tuple[int, int] = VAE_SCALES
     conditioning: Conditioning
     has_image_encoder: bool = False
 
 
-CLIP: Mapping[str, Need] = {"video": "may"}  # whatever makes videos from text alone can begin at a clip's noise level
+CLIP: Mapping[str, Need] = {"video": "may"}  # any text-to-video model can restyle a clip: it starts from noised latents
 KINDS = (
     WanKind(name="wan2.1-t2v", tasks=("t2v",), conditioning="none", takes=CLIP),
     WanKind(name="wan2.1-i2v", tasks=("i2v",), conditioning="channels", has_image_encoder=True, takes={"image": "must"}),
@@ -69,7 +69,7 @@ KINDS = (
         continues=True,
     ),
 )
-SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, as diffusers lays them out"
+SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, in diffusers' layout"
 
 
 class WanFamily(Face):
@@ -98,15 +98,17 @@ class WanFamily(Face):
         raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """See `Family`: a file with a transformer of Wan, by Wan's own names or diffusers', in place of the checkpoint's. Parts
-        of which no model_index.json tells are plain Wan's."""
+        """See `Family`. A file can replace the checkpoint's transformer, with Wan's original tensor names or diffusers' names.
+
+        Parts without a model_index.json are assumed to belong to plain Wan.
+        """
         if (checkpoint.index.get("_class_name") or PIPELINES[0]) not in self.pipelines:
             return None
         check_single_files(checkpoint)
         return checkpoint
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
-        """The kind of a preset's model, without its checkpoint."""
+        """See `Family`."""
         if configs["transformer"].get("_class_name", TRANSFORMER) != TRANSFORMER:
             return None
         own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
@@ -115,7 +117,7 @@ class WanFamily(Face):
         return self._kind(index_of(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        """See `Family`. The shapes depend on the inputs (first tensor) and on the number of layers (last layer)."""
         if part == "text_encoder":
             return t5_shapes(configs[part])
         if part == "vae":
@@ -134,11 +136,11 @@ class WanFamily(Face):
         return transformer_flops(configs["transformer"], tokens, tokens, branches)
 
     def original_name(self, stem: str) -> str:
-        """A module's name in Wan's own checkpoints."""
+        """Return a module's name in Wan's original checkpoints."""
         return original_name(stem)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """See `Family`. ComfyUI has the makers' names."""
+        """See `Family`. ComfyUI uses the authors' names."""
         return (LoraName(self.original_name(stem)),)
 
 
@@ -146,8 +148,10 @@ WAN = WanFamily()
 
 
 def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branches: int) -> StepFlops:
-    """Self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward, once for
-    each branch."""
+    """Count the operations of a Wan transformer in one step, for all guidance branches.
+
+    They are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward.
+    """
     width, layers = width_of(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers
     cross = 4 * queries * TEXT_TOKENS * width * layers
@@ -157,14 +161,16 @@ def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branch
 
 
 def vae_scales(configs: Configs) -> tuple[int, int]:
-    """Pixels per latent, in space and in time."""
+    """Return the pixels per latent, in space and in time."""
     space, time = VAE_SCALES
     return configs["vae"].get("scale_factor_spatial", space), configs["vae"].get("scale_factor_temporal", time)
 
 
 def check_networks(index: Mapping[str, Any], configs: Configs, transformer: str) -> None:
-    """Raises: ModelError if a part or an entry of its configuration is missing, or a network is of another class; `transformer`
-    is the transformer's."""
+    """Check a checkpoint's networks. `transformer` is the expected class of its transformers.
+
+    Raises: ModelError if a part or entry is missing, a network has another class, or the experts differ.
+    """
     check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
     check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)
     if "transformer_2" in configs:
@@ -176,8 +182,8 @@ def _check_experts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     if names:
         raise ModelError(
             f"transformer_2/config.json says {names[0]}={second.get(names[0])},",
-            f"and transformer/config.json {first[names[0]]}: both experts must have one shape",
-            "give a checkpoint whose experts belong together",
+            f"and transformer/config.json says {first[names[0]]}: both experts must have the same sizes",
+            "give a checkpoint with two matching experts",
         )
 
 

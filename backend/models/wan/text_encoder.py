@@ -1,7 +1,7 @@
-"""Prompts to embeddings: the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as diffusers' Wan pipelines do.
+"""Encode prompts with the checkpoint's tokenizer and UMT5 encoder, cleaned and padded as in diffusers' Wan pipelines.
 
-Wan attends to 512 text positions of which the padded ones are all equal: their embedding is zero. So one position stands
-for all of them, and its logit is raised by the logarithm of their number: the same softmax over far fewer positions.
+Wan attends to 512 text positions. All padded positions are equal, because their embedding is zero. One position can replace
+them if its logit is raised by the logarithm of their number. The softmax is the same, over far fewer positions.
 """
 
 import dataclasses
@@ -24,13 +24,16 @@ from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 
-LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; the smallest that holds the prompts is used
+LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # compiled lengths; a request uses the smallest that its prompts fit into
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
-    """Token ids and mask [B, L] int32, with the attention `bias` [B, 1, 1, L] float32 that belongs to the embeddings, or None
-    if L is the full length and every position counts alike. `notes` say which prompts were cut, a sentence each."""
+    """Token ids and mask [B, L] int32, and the attention `bias` [B, 1, 1, L] float32 for the embeddings.
+
+    `bias` is missing (None) at the full length, where all positions have equal weight. `notes` has a sentence for each cut
+    prompt.
+    """
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     mask: np.ndarray | jax.ShapeDtypeStruct
@@ -50,14 +53,13 @@ class TextEncoder(Tokenized):
         lengths: tuple[int, ...] = LENGTHS,
         is_cleaned: bool = True,
     ) -> None:
-        """With a tokenizer whose prompts are `is_cleaned` first, or taken as they are."""
+        """Build the encoder. If `is_cleaned`, `tokenize` cleans prompts first. `lengths` are the compiled lengths."""
         with torch.device("meta"):
             self._model = UMT5EncoderModel(UMT5Config(**settings_of(config))).eval()
         self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """The prompts' tokens, padded to the smallest compiled length that holds them all; without a tokenizer their shapes at
-        the full length."""
+        """Tokenize prompts, padded to the smallest compiled length that fits all. Without a tokenizer, return shapes only."""
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
             return TextTokens(ids=ids, mask=ids, bias=None)
@@ -73,11 +75,11 @@ class TextEncoder(Tokenized):
 
     @classmethod
     def place(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """See `backend.models.common.text`; the bias of relative positions lies everywhere."""
+        """See `backend.models.common.text`. The bias of relative positions is replicated."""
         return P() if "relative_attention_bias" in name else super().place(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Embeddings [B, L, D] of `TextTokens`, zero from each prompt's end on. Pure, to be compiled."""
+        """Embed the ids and mask of `TextTokens` to [B, L, D], zero after each prompt's end. Pure, can be compiled."""
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)
 
@@ -87,7 +89,7 @@ def _last_hidden_state(model: UMT5EncoderModel, ids: torch.Tensor, mask: torch.T
 
 
 def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
-    """[B, 1, 1, width]: 0 for tokens; the last position stands for all padded ones, the other padded ones are masked."""
+    """Return the bias [B, 1, 1, width]: 0 for tokens, log of the padding's length for the last position, -inf between."""
     if width == TEXT_TOKENS:
         return None
     bias = np.zeros((len(lengths), 1, 1, width), np.float32)
@@ -98,6 +100,6 @@ def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
 
 
 def clean_prompt(prompt: str) -> str:
-    """The prompt with broken Unicode repaired, HTML entities resolved twice and white space folded, as diffusers does for Wan."""
+    """Repair broken Unicode, resolve HTML entities twice and collapse white space, as diffusers does for Wan."""
     text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return " ".join(text.split())

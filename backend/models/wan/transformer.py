@@ -1,8 +1,8 @@
-"""The Wan transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch of two.
+"""The Wan transformer as one scan over stacked layers: diffusers' modules, this project's attention, guidance as a batch of two.
 
-What depends on the prompt and the pictures alone (the text's keys and values in every layer) is computed once per video. A
-token's timestep is the step's own, or 0 for the latent frames that are given (`expand_timesteps`, Wan 2.2 TI2V), so two time
-embeddings serve all tokens. If a picture comes as further input channels, all tokens share one time embedding.
+The text's keys and values in every layer depend on prompt and images only, and are computed once per video. Tokens of given
+latent frames have timestep 0 (`expand_timesteps`, Wan 2.2 TI2V), all other tokens have the step's timestep. Two time embeddings
+therefore serve all tokens. If an image is given as input channels, all tokens share one time embedding.
 """
 
 import dataclasses
@@ -34,9 +34,11 @@ from backend.weights.stacked import StackedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextContext:
-    """All layers' text keys and values [layers, B, L, H, D] and the shared `bias` [B, 1, 1, L], or None if all
-    positions count alike; B is 2 under guidance, the prompt first. `image` is the same pair for the image encoder's tokens.
-    With `nag`, a scalar, B is 2 too, but there is one branch: see `TextKeys`."""
+    """All layers' text keys and values [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
+
+    `bias`: None if all positions have equal weight. Under guidance B is 2, the prompt first. `image` has keys and values of the
+    image encoder's tokens. With `nag`, a scalar, B is also 2, but a step has one branch: see `TextKeys`.
+    """
 
     key: jax.Array
     value: jax.Array
@@ -46,14 +48,14 @@ class TextContext:
 
     @property
     def branches(self) -> int:
-        """How many velocities a step makes."""
+        """The number of guidance branches in a step."""
         return 1 if self.nag is not None else self.key.shape[1]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstFrames:
-    """The clean latent frames with which the video begins, [1, C, K, H, W], normalised: one of a picture, or those of a clip."""
+    """The clean latent frames at the video's beginning, [1, C, K, H, W], normalised. An image gives one, a clip several."""
 
     latents: jax.Array
 
@@ -61,7 +63,7 @@ class FirstFrames:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageChannels:
-    """The mask and the latents of a clip that holds the pictures, [1, 4 + C, F, H, W]: further channels of the input."""
+    """Additional input channels [1, 4 + C, F, H, W]: a mask, and the latents of a clip with the input images."""
 
     values: jax.Array
 
@@ -72,8 +74,10 @@ Condition = FirstFrames | ImageChannels | None
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What all steps of one expert, guided or not, read besides the latents: the text's keys and values, the tokens' positions,
-    and the pictures, None if there are none."""
+    """The inputs that all steps of one expert share besides the latents, with or without guidance.
+
+    The inputs are the text's keys and values, the tokens' positions, and the images, None without images.
+    """
 
     text: TextContext
     positions: Positions
@@ -82,19 +86,22 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Time:
-    """Time embeddings [N, D] and modulations [N, 6, D], float32: the step's own, then those of timestep 0 for the first
-    `still_tokens` tokens. They are spread over the tokens only where they are used, so that no [S, 6, D] is kept."""
+    """Time embeddings [N, D] and modulations [N, 6, D], float32: for the step's timestep, then for timestep 0.
+
+    Timestep 0 belongs to the first `still_tokens` tokens. The values are expanded to all tokens only when they are used, because
+    an array [S, 6, D] is large.
+    """
 
     embedding: jax.Array
     modulation: jax.Array
     still_tokens: int
 
     def token_embeddings(self, tokens: int) -> jax.Array:
-        """[1, S or 1, D]."""
+        """Return the time embedding of each token, [1, S or 1, D]."""
         return self._select_per_token(self.embedding, tokens)
 
     def token_modulations(self, tokens: int) -> jax.Array:
-        """[1, S or 1, 6, D]."""
+        """Return the modulation of each token, [1, S or 1, 6, D]."""
         return self._select_per_token(self.modulation, tokens)
 
     def _select_per_token(self, values: jax.Array, tokens: int) -> jax.Array:
@@ -104,12 +111,15 @@ class _Time:
         return jnp.where(is_still, values[1], values[0])[None]
 
 
-BLOCKS = "blocks."  # the prefix of the layers in the checkpoint
-WIDE = 3072  # channels from which copies are cut out before the product: the 1.3B is faster without (docs/lab/tpu-slices.md)
+BLOCKS = "blocks."  # prefix of the layers' names in the checkpoint
+WIDE = 3072  # from this width on, `Layout.gather` cuts copies out; the 1.3B is faster without (docs/lab/tpu-slices.md)
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Bytes of the matrices that every step uses in one layer, by name, those that gain most from a copy first."""
+    """Return the bytes of the matrices that every step uses in one layer, by name.
+
+    The matrices whose copies save most time are first.
+    """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, width * config["ffn_dim"] * itemsize
     own = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
@@ -118,11 +128,11 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(ClipTransformer):
-    """The keys of its stacks are joined in their order by `prepare_text`."""
+    """Shapes and modules of one Wan transformer. `prepare_text` joins the keys of all stacks in their order."""
 
     _network: ClassVar[type[ModelMixin]] = WanTransformer3DModel
     _stacks = (BLOCKS,)
-    _text_stacks: ClassVar[tuple[str, ...]] = ()  # those whose layers see the text, if not all do
+    _text_stacks: ClassVar[tuple[str, ...]] = ()  # the stacks whose layers see the text; empty if all do
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "ffn.net.0.proj.weight")
     _rows = ("to_out.0.weight", "ffn.net.2.weight")
 
@@ -132,7 +142,7 @@ class Denoiser(ClipTransformer):
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
         self._attend_by_kernel(self._block)
-        config = self._model.config  # with the entries that an older file does not have
+        config = self._model.config  # includes defaults for entries that older files lack
         self._patch = config.patch_size
         self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
 
@@ -144,8 +154,10 @@ class Denoiser(ClipTransformer):
         return weight_dtype(name, dtype)
 
     def positions(self, latent_shape: tuple[int, ...], frame_angles: np.ndarray | None = None) -> Work:
-        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it. Frames are
-        numbered from 0, unless `frame_angles` [F, channels of a head that stand for time] are given."""
+        """Compute the rotary embedding for latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
+
+        Frames are numbered from 0, unless `frame_angles` [F, a head's time channels] are given.
+        """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
         num_tokens = self.num_tokens(latent_shape)
@@ -161,9 +173,11 @@ class Denoiser(ClipTransformer):
     def prepare_text(
         self, weights: StackedWeights, text: jax.Array, bias: jax.Array | None, image: jax.Array | None = None
     ) -> TextContext:
-        """Every layer's cross-attention keys and values, one stack's after the other's, for text embeddings [B, L, D] with logit
-        bias [B, 1, 1, L], and for the image encoder's tokens [pictures, tokens, D], if the model has one. The model attends to
-        these on their own, or together with the text if it has no separate keys for them."""
+        """Compute every layer's cross-attention keys and values, stack after stack.
+
+        `text` are embeddings [B, L, D] with logit `bias` [B, 1, 1, L]. `image` are the image encoder's tokens [images, tokens,
+        D], if the model has an image encoder. If the model has no separate keys for image tokens, they are joined with the text.
+        """
         text = text.astype(weights.outer["proj_out.weight"].dtype)
         embedded = self._embed_condition("text_embedder", weights, text)
         image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
@@ -187,7 +201,7 @@ class Denoiser(ClipTransformer):
         return self._call_outer(f"condition_embedder.{name}", weights, value)
 
     def text_sharding(self, shapes: TextContext) -> TextContext:
-        """Where the result of `prepare_text` lies: heads over tp, guidance branches over dp."""
+        """Return the shardings of `prepare_text`'s result: heads over tp, guidance branches over dp."""
         sharding = self._layout.sharding(self._layout.stacked_text_heads)
         keys = dataclasses.replace(shapes, bias=None)
         return dataclasses.replace(placed(keys, sharding), bias=self._layout.whole(shapes.bias))
@@ -197,20 +211,19 @@ class Denoiser(ClipTransformer):
         return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
 
     def _layers(self, weights: StackedWeights, context: Context) -> tuple:
-        """The layers' weights, and their keys and values of text and pictures."""
+        """Return the layers' weights, and the layers' keys and values of text and images."""
         text = context.text
         return weights.stacks[BLOCKS], text.key, text.value, text.image
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
-        """Shapes and places of an empty cache for these conditions."""
+        """Describe the shapes and shardings of an empty step cache."""
         shape = (text.branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
         return describe_cache(self._layout, shape, text.key.dtype)
 
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
-        """Padded tokens [B, S, D] and the time embeddings that they share. `FirstFrames` replace the first latent frames, at
-        timestep 0."""
+        """Return padded tokens [B, S, D] and their time embeddings. `FirstFrames` replace the first latents, at timestep 0."""
         condition = context.condition
         hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.branches)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
@@ -226,7 +239,7 @@ class Denoiser(ClipTransformer):
         positions: Positions,
         nag: jax.Array | None = None,
     ) -> jax.Array:
-        """One block on tokens [B, S, D]; `layer` is its weights, and its keys and values of text and pictures."""
+        """Run one layer on tokens [B, S, D]. `layer` has its weights, and its keys and values of text and images."""
         block, key, value, image = layer
         keys, modulation = (
             TextKeys(key=key, value=value, bias=bias, image=image, nag=nag),
@@ -241,20 +254,20 @@ class Denoiser(ClipTransformer):
         return _from_patches(velocity, shape, self._patch)
 
     def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
-        """Tokens up to the layout's multiple, spread over the chips."""
+        """Pad the tokens to a multiple that the layout needs, and shard them."""
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, self._layout.tokens)
 
     def _embed_patches(self, weights: StackedWeights, latents: jax.Array, batch: int) -> jax.Array:
-        """Tokens [B, S, D]; the same latents for every guidance branch."""
+        """Embed latents as tokens [B, S, D], the same for every guidance branch."""
         kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
         patches = to_patches(latents.astype(kernel.dtype), self._patch)
         tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
         return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, still_tokens: int) -> _Time:
-        """The step's time embedding, and that of timestep 0 if there are still tokens."""
+        """Embed the step's timestep, and timestep 0 if there are still tokens."""
         timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
         embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
         return _Time(
@@ -264,7 +277,7 @@ class Denoiser(ClipTransformer):
         )
 
     def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
-        """Patches of velocity [B, S, patch volume * C] float32."""
+        """Project tokens to patches of velocity [B, S, patch volume * C] float32."""
         shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
         hidden = self._call_outer("norm_out", weights, hidden.astype(jnp.float32))
         hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
@@ -273,14 +286,14 @@ class Denoiser(ClipTransformer):
 
 
 def _join_image_and_text(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-    """The pictures' tokens [1, I, D] before each branch's text [B, L, D], and the text's bias, which is 0 for the pictures."""
+    """Put the images' tokens [1, I, D] before each branch's text [B, L, D]. The bias is 0 for the images' tokens."""
     image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
     widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
     return jnp.concatenate([image, text], axis=1), widened
 
 
 def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
-    """The transformer's input: the latents with the given frames in their places, or with a picture's channels after theirs."""
+    """Build the transformer's input: latents with the given first frames inserted, or with image channels appended."""
     if isinstance(condition, FirstFrames):
         return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
     if isinstance(condition, ImageChannels):
@@ -289,13 +302,13 @@ def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """The dtype that a transformer's weight is kept in: diffusers keeps some parts in float32 whatever `dtype` is."""
+    """Return the dtype of a transformer's weight. diffusers keeps some parts in float32 for any `dtype`."""
     keeps = WanTransformer3DModel._keep_in_fp32_modules
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
 
 def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Time embedding [N, D] and its projection [N, 6 D], float32, as `WanTimeTextImageEmbedding.forward` makes them."""
+    """Compute time embedding [N, D] and projection [N, 6 D], float32, like `WanTimeTextImageEmbedding.forward`."""
     frequencies = embedder.timesteps_proj(timesteps)
     time = embedder.time_embedder(frequencies.to(embedder.time_embedder.linear_1.weight.dtype))
     time = time.to(embedder.time_proj.weight.dtype)
@@ -304,7 +317,7 @@ def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
-    """[B, C, F, H, W] -> [B, S, C * patch volume], the order of a convolution kernel's weights."""
+    """Split latents [B, C, F, H, W] into patches [B, S, C * patch volume], in the order of a convolution kernel's weights."""
     batch, channels, frames, height, width = latents.shape
     t, h, w = patch
     split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
@@ -312,7 +325,7 @@ def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
 
 
 def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
-    """[B, S, patch volume * C] -> [B, C, F, H, W], the order of `proj_out`."""
+    """Join patches [B, S, patch volume * C] to latents [B, C, F, H, W], in the order of `proj_out`."""
     _, _, frames, height, width = latent_shape
     t, h, w = patch
     split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)

@@ -1,11 +1,11 @@
-"""The Wan video autoencoder, one latent frame at a time, its causal caches as explicit state.
+"""The Wan video autoencoder, one latent frame at a time, with its causal caches as explicit state.
 
-On TPUs `backend.models.wan.vae_tpu` runs Wan's own autoencoders, in bfloat16.
+On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
-diffusers' encoder and decoder keep a list of caches that starts as None, turns into tensors of one or two frames, and holds
-the word "Rep" where an upsampling layer has seen its first frame only. Each of these means that zeros come before the first
-frame, so here a cache is always two frames, zero where there was none. Two programs then serve a video of any length, one for the
-first latent frame and one for all others.
+diffusers' encoder and decoder use a list of caches. An entry starts as None, then becomes a tensor of one or two frames. It is
+the word "Rep" if an upsampling layer has seen only its first frame. In each case zeros precede the first frame. Here a cache
+always has two frames, zero before the first frame. Two programs then serve a video of any length: one for the first latent frame
+and one for all others.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ CACHE_FRAMES = 2
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """Its latents are normalised: each channel has zero mean and unit variance; first calls take no caches."""
+    """Wan's video autoencoder. Each channel of its latents has zero mean and unit variance. First calls take no caches."""
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.weight"
@@ -33,14 +33,14 @@ class VideoAutoencoder(StreamedAutoencoder):
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
-        whole = self._vae.config  # with the entries that an older file does not have
+        whole = self._vae.config  # includes defaults for entries that older files lack
         self.spatial_scale: int = whole.scale_factor_spatial
         self.temporal_scale: int = whole.scale_factor_temporal
         self.latent_channels: int = whole.z_dim
         self._mean, self._std = whole.latents_mean, whole.latents_std
 
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
-        """Latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
+        """Encode one image [1, 3, 1, height, width] to the posterior's mode, latents [1, C, 1, H, W]."""
         return self.encode_first(weights, image)[0]
 
     def _can_use_strips(self) -> bool:
@@ -77,16 +77,16 @@ class VideoAutoencoder(StreamedAutoencoder):
 
 
 def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[Any]:
-    """The list that diffusers' layers read and write: one place per convolution; not all are used."""
+    """Return the list that diffusers' layers read and write, with one entry per convolution. Some entries are not used."""
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 
 
 def _to_cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
-    """The places in use, each with two frames.
+    """Return the used entries of diffusers' list, each with two frames.
 
-    An upsampling layer that has seen one frame says "Rep": its cache is zero, in the shape of the place before it, which
-    holds the same layer's input to the convolution just before.
+    The entry "Rep" of an upsampling layer becomes zeros. They have the shape of the previous entry, which is the input of
+    the preceding convolution in the same layer.
     """
     caches: dict[int, torch.Tensor] = {}
     for index, cache in enumerate(state):

@@ -1,8 +1,7 @@
-"""Wan's video autoencoders for TPUs, 2.1's and 2.2's: the layers that diffusers' module holds, in the order in which it runs
-them, on arrays as `kernels.causal_conv` takes them; every chip has a strip of columns.
+"""The video autoencoders of Wan 2.1 and 2.2 for TPUs: the layers of diffusers' module, on arrays for `kernels.causal_conv`.
 
-Each array is read once: a convolution also does the residual, the norm and the SiLU that follow it. Numerics are those of
-`backend.models.wan.vae` in bfloat16, except that the norms see float32 here. The layers themselves are in
+Every chip has a strip of columns. Each array is read once, because a convolution also computes the residual, norm and SiLU after
+it. Numerics are the same as in `backend.models.wan.vae` with bfloat16, except that norms read float32. The layers are in
 `backend.models.wan.vae_tpu_layers`.
 """
 
@@ -23,12 +22,12 @@ from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
 from kernels.causal_conv_cut import padded_channels, padded_rows
 
-SPATIAL_SCALE = 8  # of the network; Wan 2.2's sees patches of pixels
-RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # Wan 2.2's blocks
+SPATIAL_SCALE = 8  # scale of the network, without Wan 2.2's patches of pixels
+RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # supported Wan 2.2 values
 
 
 def can_run(config: Mapping[str, Any]) -> bool:
-    """Whether this module can run a VAE of this configuration."""
+    """Return whether this module can run a VAE with this configuration."""
     if config.get("attn_scales") or config["scale_factor_spatial"] != SPATIAL_SCALE * (config.get("patch_size") or 1):
         return False
     if config.get("is_residual"):
@@ -37,7 +36,7 @@ def can_run(config: Mapping[str, Any]) -> bool:
 
 
 def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
-    """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
+    """Arrange the checkpoint's tensors for the convolutions. This runs once per model, not once per frame."""
     arranged = dict(weights)
     for name, module in vae.named_modules():
         if isinstance(module, WanRMS_norm):
@@ -56,7 +55,7 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
     matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [T + 1, N, C]
     split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
     padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
-    # side by side: the query, the key and the value, or the two frames that a decoder makes of one
+    # parts are the query, key and value, or the two frames that a decoder computes from one frame
     biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
     return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
 
@@ -64,9 +63,10 @@ def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
 def decode(
     vae: AutoencoderKLWan, weights: Weights, latents: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
 ) -> tuple[jax.Array, Caches]:
-    """Pixels [1, 3, F, height, width] in [-1, 1] of one latent frame [1, C, 1, H, W], not normalised, and the caches after it.
+    """Decode one latent frame [1, C, 1, H, W], not normalised, to pixels [1, 3, F, height, width] in [-1, 1].
 
-    `weights` as `arrange` leaves them; `caches` None for the first frame. F is 1 for that, 4 for all others.
+    `weights` come from `arrange`. The first frame has no `caches`. F is 1 for the first latent frame, 4 for all others.
+    Returns the pixels and the caches after this frame.
     """
     height, width = latents.shape[3:]
     size = height, width
@@ -78,9 +78,10 @@ def decode(
 def encode(
     vae: AutoencoderKLWan, weights: Weights, pixels: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
 ) -> tuple[jax.Array, Caches]:
-    """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it.
+    """Encode pixels [1, 3, F, height, width] in [-1, 1] to the moments [1, 2 C, 1, H, W] of one latent frame's posterior.
 
-    `pixels` [1, 3, F, height, width] in [-1, 1]; F is 1 for the first latent frame, with caches None, and 4 for all others.
+    F is 1 for the first latent frame, with `caches` None, and 4 for all others. Returns the moments and the caches after this
+    frame.
     """
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
     height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])
@@ -91,7 +92,10 @@ def encode(
 
 
 def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
-    """[1, C, F, height, width] to [1, C * size * size, F, height / size, width / size], in diffusers' order of channels."""
+    """Split [1, C, F, height, width] into patches, [1, C * size * size, F, height / size, width / size].
+
+    The order of channels is diffusers' order.
+    """
     batch, channels, frames, height, width = pixels.shape
     parts = pixels.reshape(batch, channels, frames, height // size, size, width // size, size)
     return parts.transpose(0, 1, 6, 4, 2, 3, 5).reshape(batch, -1, frames, height // size, width // size)
@@ -99,7 +103,7 @@ def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How one latent frame of this `size` (height, width of the latents) goes through the network."""
+    """A plan for one latent frame of `size` (height, width of the latents) on all chips."""
 
     vae: AutoencoderKLWan
     strips: Strips
@@ -108,12 +112,15 @@ class _Plan:
 
     @property
     def rows(self) -> int:
-        """Of the latents, in this module's sense of rows."""
+        """The number of rows of the latents, or of columns if the strips are turned."""
         return self.size[1] if self.strips.turned else self.size[0]
 
     def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
-        """`way` through the layers on every chip; `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns
-        [C, F, height, width], `patch` times as large as the last convolution leaves it, and the caches."""
+        """Run `way`, a method of `LayerRunner`, on every chip.
+
+        `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns frames [C, F, height, width], with `patch` x
+        `patch` pixels for each pixel of the last convolution, and the caches.
+        """
         strips, rows = self.strips, shrinks * self.rows
         own = {name: _swap_rows_and_columns(name, value) if strips.turned else value for name, value in weights.items()}
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
@@ -127,14 +134,15 @@ class _Plan:
         return strips.run(one_chip, own, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
 
     def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
-        """[C, F, height, width] of [F, columns, rows, C * patch * patch and padding], `patch` x `patch` pixels from each one.
+        """Convert a strip [F, columns, rows, C * patch * patch and padding] to [C, F, height, width].
 
-        Products with zeros and ones, exact: the matrix unit moves lanes and every second row faster than copies do.
+        Exact products with zeros and ones do this: the matrix unit moves lanes and every second row faster than copies do.
         """
         if patch == 1:
             return self.strips.pictures(frames, channels)
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
-        parts = first.reshape(-1, patch, patch, *first.shape[1:])  # diffusers' order: column and row of a true picture's patch
+        # diffusers' order of a patch's pixels: column, then row, in the unturned frame
+        parts = first.reshape(-1, patch, patch, *first.shape[1:])
         parts = parts.swapaxes(1, 2) if self.strips.turned else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])
         parts = jnp.einsum("xwa,cabfwh->cbfxh", columns, parts)
@@ -142,7 +150,7 @@ class _Plan:
 
 
 def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
-    """An arranged convolution with rows and columns swapped; other weights unchanged."""
+    """Swap rows and columns of an arranged convolution's weight. Returns other weights unchanged."""
     if weight.ndim != 3:
         return weight
     return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)

@@ -1,5 +1,8 @@
-"""The layers of Wan's video autoencoders on one TPU chip, see `backend.models.common.strip_layers`. Wan 2.2's blocks add their
-input, made larger or smaller, to their output. How weights are arranged is `backend.models.wan.vae_tpu`'s."""
+"""The layers of Wan's video autoencoders on one TPU chip. See `backend.models.common.strip_layers`.
+
+Wan 2.2's blocks have a shortcut: they resize their input and add it to their output. `backend.models.wan.vae_tpu` arranges the
+weights.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,15 +29,18 @@ TEMPORAL_SCALE = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Step(Step):
-    """The input of a block's first module (`is_entered`) is kept for the `shortcut` of its last module, whose result is added to
-    that module's."""
+    """One module of the network, with its part in a block's shortcut.
+
+    If `is_entered`, the module is the first of a block, and its input is stored for the shortcut. The last module of a block adds
+    the result of `shortcut` to its own.
+    """
 
     is_entered: bool = False
     shortcut: AvgDown3D | DupUp3D | None = None
 
 
 def _decoder_steps(decoder: Any) -> list[_Step]:
-    """Between the decoder's first convolution and its last."""
+    """List the decoder's modules between the first and the last convolution."""
     steps = _middle_steps("decoder", decoder)
     for index, block in enumerate(decoder.up_blocks):
         name = f"decoder.up_blocks.{index}"
@@ -47,7 +53,7 @@ def _decoder_steps(decoder: Any) -> list[_Step]:
 
 
 def _encoder_steps(encoder: Any) -> list[_Step]:
-    """Between the encoder's first convolution and its last."""
+    """List the encoder's modules between the first and the last convolution."""
     steps = []
     for index, block in enumerate(encoder.down_blocks):
         name = f"encoder.down_blocks.{index}"
@@ -69,33 +75,33 @@ def _block_steps(
 
 
 def _middle_steps(name: str, network: Any) -> list[_Step]:
-    """The blocks between the two halves of the autoencoder."""
+    """List the modules of the middle block, which has the smallest frames."""
     block = network.mid_block
     places = {"resnets.0": block.resnets[0], "attentions.0": block.attentions[0], "resnets.1": block.resnets[1]}
     return [_Step(name=f"{name}.mid_block.{place}", module=module) for place, module in places.items()]
 
 
 class LayerRunner(StripRunner):
-    """The caches are numbered in the convolutions' order; before the first frame there are none."""
+    """Runs the encoder or the decoder on one chip. Caches are numbered in the order of the convolutions."""
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         super().__init__(chip, weights, widths, before, rows)
         self._entered: jax.Array | None = None  # the input of the current block
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
-        """Pixels, or patches of them, from a latent frame; how many of the channels are real."""
+        """Decode a latent frame to pixels or patches of pixels. Also returns the number of channels without padding."""
         pixels = self._run_network("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
         return pixels, vae.config.out_channels
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
-        """A latent frame's moments from pixels or patches of them; how many of the channels are real."""
+        """Encode pixels or patches of pixels to a latent frame's moments. Also returns the number of channels without padding."""
         self._later_frames = TEMPORAL_SCALE
         return self._product(
             "quant_conv", self._run_network("encoder", frames, _encoder_steps(vae.encoder))
         ), 2 * vae.config.z_dim
 
     def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
-        """The first convolution, the steps, the last convolution."""
+        """Run the first convolution, the steps and the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
         _, normalised = self._through(steps, f"{name}.norm_out", total, normalised)
         return self._summed(f"{name}.conv_out", normalised)
@@ -127,12 +133,15 @@ class LayerRunner(StripRunner):
 
     @property
     def _input(self) -> jax.Array:
-        assert self._entered is not None, "a block's first step keeps it"
+        assert self._entered is not None, "a block's first step stores it"
         return self._entered
 
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
-        """The block's input, for the upper and the lower of the two rows that each row becomes; equal frames and columns are
-        stored once. With half the channels, a pixel's four have two kinds: the upper two channels 0, 2, 4, ..."""
+        """Return the block's input for the upper and the lower of the two rows that replace each row.
+
+        Equal frames and columns are stored once. If the block halves the channels, the upper row has channels 0, 2, 4, ... and
+        the lower row has channels 1, 3, 5, ...
+        """
         entered = self._input
         if shortcut.in_channels == shortcut.out_channels:
             return entered, entered
@@ -144,13 +153,15 @@ class LayerRunner(StripRunner):
         ]
         if not self._chip.is_turned:
             return kinds[0], kinds[1]
-        columns = jnp.stack(kinds, axis=2)  # the picture lies on its side: its rows are columns here
+        columns = jnp.stack(kinds, axis=2)  # the strips are turned: rows of the frame are columns here
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
         return columns, columns
 
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
-        """The block's input, the mean of each four pixels; the channels of two frames become neighbours in one. Before
-        the first frame there is nothing."""
+        """Average each 2 x 2 pixels of the block's input. With a temporal factor, two frames become one.
+
+        The channels of the two frames alternate. The first frame of a video counts as the second of a pair.
+        """
         entered = self._input
         if shortcut.factor == 1:
             return entered
@@ -167,9 +178,9 @@ class LayerRunner(StripRunner):
         return cast(jax.Array, sum(placed))
 
     def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
-        """Half as many columns and rows, and half as many frames if the block also shrinks time.
+        """Halve columns and rows, and also frames if the block downsamples time.
 
-        A convolution with steps of two that pads the right and the bottom is every other pixel of one that pads all around.
+        The convolution has a stride of two and pads right and bottom. It equals every other pixel of one that pads all sides.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2
@@ -190,13 +201,13 @@ class LayerRunner(StripRunner):
         return self._only_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
 
     def _double_frames(self, name: str, total: jax.Array) -> jax.Array:
-        """Two frames for each, from it and the two before it; the first frame of a video stays one."""
+        """Compute two frames from each frame and its two predecessors. The first frame of a video stays one frame."""
         if self._before is None:
             self._exchange_frames(jnp.zeros_like(total))
             self._later_frames *= 2
             return total
         before = self._exchange_frames(total)
-        assert before is not None, "only the first call has none"
+        assert before is not None, "every call after the first has a cache"
         inputs = jnp.concatenate([before[-KEPT_FRAMES:], total])
         weight = self._weights[f"{name}.weight"]  # [3, C, 2, N]
         products = sum(
@@ -208,7 +219,7 @@ class LayerRunner(StripRunner):
         return self._only_rows(doubled).astype(total.dtype)
 
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
-        """One head over all of a frame's pixels: each chip's own queries, every chip's keys."""
+        """Run attention with one head over all pixels of a frame: this chip's queries, every chip's keys."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._product(f"{name}.to_qkv", hidden), 3, axis=-1)
         key, value = (self._gather_strips(array) for array in (key, value))
@@ -223,12 +234,14 @@ class LayerRunner(StripRunner):
         return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """A convolution that sees two frames back. Before the first frame there is nothing, so that part is left out."""
+        """Run a convolution that sees two frames back. The first call omits the part for earlier frames, which are zero."""
         return self._convolve_after(self._exchange_frames(frames), name, frames, epilogue)
 
     def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:
-        """The frames kept at this place by the last call, None in the first call, in which zeros are kept before the present
-        ones."""
+        """Store these frames for the next call, and return the frames that the previous call stored.
+
+        The first call returns None, and stores zeros before its frames.
+        """
         place = len(self.after)
         if self._before is not None:
             return self._exchange(place, frames)
@@ -237,7 +250,8 @@ class LayerRunner(StripRunner):
         return None
 
     def _convolve_after(self, before: jax.Array | None, name: str, frames: jax.Array, epilogue: Epilogue, doubles: bool = False):
-        weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]  # of one frame
+        # the last `depth` inputs of a weight belong to the current frame
+        weight, depth = self._weights[f"{name}.weight"], 3 * frames.shape[3]
         return causal_conv(
             frames,
             before,
@@ -251,13 +265,16 @@ class LayerRunner(StripRunner):
         )
 
     def _product(self, name: str, frames: jax.Array) -> jax.Array:
-        """A convolution over channels alone."""
+        """Run a convolution over the channels only."""
         product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
         product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
         return self._only_rows(product).astype(frames.dtype)
 
 
 def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:
-    """[F, W, H, N] of the channels that `picked` [C, N] names, one at most for each: a product, because lanes move slowly."""
+    """Select channels of [F, W, H, C], to [F, W, H, N]. `picked` [C, N] has at most a single 1 in each column.
+
+    This is a product, because moving lanes is slow.
+    """
     selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
     return selected.astype(frames.dtype)

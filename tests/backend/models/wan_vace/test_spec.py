@@ -101,7 +101,7 @@ def test_wans_makers_have_other_names_for_the_control_blocks():
     assert WAN_VACE.lora_names("vace_blocks.1.ffn.net.2")[0].name == "vace_blocks.1.ffn.2"
 
 
-@pytest.mark.parametrize(("is_vace", "said"), [(True, "is a VACE and the model is none"), (False, "is no VACE and the model is")])
+@pytest.mark.parametrize(("is_vace", "said"), [(True, "is a VACE transformer"), (False, "is not a VACE transformer")])
 def test_a_file_of_the_other_sort_is_refused(is_vace, said):
     shapes = {
         "patch_embedding.weight": (256, 16, 1, 2, 2),
