@@ -1,1 +1,1 @@
-"""Wan VACE: Wan with control blocks, which are shown a clip, what of it is made anew, and pictures."""
+"""Wan VACE: Wan with control blocks, which read a clip, a mask of the area to regenerate, and reference images."""

@@ -1,8 +1,10 @@
-"""What VACE's control blocks are shown, as host arrays by name: `control_latents` [1, 2 C + 64, F, H, W], a clip's latents where
-it is to stay, then those where it is made anew, then which of its pixels are; and `reference_latents` [1, C, R, H, W], one frame
-for each reference picture. All float32.
+"""The inputs of VACE's control blocks, as host arrays by name. All are float32.
 
-The reference pictures become latent frames before the video's own, the last picture first. Source: diffusers, WanVACEPipeline.
+- `control_latents` [1, 2 C + 64, F, H, W]: latents of the area of a clip that stays, then latents of the area to regenerate. The
+  last 64 channels are a mask, 1 where a pixel is regenerated.
+- `reference_latents` [1, C, R, H, W]: one latent frame for each reference image.
+
+The reference images become latent frames before the video's frames, the last image first. Source: diffusers, WanVACEPipeline.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +28,10 @@ CONTROL, REFERENCES = "control_latents", "reference_latents"
 def encode_source(
     programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Work: the `control_latents` of what the video is made from; without anything, of a grey clip that is all made anew."""
+    """Encode the `control_latents` of the video's source. Without a source, encode a grey clip that is fully regenerated.
+
+    Yields work.
+    """
 
     def encode(is_new: bool) -> Generator[Effect, Any, jax.Array]:
         def pixels(begin: int, end: int) -> np.ndarray:
@@ -43,7 +48,7 @@ def encode_source(
 def encode_references(
     programs: Programs, weights: Mapping[str, Any], pictures: Sequence[Image.Image], dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
-    """Work: the `reference_latents` of pictures of the video's size."""
+    """Encode the `reference_latents` of images that have the video's size. Yields work."""
     frames = []
     for picture in reversed(pictures):
         frames.append((yield Call(programs.encode_image, (weights, pixels_of(picture, dtype)))))
@@ -51,7 +56,7 @@ def encode_references(
 
 
 def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generator[Effect, Any, jax.Array]:
-    """Work: what the control blocks are shown, the references' frames first."""
+    """Build the input of the control blocks, the frames of reference images first. Yields work."""
 
     def cast(xp: Any, control: jax.Array) -> jax.Array:
         return control.astype(dtype)
@@ -67,8 +72,10 @@ def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generato
 
 
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
-    """[1, 64, F, H, W] float32, 1 where a pixel is made anew: the pixels of a latent lie along the channels, and of the pixel
-    frames that a latent frame stands for, one counts."""
+    """Build the mask channels [1, 64, F, H, W] float32, 1 where a pixel is regenerated.
+
+    The channels are the pixels of one latent. Each latent frame uses the mask of one of its pixel frames.
+    """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale
     shown = ((2 * np.arange(num_frames) + 1) * geometry.num_frames) // (2 * num_frames)
@@ -79,7 +86,7 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
 
 
 def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: int, is_new: bool) -> np.ndarray:
-    """Frames of the clip, grey (0) where a pixel is not of this sort."""
+    """Return frames `begin` to `end` of the clip, grey (0) where `source.is_new` is not equal to `is_new`."""
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
     pixels = clip_pixels(source.frames[begin:end], np.float32)

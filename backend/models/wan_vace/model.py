@@ -1,4 +1,4 @@
-"""VACE's networks and the work of making a video with them: Wan's, and what the control blocks are shown beside it."""
+"""VACE's networks and the generation of a video: like plain Wan, with additional inputs for the control blocks."""
 
 import dataclasses
 from collections.abc import Generator
@@ -22,7 +22,7 @@ from backend.schemas.windows import Window
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ControlWindows:
-    """`WindowContexts`: each window is shown its own part of the `whole` control latents, behind those of the references."""
+    """`WindowContexts` in which each window reads the reference images' latents and its part of the `whole` control latents."""
 
     programs: WindowPrograms
     length: int
@@ -36,10 +36,10 @@ class ControlWindows:
 
 
 class VaceModel(WanModel):
-    """One VACE checkpoint without its weights. Its latents have a frame before the video's own for each reference picture."""
+    """One VACE checkpoint without its weights. Its latents have one frame per reference image before the video's frames."""
 
     def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
-        """Control blocks are as large as layers, and lie beside them."""
+        """Plan the layouts for layers and control blocks together, because control blocks are as large as layers."""
         config = plan.configs["transformer"]
         blocks = config["num_layers"] + len(config["vace_layers"])
         return super()._plan_layouts(
@@ -50,12 +50,12 @@ class VaceModel(WanModel):
         return super()._make_programs(plan, layout, ControlledDenoiser(plan.configs["transformer"], layout))
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`; with the references' frames."""
+        """See `WholeClipModel`. The shape includes the frames of reference images."""
         batch, channels, num_frames, height, width = super().latent_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`; every context window has the references' frames too."""
+        """See `WholeClipModel`. Every context window also has the frames of reference images."""
         if request.window_frames is None:
             return self.latent_shape(request)
         batch, channels, num_frames, height, width = super().step_shape(request)
@@ -67,7 +67,7 @@ class VaceModel(WanModel):
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; the modules `conditions` of Wan and of VACE list the results."""
+        """See `Model`. The modules `conditions` of Wan and of VACE list the results."""
         conditions: dict[str, Any] = dict((yield from super().encode(weights, request, {})))
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)
@@ -88,7 +88,7 @@ class VaceModel(WanModel):
         return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """The latents without the references' frames."""
+        """Remove the frames of reference images."""
         if REFERENCES not in conditions:
             return latents
         count = conditions[REFERENCES].shape[2]

@@ -1,7 +1,7 @@
-"""Recognises Wan VACE from its configurations alone: Wan's text to video with control blocks beside its layers. Reads no file.
+"""Recognise Wan VACE from its configurations only: Wan's text to video with additional control blocks. Reads no file.
 
-Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two with a boundary between. They take the same inputs: what is shown to the
-control blocks is one clip with a mask, and any number of reference pictures (`backend/media/source.py`).
+Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two experts with a boundary. Both take the same inputs: the control blocks read
+one clip with a mask, and any number of reference images (`backend/media/source.py`).
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ KINDS = (
     WanKind(name="wan2.1-vace", tasks=("t2v",), conditioning="none", takes=INPUTS),
     WanKind(name="wan2.2-vace", tasks=("t2v",), conditioning="none", num_experts=2, takes=INPUTS),
 )
-SUPPORTED = "Wan 2.1 VACE and Wan 2.2 VACE-Fun A14B, as diffusers lays them out"
+SUPPORTED = "Wan 2.1 VACE and Wan 2.2 VACE-Fun A14B, in diffusers' layout"
 
 
 class WanVaceFamily(WanFamily):
-    """See `backend.models.spec.Family`."""
+    """Wan VACE. See `backend.models.spec.Family`."""
 
     name = "wan_vace"
     supports = SUPPORTED
@@ -43,7 +43,7 @@ class WanVaceFamily(WanFamily):
         return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
     def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
-        """The kind of a preset's model, without its checkpoint."""
+        """See `Family`."""
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
@@ -51,7 +51,7 @@ class WanVaceFamily(WanFamily):
         return self._kind(index, {**configs, **second})
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """Wan's, and the first tensor of the control blocks."""
+        """See `Family`. Add the first tensor of the control blocks to Wan's tensors."""
         shapes = super().distinctive_shapes(configs, part)
         if not part.startswith("transformer"):
             return shapes
@@ -60,7 +60,7 @@ class WanVaceFamily(WanFamily):
         return shapes | {"vace_patch_embedding.weight": (width_of(config), config["vace_in_channels"], *patch)}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """As Wan's with as many layers more as there are control blocks, each with a matrix of its own after it."""
+        """See `Family`. A control block counts as a layer with an additional matrix."""
         config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
         all_layers = transformer_flops({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
@@ -72,13 +72,13 @@ WAN_VACE = WanVaceFamily()
 
 
 def _check_control(configs: Configs) -> None:
-    """Raises: ModelError if the control blocks cannot be what they are in every VACE."""
+    """Check the configuration of the control blocks. Raises: ModelError if it does not fit a VACE model."""
     config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
     for name in ("vace_layers", "vace_in_channels"):
         if name not in config:
-            raise ModelError(f"transformer/config.json does not say {name}:", "a transformer of VACE needs it", AGAIN)
+            raise ModelError(f"transformer/config.json has no {name}:", "a VACE transformer needs this entry", AGAIN)
     layers, channels = config["vace_layers"], config["vace_in_channels"]
     if sorted(set(layers)) != list(layers) or layers[0] != 0 or layers[-1] >= config["num_layers"]:
-        raise refusal(f"its control blocks stand at the layers {', '.join(map(str, layers))}", [SUPPORTED])
+        raise refusal(f"its control blocks are at the layers {', '.join(map(str, layers))}", [SUPPORTED])
     if channels != 2 * latents + space**2 or config["in_channels"] != latents:
         raise refusal(f"its control blocks take {channels} channels and its VAE makes {latents}", [SUPPORTED])

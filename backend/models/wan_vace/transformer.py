@@ -1,8 +1,8 @@
-"""VACE's transformer: Wan's, with a second stack of blocks that are shown the control latents.
+"""VACE's transformer: Wan's transformer with a second stack, the control blocks, which read the control latents.
 
-The control blocks run one after another on tokens of their own; what each hands over, its hint, is added to the video's tokens
-after one of the layers. The work goes through the layers in segments, each of which begins with such a layer: first its control
-block, then its layers, so that no hint outlives its layer.
+The control blocks run one after another on separate control tokens. Each outputs a hint, which is added to the video's tokens
+after one of the layers. The layers run in segments that begin with such a layer. A segment runs its control block first, then its
+layers, so that a hint is stored for one layer only.
 """
 
 import copy
@@ -27,15 +27,17 @@ from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.weights.stacked import StackedWeights
 
-CONTROL_BLOCKS = "vace_blocks."  # their prefix in the checkpoint
-FIRST_IN = f"{CONTROL_BLOCKS}0.proj_in"  # the first one's matrix for the control tokens
+CONTROL_BLOCKS = "vace_blocks."  # prefix of the control blocks' names in the checkpoint
+FIRST_IN = f"{CONTROL_BLOCKS}0.proj_in"  # input projection of the first control block
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ControlContext(Context):
-    """A `Context` with what the control blocks see: `control` [1, 2 C + 64, F, H, W], and `scale`, a scalar by which their hints
-    are multiplied. Its text holds the layers' keys and values, then those of the control blocks."""
+    """A `Context` with the control blocks' input `control` [1, 2 C + 64, F, H, W], and a scalar `scale` that multiplies hints.
+
+    The context's text has keys and values of all layers, then of all control blocks.
+    """
 
     control: jax.Array
     scale: jax.Array
@@ -43,7 +45,10 @@ class ControlContext(Context):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segments:
-    """`count` equal runs of layers, each `length` long and with a control block of its own; the first ones' numbers."""
+    """`count` segments of equal `length` in layers, each with a control block.
+
+    `control` and `layer` are the numbers of the first control block and of the first layer.
+    """
 
     control: int
     count: int
@@ -52,7 +57,7 @@ class Segments:
 
 
 def group_layers(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segments]:
-    """The layers in segments that begin at these; neighbours of one length together."""
+    """Divide the layers into segments that begin at `vace_layers`. Neighbouring segments of equal length are grouped."""
     lengths = [end - begin for begin, end in itertools.pairwise([*vace_layers, num_layers])]
     control = 0
     for length, same in itertools.groupby(lengths):
@@ -63,7 +68,7 @@ def group_layers(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segmen
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Step:
-    """What all layers of one step read."""
+    """The inputs that all layers of one step share."""
 
     weights: StackedWeights
     time: Any
@@ -71,7 +76,7 @@ class _Step:
 
 
 class ControlledDenoiser(Denoiser):
-    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+    """Shapes and modules of one transformer. Weights are passed to every call. All methods are pure and can be compiled."""
 
     _network = WanVACETransformer3DModel
     _stacks = (BLOCKS, CONTROL_BLOCKS)
@@ -79,7 +84,7 @@ class ControlledDenoiser(Denoiser):
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         super().__init__(config, layout)
         self._control_block = copy.deepcopy(self._model.vace_blocks[0])
-        self._control_block.proj_in = None  # here it is done once, before the first block
+        self._control_block.proj_in = None  # `_embed_control` applies the projection once, before the first block
         self._attend_by_kernel(self._control_block)
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
@@ -96,15 +101,14 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. In a step that is not spared the first layer runs twice: the first time without its hint, to see
-        what has changed."""
+        """See `ClipTransformer`. The first layer runs without its hint to measure the change, and again if all layers run."""
         step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
         first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
         rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all(step, hidden))
         return first + rest, cache
 
     def _run_all(self, step: _Step, hidden: jax.Array) -> jax.Array:
-        """The video's tokens [B, S, D] after all layers, from those before the first."""
+        """Run all layers on the video's tokens [B, S, D]."""
         control = self._embed_control(step, hidden)
         for segments in self._segments:
 
@@ -117,7 +121,7 @@ class ControlledDenoiser(Denoiser):
         return hidden
 
     def _embed_control(self, step: _Step, hidden: jax.Array) -> jax.Array:
-        """The control tokens [B, S, D] before the first control block."""
+        """Embed the control latents as tokens [B, S, D] for the first control block."""
         outer = step.weights.outer
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
         patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
@@ -128,7 +132,7 @@ class ControlledDenoiser(Denoiser):
     def _run_segment(
         self, step: _Step, tokens: tuple[jax.Array, jax.Array], block: jax.Array, layer: jax.Array, length: int
     ) -> tuple[jax.Array, jax.Array]:
-        """The video's and the control tokens after a control block and `length` layers from this one on."""
+        """Run one control block, then `length` layers from `layer` on. Returns the video's tokens and the control tokens."""
         hidden, control = tokens
         hint, control = self._run_control(step, control, block)
 
@@ -139,13 +143,13 @@ class ControlledDenoiser(Denoiser):
         return hidden, control
 
     def _run_indexed_layer(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
-        """The video's tokens after the layer of this number."""
+        """Run the layer with number `index` on the video's tokens."""
         text, block = step.context.text, layer_at(step.weights.stacks[BLOCKS], index)
         layer = (block, layer_at(text.key, index), layer_at(text.value, index), None)
         return self._run_layer(hidden, layer, step.time, text.bias, step.context.positions, text.nag)
 
     def _run_control(self, step: _Step, control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The hint of one control block, and the control tokens after it, [B, S, D] both."""
+        """Run one control block. Returns its hint and the control tokens after it, both [B, S, D]."""
         context, place = step.context, self._model.config.num_layers + index
         text = context.text
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
@@ -159,6 +163,6 @@ class ControlledDenoiser(Denoiser):
 def _run_control_block(
     block, control: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One of diffusers' control blocks without its input projection: its hint, and the control tokens after it."""
+    """Run one of diffusers' control blocks without input projection. Returns its hint and the control tokens after it."""
     control = run_block(block, control, text, modulation, positions, layout=layout)
     return block.proj_out(control), control

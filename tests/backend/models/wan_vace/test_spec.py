@@ -40,12 +40,12 @@ def test_both_kinds_are_recognised():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vace_layers": None}, "does not say vace_layers"),
-        ({"vace_in_channels": None}, "does not say vace_in_channels"),
+        ({"vace_layers": None}, "vace_layers"),
+        ({"vace_in_channels": None}, "vace_in_channels"),
         ({"vace_in_channels": 132}, "its control blocks take 132 channels and its VAE makes 16"),
         ({"in_channels": 36}, "its control blocks take 96 channels"),
-        ({"vace_layers": [5, 10]}, "its control blocks stand at the layers 5, 10"),
-        ({"vace_layers": [0, 40]}, "its control blocks stand at the layers 0, 40"),
+        ({"vace_layers": [5, 10]}, "its control blocks are at the layers 5, 10"),
+        ({"vace_layers": [0, 40]}, "its control blocks are at the layers 0, 40"),
         ({"_class_name": "WanTransformer3DModel"}, "it has a WanTransformer3DModel"),
     ],
 )
