@@ -21,7 +21,7 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 
-def described(path: Path) -> dict[str, Any]:
+def read_clip_for_page(path: Path) -> dict[str, Any]:
     """Plain values; the thumbnails are one picture inside them, as a data address. Decodes. Raises: ClipError."""
     facts = read_clip_facts(path)
     pictures = read_thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
@@ -32,21 +32,21 @@ def described(path: Path) -> dict[str, Any]:
         "height": facts.height,
         "fps": round(facts.fps, 2),
         "has_sound": facts.has_sound,
-        "thumbnails": _in_a_row(pictures),
+        "thumbnails": _join_thumbnails(pictures),
     }
 
 
-def uploaded_clip(path: Path) -> dict[str, Any]:
+def read_uploaded_clip(path: Path) -> dict[str, Any]:
     """As `described`; an upload that is no clip is of no use and is removed, unless it is a picture. Raises: ClipError."""
     try:
-        return described(path)
+        return read_clip_for_page(path)
     except ClipError:
         if path.suffix.lower() not in _PICTURES:
             path.unlink(missing_ok=True)
         raise
 
 
-def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
+def read_mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
     """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
     is_one = is_single_image(mask)
     try:
@@ -58,7 +58,7 @@ def mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
     return {"name": mask.name, "is_picture": is_one}
 
 
-def picture_facts(path: Path) -> dict[str, Any]:
+def read_image_facts(path: Path) -> dict[str, Any]:
     """What a picture from a visitor is, for the view's script. Raises: ImageError for a file that is none; it is removed, unless
     it may be a clip."""
     try:
@@ -70,7 +70,7 @@ def picture_facts(path: Path) -> dict[str, Any]:
     return {"name": path.name, "width": width, "height": height}
 
 
-def check_painted(request: GenerationRequest) -> None:
+def check_painted_mask(request: GenerationRequest) -> None:
     """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
     if request.mask is None or request.video is None or not is_single_image(request.mask):
         return
@@ -83,7 +83,7 @@ def check_painted(request: GenerationRequest) -> None:
         raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")
 
 
-def _in_a_row(pictures: list[Image.Image]) -> str:
+def _join_thumbnails(pictures: list[Image.Image]) -> str:
     """Side by side in one JPEG; where some are missing at the end, the last one again."""
     pictures = [*pictures, *[pictures[-1]] * (THUMBNAILS - len(pictures))]
     width, height = pictures[0].size

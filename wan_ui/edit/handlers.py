@@ -20,9 +20,9 @@ from presets import Preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import EACH, Updates, Values
 from wan_ui.components.toast import Message
-from wan_ui.edit.clip import described
+from wan_ui.edit.clip import read_clip_for_page
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.modes import kept_settings, shown_settings, way_of, ways_of
+from wan_ui.edit.modes import kept_settings, request_mode, shown_settings, supported_modes
 from wan_ui.form.left_out import left_out
 from wan_ui.form.load_settings import proposed_size
 from wan_ui.form.loras import lora_lines
@@ -61,10 +61,10 @@ class EditHandlers(Panel):
     def wire(self) -> None:
         """The stage follows what is queued here."""
         shown = self.stage.panel.job_id
-        queued = self.panel.queued(self.queued, shown, shown, **EACH)
+        queued = self.panel.queued(self.show_queued_job, shown, shown, **EACH)
         self.stage.follow_after(queued)
 
-    def queued(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
+    def show_queued_job(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """The job that the view has just queued, for the stage, unless the job there has not ended."""
         caller = self.context.identify_caller(request)
         job, old = self.context.find_job(Act.from_event(event).job, caller), self.context.find_job(shown, caller)
@@ -73,7 +73,7 @@ class EditHandlers(Panel):
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words and presets."""
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
-        return {} if is_first_page else {self.panel: self._drawn(caller)}
+        return {} if is_first_page else {self.panel: self._render(caller)}
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -86,13 +86,13 @@ class EditHandlers(Panel):
         try:
             if act.what in takes_video:
                 is_continued = act.what == "continue"
-                fill = yield from self._as_clip(job, self._preset_for(job.request, caller), is_continued)
+                fill = yield from self._load_as_clip(job, self._choose_preset(job.request, caller), is_continued)
                 lost = left_out(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
                 message = Message(text=" ".join(filter(None, (takes_video[act.what], lost))), view="edit")
-                return {self.panel: self._drawn(caller, fill), self.message: message.html(caller.texts)}
-            fill = yield from self._filled(job)
+                return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
+            fill = yield from self._load_settings(job)
             if act.what == "fits":
-                fill |= _fitting(job.request, fill["start"], proposed_size(act.value))
+                fill |= _fitting_settings(job.request, fill["start"], proposed_size(act.value))
         except (StudioError, OSError) as error:
             what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
@@ -104,16 +104,16 @@ class EditHandlers(Panel):
         lost = left_out(job.request, loaded, caller.texts)
         text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), lost)))
         message = Message(text=text, view="edit")
-        return {self.panel: self._drawn(caller, fill), self.message: message.html(caller.texts)}
+        return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
 
-    def _preset_for(self, request: GenerationRequest, caller: Caller) -> Preset:
+    def _choose_preset(self, request: GenerationRequest, caller: Caller) -> Preset:
         """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
         presets = {preset.name: preset for preset in clip_presets(self.context.preset_filter(caller))}
         if not presets:
             raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
         return presets.get(request.preset) or next(iter(presets.values()))
 
-    def _filled(self, job: Job) -> Steps[dict[str, Any]]:
+    def _load_settings(self, job: Job) -> Steps[dict[str, Any]]:
         """The settings for the view's script, with the clip copied to where it may be used again.
 
         Raises: StudioError, OSError.
@@ -121,61 +121,61 @@ class EditHandlers(Panel):
         request = job.request
         files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
-        clip = None if original is None else (yield from _described(original))
-        filled = settings_of(request, clip["seconds"] if clip else 0.0) | {
+        clip = None if original is None else (yield from _read_clip(original))
+        filled = page_settings(request, clip["seconds"] if clip else 0.0) | {
             "clip": clip,
             "kept": kept_settings(request),
             "time": time.monotonic(),
         }  # new each time
         if request.drive:
-            filled["figure"] = _known(files["image"][0])
-            filled["besides"] = {role: _known(files[role][0]) for role in ("face", "video", "mask") if role in files}
+            filled["figure"] = _file_entry(files["image"][0])
+            filled["besides"] = {role: _file_entry(files[role][0]) for role in ("face", "video", "mask") if role in files}
         if "keyframes" in find_preset(request.preset).inputs:
-            filled["references"] = [_known(path) for path in files.get("references", ())]
+            filled["references"] = [_file_entry(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
-            filled["keyframes"] = [_known(path) | {"frame": frame} for frame, path in keyframes]
-            filled["mask"] = (yield from _known_mask(files["mask"][0])) if files.get("mask") else None
+            filled["keyframes"] = [_file_entry(path) | {"frame": frame} for frame, path in keyframes]
+            filled["mask"] = (yield from _mask_entry(files["mask"][0])) if files.get("mask") else None
         return filled
 
-    def _as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
+    def _load_as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
         """The settings for the view's script with the job's video as the clip, whole, or to go on after its end. Raises:
         StudioError, OSError."""
-        request, clip = job.request, (yield from _described(Path(copy_to_cache(job.folder / "video.mp4"))))
+        request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
         goes_on_alike = is_continued and preset.name == request.preset
         source, kept = (request, kept_settings(request)) if goes_on_alike else (preset, {})
         own = {"preset": preset.name, "steps": source.steps, "guidance": source.guidance, "seed": "", "kept": kept}
-        way = "extend" if is_continued and extend_directions(preset) else ways_of(preset)[0]
+        way = "extend" if is_continued and extend_directions(preset) else supported_modes(preset)[0]
         whole = {"way": way, "clip": clip, "start": 0.0, "end": clip["seconds"], "time": time.monotonic()}
         return settings | own | whole | ({"extend": "after"} if way == "extend" else {})
 
-    def _drawn(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
+    def _render(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
         return edit_html(
             clip_presets(self.context.preset_filter(caller)), caller.texts, fill, offers_for_any_clip(self.context.engine)
         )
 
 
-def _fitting(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
+def _fitting_settings(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
     """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
     return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
 
 
-def _described(clip: Path) -> Steps[dict[str, Any]]:
-    facts = yield SandboxCall(work=described, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
+def _read_clip(clip: Path) -> Steps[dict[str, Any]]:
+    facts = yield SandboxCall(work=read_clip_for_page, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
     return facts | {"path": public_upload_path(clip)}
 
 
-def _known_mask(path: Path) -> Steps[dict[str, Any]]:
+def _mask_entry(path: Path) -> Steps[dict[str, Any]]:
     is_one = yield SandboxCall(work=is_single_image, arguments=(path.resolve(),))
-    return _known(path) | {"is_picture": is_one}
+    return _file_entry(path) | {"is_picture": is_one}
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _file_entry(path: Path) -> dict[str, Any]:
     return {"path": str(path), "name": path.name}
 
 
-def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
+def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
     """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
     shown = ("control_kind", "control_scale", "control_downscale", "margins", "extend", "overlap", "keeps_pixels")
@@ -184,10 +184,10 @@ def settings_of(request: GenerationRequest, seconds: float = 0.0) -> dict[str, A
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
     given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
     loras = {"loras": lora_lines(given)} if "loras" in shown_settings(request) else {}
-    return settings | loras | {"way": way_of(request)} | _part_of(request, seconds)
+    return settings | loras | {"way": request_mode(request)} | _clip_part(request, seconds)
 
 
-def _part_of(request: GenerationRequest, seconds: float) -> dict[str, float]:
+def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:
     """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
     start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
     return {"start": start, "end": end}

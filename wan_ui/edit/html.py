@@ -9,15 +9,24 @@ from backend.schemas.clip import ROUNDING, STRENGTH
 from backend.schemas.control import appends_control_clip, extend_directions, has_control_blocks
 from presets import Preset, list_presets
 from wan_ui.edit.clip import THUMBNAILS
-from wan_ui.edit.modes import WAYS, scales_of, ways_of
-from wan_ui.edit.modes_html import below_clip, below_timeline, besides, canvas, drive_prompt, menu, references, scale
+from wan_ui.edit.modes import MODES, control_scale_range, supported_modes
+from wan_ui.edit.modes_html import (
+    below_clip_html,
+    below_timeline_html,
+    canvas_html,
+    drive_prompt_html,
+    extra_clips_html,
+    modes_menu_html,
+    references_html,
+    scale_html,
+)
 from wan_ui.form.left_out import setting_words
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.i18n.english import Texts
 from wan_ui.services.upscaling import UpscaleOffer
 
-_WITH_CLIP = " ".join(way for way in WAYS if way != "keys")
+_WITH_CLIP = " ".join(way for way in MODES if way != "keys")
 _LIMITS = (
     *("fps", "frame_step", "first_frames", "min_frames", "max_frames", "num_frames", "frame_counts"),
     *("sizes", "steps", "guidance", "negative_prompt", "max_references"),
@@ -37,12 +46,13 @@ def edit_html(
     what a clip can be made larger by."""
     if not presets:
         return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
-    data, kept = {"words": _words(texts), "fill": fill}, (fill or {}).get("kept", {})
+    data, kept = {"words": _script_texts(texts), "fill": fill}, (fill or {}).get("kept", {})
     attributes = " ".join(f'data-{name}="{escape(json.dumps(value))}"' for name, value in data.items())
     return (
         f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
-        f"{menu(presets, texts)}{_clip(texts)}{below_clip(texts)}{_timeline(texts, larger)}{below_timeline(texts)}"
-        f"{_asked(presets, texts, kept)}"
+        f"{modes_menu_html(presets, texts)}{_clip_html(texts)}{below_clip_html(texts)}"
+        f"{_timeline_html(texts, larger)}{below_timeline_html(texts)}"
+        f"{_settings_html(presets, texts, kept)}"
         f'<p class="note" role="alert" hidden></p>'
         f'<div class="edit-estimate"></div><div class="go">'
         f'<button type="button" class="primary" id="edit-make" disabled>{escape(texts.generate)}</button>'
@@ -50,23 +60,23 @@ def edit_html(
     )
 
 
-def _words(texts: Texts) -> dict[str, str]:
+def _script_texts(texts: Texts) -> dict[str, str]:
     """What the scripts say."""
     large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
     return texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
 
 
-def _clip(texts: Texts) -> str:
+def _clip_html(texts: Texts) -> str:
     """Where a clip is dropped, and plays."""
     return (
         f'<div class="clip" data-of="{_WITH_CLIP}"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
         f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
         f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden>'
-        f"{canvas(texts)}</div>"
+        f"{canvas_html(texts)}</div>"
     )
 
 
-def _timeline(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
+def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
     """Thumbnails, and over them the part that is taken, with a handle at each end; and what makes the whole clip larger."""
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
@@ -76,11 +86,11 @@ def _timeline(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
         f'<input type="range" id="edit-to" min="0" max="1" step="0.01" value="1" aria-label="{escape(texts.edit_to)}"></div>'
-        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p>{_larger(larger, texts)}</div>'
+        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p>{_upscale_html(larger, texts)}</div>'
     )
 
 
-def _larger(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
+def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
     """What makes the clip larger as it is, without a model for videos; nothing if there is no upscaler."""
     if not larger:
         return ""
@@ -91,13 +101,13 @@ def _larger(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
     )
 
 
-def _kept(kept: Mapping[str, Any], texts: Texts) -> str:
+def _kept_settings_html(kept: Mapping[str, Any], texts: Texts) -> str:
     """The settings of a loaded video that have no field here; a press on one takes it away."""
-    chips = "".join(_chip(name, value, texts) for name, value in kept.items())
+    chips = "".join(_kept_setting_html(name, value, texts) for name, value in kept.items())
     return f'<fieldset class="wide kept"><legend>{escape(texts.loaded_also)}</legend>{chips}</fieldset>' if kept else ""
 
 
-def _chip(name: str, value: Any, texts: Texts) -> str:
+def _kept_setting_html(name: str, value: Any, texts: Texts) -> str:
     words = setting_words(name, value, texts)
     return (
         f'<button type="button" data-kept="{escape(json.dumps({name: value}))}"'
@@ -105,42 +115,42 @@ def _chip(name: str, value: Any, texts: Texts) -> str:
     )
 
 
-def _asked(presets: Sequence[Preset], texts: Texts, kept: Mapping[str, Any]) -> str:
+def _settings_html(presets: Sequence[Preset], texts: Texts, kept: Mapping[str, Any]) -> str:
     """The settings, filled for the first preset by the script."""
-    options = "".join(_option(preset, texts) for preset in presets)
+    options = "".join(_preset_option(preset, texts) for preset in presets)
     return (
         f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
-        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{_kept(kept, texts)}'
-        f"{besides(texts)}{references(texts)}"
+        f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>{_kept_settings_html(kept, texts)}'
+        f"{extra_clips_html(texts)}{references_html(texts)}"
         f'<label class="wide strength" data-of="anew"><span>{escape(texts.edit_strength)}<output></output></span>'
-        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale(texts)}'
+        f'<input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>{scale_html(texts)}'
         f'<label>{escape(texts.resolution)}<select id="edit-size"></select></label>'
-        f"<label>{escape(texts.seed)}{_number('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
+        f"<label>{escape(texts.seed)}{_number_input('edit-seed', 0, 2**32 - 1, 1, texts.edit_seed)}</label>"
         f'<details class="wide"><summary>{escape(texts.more)}</summary><div class="asked">'
-        f"<label>{escape(texts.steps)}{_number('edit-steps', 1, 1000, 1)}</label>"
-        f"<label>{escape(texts.guidance)}{_number('edit-guidance', 0, 30, 0.1)}</label>"
-        f"<label>{escape(texts.guidance_low)}{_number('edit-guidance-low', 0, 30, 0.1)}</label>"
+        f"<label>{escape(texts.steps)}{_number_input('edit-steps', 1, 1000, 1)}</label>"
+        f"<label>{escape(texts.guidance)}{_number_input('edit-guidance', 0, 30, 0.1)}</label>"
+        f"<label>{escape(texts.guidance_low)}{_number_input('edit-guidance-low', 0, 30, 0.1)}</label>"
         f'<label class="wide">{escape(texts.negative_prompt)}<textarea id="edit-negative" rows="2" maxlength="{LONGEST_TEXT}">'
-        f"</textarea></label>{drive_prompt(texts)}</div></details></div>"
+        f"</textarea></label>{drive_prompt_html(texts)}</div></details></div>"
     )
 
 
-def _number(element: str, smallest: float, largest: float, step: float, placeholder: str = "") -> str:
+def _number_input(element: str, smallest: float, largest: float, step: float, placeholder: str = "") -> str:
     return (
         f'<input type="number" id="{element}" min="{smallest}" max="{largest}" step="{step}" placeholder="{escape(placeholder)}">'
     )
 
 
-def _option(preset: Preset, texts: Texts) -> str:
+def _preset_option(preset: Preset, texts: Texts) -> str:
     """The preset, with all that the script must know of it."""
     title = preset.words(texts.language).title
     limits = {name: getattr(preset, name) for name in _LIMITS} | {
         "title": title,
-        "ways": ways_of(preset),
+        "ways": supported_modes(preset),
         "extends": extend_directions(preset),
-        "scaled": ways_of(preset) if has_control_blocks(preset) else ["follow"],
-        "scales": scales_of(preset),
+        "scaled": supported_modes(preset) if has_control_blocks(preset) else ["follow"],
+        "scales": control_scale_range(preset),
         "beside": appends_control_clip(preset),
         "drive_prompt": preset.drive_prompt,
         "inputs": list(preset.inputs),

@@ -20,15 +20,17 @@ from wan_ui.form.left_out import changed_settings
 from wan_ui.form.loras import read_loras
 from wan_ui.gateway.uploads import check_upload_path
 
-Way = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
-WAYS: tuple[Way, ...] = get_args(Way)
-WITH_CLIPS_SOUND: tuple[Way, ...] = ("anew", "paint", "widen", "animate")  # whose videos have the clip's sound, if they keep it
+Mode = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+MODES_WITH_CLIP_AUDIO: tuple[Mode, ...] = ("anew", "paint", "widen", "animate")
+"""The modes whose videos can keep the audio of the clip."""
+
 _SHOWN_ALWAYS = frozenset(("prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "trim"))
 _NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}  # a clip is measured at the model's own rate
 KEPT = frozenset(one.name for one in FIELDS if one.part == "core" and not one.personal) - _NOT_KEPT
 """The settings that the view has no field for, and that are sent as they were in the loaded video."""
 
-_SHOWN_IN: Mapping[Way, frozenset[str]] = {
+_SHOWN_IN: Mapping[Mode, frozenset[str]] = {
     "anew": frozenset({"video", "strength"}),
     "follow": frozenset({"control", "control_kind"}),
     "paint": frozenset({"video", "mask", "keeps_pixels"}),
@@ -38,10 +40,10 @@ _SHOWN_IN: Mapping[Way, frozenset[str]] = {
     "sound": frozenset({"video", "make"}),
     "animate": frozenset({"drive", "image", "face", "video", "mask", "drive_prompt"}),
 }
-_FAR = 1e6  # seconds, frames, pixels
+_LARGEST = 1e6  # seconds, frames, pixels
 
 
-def ways_of(preset: Preset) -> tuple[Way, ...]:
+def supported_modes(preset: Preset) -> tuple[Mode, ...]:
     """What this model can make of a clip, or without one of pictures."""
     if preset.segment_frames is not None:
         return ("animate",)
@@ -53,18 +55,18 @@ def ways_of(preset: Preset) -> tuple[Way, ...]:
         )
         return ("sound", *(way for way, can in more if can))
     if has_control_blocks(preset):
-        return tuple(way for way in WAYS if way not in ("anew", "sound", "animate"))
+        return tuple(way for way in MODES if way not in ("anew", "sound", "animate"))
     return ("anew", "extend") if extend_directions(preset) else ("anew",)
 
 
-def scales_of(preset: Preset) -> tuple[float, float]:
+def control_scale_range(preset: Preset) -> tuple[float, float]:
     """From and to which scale a clip may be followed."""
     limits = SETTINGS["control_scale"].limits
     assert limits is not None, "the table says"
     return (0.05, 1.0) if appends_control_clip(preset) else limits
 
 
-def way_of(request: GenerationRequest) -> Way:
+def request_mode(request: GenerationRequest) -> Mode:
     """The way whose settings the request has."""
     if request.make == "sound":
         return "sound"
@@ -78,8 +80,8 @@ def way_of(request: GenerationRequest) -> Way:
 
 def shown_settings(request: GenerationRequest) -> frozenset[str]:
     """Returns the names of the settings that the view shows of the request, in its way."""
-    way = way_of(request)
-    shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in WITH_CLIPS_SOUND else frozenset())
+    way = request_mode(request)
+    shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in MODES_WITH_CLIP_AUDIO else frozenset())
     if way == "anew":
         return shown
     if appends_control_clip(find_preset(request.preset)) and way == "follow":
@@ -93,10 +95,10 @@ def kept_settings(request: GenerationRequest) -> dict[str, Any]:
     return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
 
 
-def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def read_request_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The request's fields that say what it is made from, and those kept from a loaded video. Raises: RequestError, ClipError,
     ImageError."""
-    kept, fields = _kept(given.get("kept")), _fields_of_way(given, preset)
+    kept, fields = _read_kept_settings(given.get("kept")), _read_mode_fields(given, preset)
     if "loras" in kept and "loras" in fields:
         own = fields["loras"]
         kept["loras"] = (*own, *(lora for lora in kept["loras"] if lora not in own))
@@ -104,7 +106,7 @@ def fields_of(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     return kept | fields
 
 
-def _kept(given: Any) -> dict[str, Any]:
+def _read_kept_settings(given: Any) -> dict[str, Any]:
     """Returns the kept settings that the page sent. Raises: RequestError for a setting that is not kept."""
     if given is None:
         return {}
@@ -118,87 +120,87 @@ def _kept(given: Any) -> dict[str, Any]:
         raise RequestError(f"loras={short(given['loras'])}", "must be LoRAs of a video", "load the video again") from None
 
 
-def _fields_of_way(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    ways = ways_of(preset)
+def _read_mode_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    ways = supported_modes(preset)
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
-    fields = _FIELDS[way](given, preset)
-    if way in WITH_CLIPS_SOUND:
+    fields = _READERS[way](given, preset)
+    if way in MODES_WITH_CLIP_AUDIO:
         fields |= {"keeps_sound": given.get("keeps_sound")}
     if appends_control_clip(preset) and way == "follow":
-        return fields | _beside(given, preset)
+        return fields | _read_control_lora_fields(given, preset)
     if not has_control_blocks(preset):
         return fields
-    return {**fields, "references": _references(given), "control_scale": _number(given, "control_scale")}
+    return {**fields, "references": _read_references(given), "control_scale": _read_number(given, "control_scale")}
 
 
-def _anew(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    return {**_part(given, preset), "video": _upload(given, "clip")}
+def _read_restyle_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    return {**_read_part(given, preset), "video": _read_upload(given, "clip")}
 
 
-def _follow(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     return {
-        **_part(given, preset),
-        "control": _upload(given, "clip"),
+        **_read_part(given, preset),
+        "control": _read_upload(given, "clip"),
         "control_kind": given.get("control_kind"),
     }
 
 
-def _beside(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """What a clip beside the video has of its own; the LoRAs come on top of the preset's."""
     lines = given.get("loras")
     if lines is not None and not isinstance(lines, str):
         raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
-    downscale = _number(given, "control_downscale", int)
+    downscale = _read_number(given, "control_downscale", int)
     loras = (*preset.loras, *read_loras(lines))
-    return {"control_scale": _number(given, "control_scale"), "control_downscale": downscale, "loras": loras}
+    return {"control_scale": _read_number(given, "control_scale"), "control_downscale": downscale, "loras": loras}
 
 
-def _paint(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    fields = {**_part(given, preset), "video": _upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
-    return {**fields, "mask": _upload(given, "mask")}
+def _read_inpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    fields = {**_read_part(given, preset), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+    return {**fields, "mask": _read_upload(given, "mask")}
 
 
-def _widen(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    fields = {**_part(given, preset), "video": _upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
+def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    fields = {**_read_part(given, preset), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
     margins = given.get("margins")
-    if not (isinstance(margins, list) and len(margins) == 4 and all(_is_near(one, int) for one in margins)):
+    if not (isinstance(margins, list) and len(margins) == 4 and all(_is_bounded(one, int) for one in margins)):
         raise RequestError(
             "the margins", "must be four numbers of pixels, left, top, right and bottom", "64, 0, 64, 0 widen a clip"
         )
     return {**fields, "margins": tuple(margins)}
 
 
-def _extend(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_extend_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     if given.get("extend") is None:
         raise RequestError("extend is missing:", "it says where the clip goes on", "give after or before")
-    end = _number(given, "end")
+    end = _read_number(given, "end")
     return {
-        **_part(given, preset),
+        **_read_part(given, preset),
         "trim": None if end is None else (given["start"], end),
-        "video": _upload(given, "clip"),
+        "video": _read_upload(given, "clip"),
         "extend": given["extend"],
-        "overlap": _number(given, "overlap"),
+        "overlap": _read_number(given, "overlap"),
     }
 
 
-def _sound(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    return {**_part(given, preset), "video": _upload(given, "clip"), "make": "sound"}
+def _read_audio_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    return {**_read_part(given, preset), "video": _read_upload(given, "clip"), "make": "sound"}
 
 
-def _animate(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_animate_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     words = given.get("drive_prompt")
     if words is not None and not isinstance(words, str):
         raise RequestError("drive_prompt", "must be a text", "write it again")
     own = "" if words is None or words.strip() == preset.drive_prompt else words
-    files = {"drive": _upload(given, "clip"), "image": str(check_upload_path(given.get("figure")))}
+    files = {"drive": _read_upload(given, "clip"), "image": str(check_upload_path(given.get("figure")))}
     beside: dict[str, Literal["clip", "mask"]] = {"face": "clip", "video": "clip", "mask": "mask"}
     files |= {name: str(check_upload_path(given[name], what)) for name, what in beside.items() if given.get(name)}
-    return {**_part(given, preset), **files, "drive_prompt": own}
+    return {**_read_part(given, preset), **files, "drive_prompt": own}
 
 
-def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
         raise RequestError("the key frames", "must each have a place, a frame's number, and a picture", "add them again")
@@ -208,33 +210,33 @@ def _keys(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         raise RequestError("no picture was given", "and the video is made from key frames and references", "add one")
     frames = sorted(frames, key=lambda one: one["frame"])
     return {
-        "num_frames": _number(given, "num_frames", int),
+        "num_frames": _read_number(given, "num_frames", int),
         "keyframes": tuple(str(check_upload_path(one["image"])) for one in frames),
         "keyframe_at": tuple(one["frame"] for one in frames),
     }
 
 
-_FIELDS = {
-    "anew": _anew,
-    "follow": _follow,
-    "paint": _paint,
-    "widen": _widen,
-    "extend": _extend,
-    "keys": _keys,
-    "sound": _sound,
-    "animate": _animate,
+_READERS = {
+    "anew": _read_restyle_fields,
+    "follow": _read_motion_control_fields,
+    "paint": _read_inpaint_fields,
+    "widen": _read_outpaint_fields,
+    "extend": _read_extend_fields,
+    "keys": _read_keyframe_fields,
+    "sound": _read_audio_fields,
+    "animate": _read_animate_fields,
 }
 
 
-def _part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+def _read_part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The part of the clip, as long as the video."""
     start, frames = given.get("start"), given.get("num_frames")
-    if start is None or frames is None or not (_is_near(start, int | float) and _is_near(frames, int)):
+    if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
     return {"trim": make_trim(start, frames, preset.fps), "num_frames": frames}
 
 
-def _references(given: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_references(given: Mapping[str, Any]) -> tuple[str, ...]:
     paths = given.get("references") or []
     if not isinstance(paths, list):
         raise RequestError("the references", "must be a list of pictures", "add them again")
@@ -244,20 +246,20 @@ def _references(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_keyframe(one: object) -> bool:
-    return isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_near(one["frame"], int)
+    return isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_bounded(one["frame"], int)
 
 
-def _upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:
+def _read_upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:
     return str(check_upload_path(given.get(what), what))
 
 
-def _number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:
+def _read_number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:
     """The number of this name; None if there is none."""
     value = given.get(name)
-    if value is not None and not _is_near(value, kind):
+    if value is not None and not _is_bounded(value, kind):
         raise RequestError(f"{name}={short(value)}", "must be a number, and not that far from 0", f"correct {name}")
     return value
 
 
-def _is_near(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and abs(value) < _FAR
+def _is_bounded(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and abs(value) < _LARGEST

@@ -11,7 +11,7 @@ from backend.schemas.control import OVERLAPS
 from presets import Preset
 from wan_ui.components.buttons import quiet_button
 from wan_ui.components.icons import icon
-from wan_ui.edit.modes import WAYS, WITH_CLIPS_SOUND, ways_of
+from wan_ui.edit.modes import MODES, MODES_WITH_CLIP_AUDIO, supported_modes
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 
@@ -22,9 +22,9 @@ _SIDES = ("left", "top", "right", "bottom")
 _LARGEST_BRUSH = 40  # per cent of the frame's shorter side
 
 
-def menu(presets: Sequence[Preset], texts: Texts) -> str:
+def modes_menu_html(presets: Sequence[Preset], texts: Texts) -> str:
     """The ways that any of these models can go, and a line about the chosen one; hidden if there is only one."""
-    ways = [way for way in WAYS if any(way in ways_of(preset) for preset in presets)]
+    ways = [way for way in MODES if any(way in supported_modes(preset) for preset in presets)]
     names, hints = texts.with_prefix("edit_way_"), texts.with_prefix("edit_hint_")
     buttons = "".join(
         f'<label><input type="radio" name="edit-way" value="{way}" data-hint="{escape(hints[way])}">'
@@ -38,23 +38,23 @@ def menu(presets: Sequence[Preset], texts: Texts) -> str:
     )
 
 
-def canvas(texts: Texts) -> str:
+def canvas_html(texts: Texts) -> str:
     """What is painted over the shown frame, and the ring that shows the brush."""
     label = escape(texts.edit_canvas)
     return f'<canvas id="edit-canvas" tabindex="0" aria-label="{label}" hidden></canvas><i class="ring" hidden></i>'
 
 
-def below_clip(texts: Texts) -> str:
+def below_clip_html(texts: Texts) -> str:
     """The brush, the margins, or the figure."""
-    return f"{_figure(texts)}{_brush(texts)}{_margins(texts)}{_keeps(texts)}{_keeps_sound(texts)}"
+    return f"{_person_html(texts)}{_brush_html(texts)}{_margins_html(texts)}{_keep_pixels_html(texts)}{_keep_audio_html(texts)}"
 
 
-def below_timeline(texts: Texts) -> str:
+def below_timeline_html(texts: Texts) -> str:
     """What each way asks beside the clip."""
-    return f"{_follow(texts)}{_track(texts)}{_extend(texts)}"
+    return f"{_motion_control_html(texts)}{_keyframes_html(texts)}{_extend_html(texts)}"
 
 
-def _figure(texts: Texts) -> str:
+def _person_html(texts: Texts) -> str:
     """The picture of the figure that moves as the clip's does."""
     return (
         f'<div class="figure" data-of="animate"><p class="title">{escape(texts.edit_figure)}</p><div class="tiles takes-files">'
@@ -63,7 +63,7 @@ def _figure(texts: Texts) -> str:
     )
 
 
-def besides(texts: Texts) -> str:
+def extra_clips_html(texts: Texts) -> str:
     """What belongs to a clip of poses: a clip of the face, and the clip with a mask into which the figure is put."""
     rows = (
         ("face", "edit-face", _CLIPS, texts.edit_face),
@@ -79,7 +79,7 @@ def besides(texts: Texts) -> str:
     return f'<div class="besides wide" data-takes="face"><p class="hint">{escape(texts.edit_poses)}</p>{fields}</div>'
 
 
-def drive_prompt(texts: Texts) -> str:
+def drive_prompt_html(texts: Texts) -> str:
     """What the clip that drives is said to show."""
     return (
         f'<label class="wide" data-of="animate">{escape(texts.edit_drive_prompt)}<textarea id="edit-drive-prompt" rows="2"'
@@ -87,7 +87,7 @@ def drive_prompt(texts: Texts) -> str:
     )
 
 
-def _brush(texts: Texts) -> str:
+def _brush_html(texts: Texts) -> str:
     def key(name: str, words: str, is_pressed: bool | None = None) -> str:
         pressed = "" if is_pressed is None else f' aria-pressed="{str(is_pressed).lower()}"'
         return quiet_button(name, words, f'id="edit-{name}"{pressed}')
@@ -103,7 +103,7 @@ def _brush(texts: Texts) -> str:
     ]
     return (
         f'<div class="brush" data-of="paint"><div class="tools">{"".join(tools)}</div>'
-        f"{_check('edit-invert', texts.edit_invert)}"
+        f"{_checkbox('edit-invert', texts.edit_invert)}"
         f'<p class="line"><label class="link"><input type="file" id="edit-mask" accept="{_MASKS}">'
         f"{escape(texts.edit_upload_mask)}</label></p>"
         f'<p class="line brought" hidden><span></span><button type="button" class="link" id="edit-mask-remove">'
@@ -111,7 +111,7 @@ def _brush(texts: Texts) -> str:
     )
 
 
-def _margins(texts: Texts) -> str:
+def _margins_html(texts: Texts) -> str:
     names = (texts.edit_left, texts.edit_top, texts.edit_right, texts.edit_bottom)
     fields = "".join(
         f'<label>{escape(name)}<input type="number" id="edit-{side}" min="0" max="4096" step="1" value="0"></label>'
@@ -123,16 +123,16 @@ def _margins(texts: Texts) -> str:
     )
 
 
-def _keeps(texts: Texts) -> str:
-    return f'<div class="keeps" data-of="paint widen">{_check("edit-keeps", texts.edit_keeps, is_checked=True)}</div>'
+def _keep_pixels_html(texts: Texts) -> str:
+    return f'<div class="keeps" data-of="paint widen">{_checkbox("edit-keeps", texts.edit_keeps, is_checked=True)}</div>'
 
 
-def _keeps_sound(texts: Texts) -> str:
-    ways = " ".join(WITH_CLIPS_SOUND)
-    return f'<div class="keeps" data-of="{ways}">{_check("edit-keeps-sound", texts.edit_keeps_sound, is_checked=True)}</div>'
+def _keep_audio_html(texts: Texts) -> str:
+    ways = " ".join(MODES_WITH_CLIP_AUDIO)
+    return f'<div class="keeps" data-of="{ways}">{_checkbox("edit-keeps-sound", texts.edit_keeps_sound, is_checked=True)}</div>'
 
 
-def _follow(texts: Texts) -> str:
+def _motion_control_html(texts: Texts) -> str:
     kinds = (("edges", texts.edit_kind_edges), ("grey", texts.edit_kind_grey), ("as-is", texts.edit_kind_as_is))
     sizes = [("1", texts.edit_downscale_none), ("2", texts.edit_downscale_half)]
     return (
@@ -143,18 +143,18 @@ def _follow(texts: Texts) -> str:
     )
 
 
-def _track(texts: Texts) -> str:
+def _keyframes_html(texts: Texts) -> str:
     """Where key frames lie in the video, and what can be done with the chosen one."""
     return (
         f'<div class="keys" data-of="keys"><div class="track takes-files" role="group" aria-label="{escape(texts.edit_track)}">'
-        f'<label class="empty">{_pictures("edit-keys-first")}{escape(texts.edit_track_empty)}</label></div>'
+        f'<label class="empty">{_image_input("edit-keys-first")}{escape(texts.edit_track_empty)}</label></div>'
         f'<p class="line chosen"><output></output><button type="button" class="link" id="edit-key-remove" hidden>'
         f"{escape(texts.edit_remove)}</button>"
-        f'<label class="link">{_pictures("edit-keys")}{escape(texts.edit_add_keys)}</label></p></div>'
+        f'<label class="link">{_image_input("edit-keys")}{escape(texts.edit_add_keys)}</label></p></div>'
     )
 
 
-def _extend(texts: Texts) -> str:
+def _extend_html(texts: Texts) -> str:
     where = (("after", texts.edit_after), ("before", texts.edit_before))
     overlaps = [
         (str(count), (texts.edit_overlaps_one if count == 1 else texts.edit_overlaps).format(frames=count)) for count in OVERLAPS
@@ -167,16 +167,17 @@ def _extend(texts: Texts) -> str:
     )
 
 
-def references(texts: Texts) -> str:
+def references_html(texts: Texts) -> str:
     """Pictures of what should be seen, to be added and removed."""
     return (
         '<div class="references wide" data-takes="references">'
         f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
-        f'<label class="tile add" title="{escape(texts.edit_add_reference)}">{_pictures("edit-references")}+</label></div></div>'
+        f'<label class="tile add" title="{escape(texts.edit_add_reference)}">'
+        f"{_image_input('edit-references')}+</label></div></div>"
     )
 
 
-def scale(texts: Texts) -> str:
+def scale_html(texts: Texts) -> str:
     """How strongly the control blocks act, or a clip beside the video; the script sets what the model allows."""
     return (
         f'<label class="wide scale"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
@@ -184,11 +185,11 @@ def scale(texts: Texts) -> str:
     )
 
 
-def _pictures(element: str) -> str:
+def _image_input(element: str) -> str:
     return f'<input type="file" id="{element}" accept="{_PICTURES}" multiple>'
 
 
-def _check(element: str, words: str, *, is_checked: bool = False) -> str:
+def _checkbox(element: str, words: str, *, is_checked: bool = False) -> str:
     checked = " checked" if is_checked else ""
     return f'<label class="check"><input type="checkbox" id="{element}"{checked}><span>{escape(words)}</span></label>'
 

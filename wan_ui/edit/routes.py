@@ -18,8 +18,8 @@ from backend.media.sandbox import LONG_SECONDS, SandboxCall
 from backend.schemas.finished import upscale_clip_request
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import Preset
-from wan_ui.edit.clip import check_painted, mask_facts, picture_facts, uploaded_clip
-from wan_ui.edit.modes import fields_of
+from wan_ui.edit.clip import check_painted_mask, read_image_facts, read_mask_facts, read_uploaded_clip
+from wan_ui.edit.modes import read_request_fields
 from wan_ui.form.estimate import estimate_html
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path, public_upload_path
@@ -36,7 +36,7 @@ _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 def edit_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses."""
 
-    async def opened(request: Request, opening: SandboxCall) -> dict[str, Any]:
+    async def run_in_sandbox(request: Request, opening: SandboxCall) -> dict[str, Any]:
         who, path = requester_from_caller(context.identify_caller(gr.Request(request))), opening.arguments[0]
         facts = await cancel_on_disconnect(request, context.engine.sandbox.run_async(opening, who))
         return facts | {"path": public_upload_path(path)}
@@ -44,30 +44,31 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
     @json_endpoint
     async def clip(request: Request) -> dict[str, Any]:
         path = check_upload_path((await read_json_object(request)).get("clip"), "clip")
-        return await opened(request, SandboxCall(work=uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
+        return await run_in_sandbox(request, SandboxCall(work=read_uploaded_clip, arguments=(path,), seconds=LONG_SECONDS))
 
     @json_endpoint
     async def mask(request: Request) -> dict[str, Any]:
         given = await read_json_object(request)
         paths = check_upload_path(given.get("mask"), "mask"), check_upload_path(given.get("clip"), "clip")
-        return await opened(request, SandboxCall(work=mask_facts, arguments=paths, seconds=LONG_SECONDS))
+        return await run_in_sandbox(request, SandboxCall(work=read_mask_facts, arguments=paths, seconds=LONG_SECONDS))
 
     @json_endpoint
     async def picture(request: Request) -> dict[str, Any]:
         path = check_upload_path((await read_json_object(request)).get("picture"))
-        return await opened(request, SandboxCall(work=picture_facts, arguments=(path,)))
+        return await run_in_sandbox(request, SandboxCall(work=read_image_facts, arguments=(path,)))
 
     @json_endpoint
     async def make(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        wanted = _larger(context, caller, given) if _is_larger(given) else _described(context, caller, given)
-        job = await cancel_on_disconnect(request, _queued(context, caller, await wanted))
+        build_request = _build_upscale_request if _is_upscale(given) else _build_clip_request
+        wanted = await build_request(context, caller, given)
+        job = await cancel_on_disconnect(request, _queue_video(context, caller, wanted))
         return {"job": job.id}
 
     @json_endpoint
     async def estimate(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        return {"html": await asyncio.to_thread(_estimated, context, caller, given)}
+        return {"html": await asyncio.to_thread(_render_estimate, context, caller, given)}
 
     return [
         Route("/studio/edit/clip", clip, methods=["POST"]),
@@ -78,18 +79,18 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
     ]
 
 
-async def _queued(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
+async def _queue_video(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
     """Queues the video that is asked for. Raises: StudioError."""
     if wanted.mask is not None:
-        opening = SandboxCall(work=check_painted, arguments=(wanted,), seconds=LONG_SECONDS)
+        opening = SandboxCall(work=check_painted_mask, arguments=(wanted,), seconds=LONG_SECONDS)
         await context.engine.sandbox.run_async(opening, requester_from_caller(caller))
     return await context.submit(wanted, caller)
 
 
-def _estimated(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
+def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
     """The line at the button; empty while what is asked for is not whole, but for the prompt and what is still to be painted."""
-    if _is_larger(given):
-        return _estimated_larger(context, caller, given)
+    if _is_upscale(given):
+        return _render_upscale_estimate(context, caller, given)
     prompt = given.get("prompt")
     stands_in: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
     if given.get("mask") is None:
@@ -102,19 +103,19 @@ def _estimated(context: StudioContext, caller: Caller, given: dict[str, Any]) ->
     return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), caller.texts)
 
 
-def _is_larger(given: dict[str, Any]) -> bool:
+def _is_upscale(given: dict[str, Any]) -> bool:
     """Whether the clip is to be made larger, as it is."""
     return given.get("way") == "upscale"
 
 
-async def _larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
+async def _build_upscale_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
     clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
     opening = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
     return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, requester_from_caller(caller)))
 
 
-def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
+def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
     """The line at that button, from what the page says of the clip: no file is opened for an estimate."""
     try:
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
@@ -128,21 +129,21 @@ def _estimated_larger(context: StudioContext, caller: Caller, given: dict[str, A
     return estimate_html(context.engine.estimate(wanted), True, caller.texts)
 
 
-async def _described(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
+async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
     """The request for a video made of the clip. Raises: StudioError."""
-    return await request_from_settings(context, caller, *await asyncio.to_thread(_settings_of, given))
+    return await request_from_settings(context, caller, *await asyncio.to_thread(_read_settings, given))
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
     """The request in what the page sent, which may be anything; no file is opened. Raises: StudioError."""
-    preset, settings = _settings_of(given)
+    preset, settings = _read_settings(given)
     return GenerationRequest.from_preset(preset, **settings)
 
 
-def _settings_of(given: dict[str, Any]) -> tuple[Preset, dict[str, Any]]:
+def _read_settings(given: dict[str, Any]) -> tuple[Preset, dict[str, Any]]:
     """The model and the request's settings in what the page sent. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     wanted = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
     prompt = given.get("prompt") if isinstance(given.get("prompt"), str) else ""
     sides = {name: given.get(name) for name in ("width", "height")}
-    return preset, {"prompt": prompt, **sides, **wanted, **fields_of(given, preset)}
+    return preset, {"prompt": prompt, **sides, **wanted, **read_request_fields(given, preset)}

@@ -19,9 +19,9 @@ from backend.media.video import read_frames
 from backend.schemas.request import GenerationRequest, find_preset
 from tests.clip_files import counting_clip
 from tests.wan_ui.builders import a_job
-from wan_ui.edit.handlers import EditHandlers, _fitting, settings_of
+from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.edit.modes import WAYS, fields_of, kept_settings, shown_settings, way_of, ways_of
+from wan_ui.edit.modes import MODES, kept_settings, read_request_fields, request_mode, shown_settings, supported_modes
 from wan_ui.form.left_out import left_out, setting_words
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
@@ -102,14 +102,14 @@ def test_what_is_followed_comes_as_control_with_its_kind(engine, visitor, clip):
     for kind in ("edges", "grey", "as-is"):
         request = made(engine, visitor(), way="follow", clip=clip, control_kind=kind, control_scale=0.5, **PART)
         assert (request.control_kind, request.control_scale, request.trim, request.video) == (kind, 0.5, (0.5, 0.8125), None)
-        assert names([request.control]) == ["control.mp4"] and way_of(request) == "follow"
+        assert names([request.control]) == ["control.mp4"] and request_mode(request) == "follow"
 
 
 def test_what_is_painted_comes_as_a_mask_of_the_clips_size(engine, visitor, clip, picture):
     mask = picture("mask.png")
     request = made(engine, visitor(), way="paint", clip=clip, mask=mask, keeps_pixels=False, **PART)
     assert names([request.video, request.mask]) == ["input-video.mp4", "mask.png"] and not request.keeps_pixels
-    assert load_checked_image(request.mask).size == SIZE and way_of(request) == "paint"
+    assert load_checked_image(request.mask).size == SIZE and request_mode(request) == "paint"
 
 
 def test_a_clip_is_a_mask_too(engine, visitor, clip, tmp_path, upload):
@@ -122,7 +122,7 @@ def test_a_clip_is_a_mask_too(engine, visitor, clip, tmp_path, upload):
 def test_margins_references_and_the_pixels_that_stay(engine, visitor, clip, picture):
     hats = [picture("hat.png", (40, 50)), picture("shoe.png", (60, 20))]
     request = made(engine, visitor(), way="widen", clip=clip, margins=[64, 0, 32, 16], references=hats, **PART)
-    assert (request.margins, request.keeps_pixels) == ((64, 0, 32, 16), True) and way_of(request) == "widen"
+    assert (request.margins, request.keeps_pixels) == ((64, 0, 32, 16), True) and request_mode(request) == "widen"
     assert [load_checked_image(path).size for path in request.references] == [(40, 50), (60, 20)]
 
 
@@ -131,14 +131,14 @@ def test_a_clip_goes_on_after_its_end_or_before_its_beginning(engine, visitor, c
     request = made(engine, visitor(), **after)
     assert (request.extend, request.overlap, request.num_frames, request.trim) == ("after", 5, 9, (0.5, 1.5))
     request = made(engine, visitor(), **after | {"extend": "before", "end": None, "overlap": None})
-    assert (request.extend, request.overlap, request.trim) == ("before", 5, None) and way_of(request) == "extend"
+    assert (request.extend, request.overlap, request.trim) == ("before", 5, None) and request_mode(request) == "extend"
 
 
 def test_the_demo_model_makes_a_clip_anew_or_goes_on_after_it(engine, visitor, clip):
-    assert ways_of(find_preset("wan-tiny")) == ("anew", "extend")
+    assert supported_modes(find_preset("wan-tiny")) == ("anew", "extend")
     given = WANTED | {"preset": "wan-tiny", "width": 96, "height": 96, "way": "extend", "clip": clip, "start": 0.5, "end": 1.5}
     request = made(engine, visitor(), **given, num_frames=9, extend="after", overlap=5)
-    assert (request.extend, request.overlap, request.strength, way_of(request)) == ("after", 5, None, "extend")
+    assert (request.extend, request.overlap, request.strength, request_mode(request)) == ("after", 5, None, "extend")
     before = left(engine)
     assert "is nothing that wan-tiny does" in refused(
         visitor(), "/studio/edit", given | {"num_frames": 9, "extend": "before", "overlap": 5}
@@ -152,7 +152,7 @@ def test_key_frames_lie_in_the_order_of_their_places(engine, visitor, picture):
     request = made(engine, visitor(), way="keys", num_frames=9, keyframes=keys)
     assert request.keyframe_at == (0, 8) and [load_checked_image(path).size for path in request.keyframes] == [(20, 20), (30, 30)]
     request = made(engine, visitor(), way="keys", num_frames=9, references=[picture("hat.png")])
-    assert not request.keyframes and len(request.references) == 1 and way_of(request) == "keys"
+    assert not request.keyframes and len(request.references) == 1 and request_mode(request) == "keys"
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,9 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
     assert filled["clip"]["width"] == 128 and filled["mask"]["is_picture"] and filled["keeps_pixels"] is False
     json.dumps(filled)
     request = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.0, num_frames=9)
-    assert settings_of(request, 2.0) | {"start": 1.6875, "end": 2.0, "overlap": 5, "extend": "after"} == settings_of(request, 2.0)
+    assert page_settings(request, 2.0) | {"start": 1.6875, "end": 2.0, "overlap": 5, "extend": "after"} == page_settings(
+        request, 2.0
+    )
 
 
 def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
@@ -321,22 +323,22 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
 
 def test_what_would_fit_is_asked_of_the_same_part(engine, visitor, clip):
     request = made(engine, visitor(), way="follow", clip=clip, start=0.5, num_frames=9)
-    assert _fitting(request, 0.5, {"width": 256, "height": 256, "num_frames": 5})["end"] == 0.5 + 5 / 16
+    assert _fitting_settings(request, 0.5, {"width": 256, "height": 256, "num_frames": 5})["end"] == 0.5 + 5 / 16
     on = made(engine, visitor(), way="extend", clip=clip, extend="after", overlap=5, start=0.5, num_frames=9)
-    assert "end" not in _fitting(on, 0.5, {"num_frames": 5})
+    assert "end" not in _fitting_settings(on, 0.5, {"num_frames": 5})
 
 
 def test_the_view_shows_only_ways_that_a_model_can_go():
     anew, vace, ltx = find_preset("wan2.1-t2v-1.3b-480p"), find_preset(VACE), find_preset("ltx-2.3-704p")
     assert (
-        ways_of(anew) == ("anew",)
-        and ways_of(ltx) == ("sound", "follow", "extend", "keys")
-        and {"anew", "sound", "animate"} == {*WAYS} - {*ways_of(vace)}
+        supported_modes(anew) == ("anew",)
+        and supported_modes(ltx) == ("sound", "follow", "extend", "keys")
+        and {"anew", "sound", "animate"} == {*MODES} - {*supported_modes(vace)}
     )
     for texts in (ENGLISH, CHINESE):
         assert 'class="choose" hidden' in edit_html([anew], texts)
         both = edit_html(clip_presets(lambda preset: preset.name in ("wan-tiny", "wan-tiny-animate", VACE, ltx.name)), texts)
-        assert all(f'value="{way}"' in both for way in WAYS) and 'class="choose">' in both and texts.edit_way_paint in both
+        assert all(f'value="{way}"' in both for way in MODES) and 'class="choose">' in both and texts.edit_way_paint in both
 
 
 def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
@@ -344,10 +346,10 @@ def test_a_sound_is_made_for_a_part_of_a_clip(tmp_path, monkeypatch):
     clip.write_bytes(b"clip")
     monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     preset = find_preset("ltx-2.3-704p")
-    fields = fields_of({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
+    fields = read_request_fields({"way": "sound", "clip": str(clip), "start": 0.5, "num_frames": 49}, preset)
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
     assert (request.make, request.video, request.strength, request.num_frames) == ("sound", str(clip), None, 49)
-    assert way_of(request) == "sound" and not named(request) and request.trim == (0.5, 0.5 + 49 / 24)
+    assert request_mode(request) == "sound" and not named(request) and request.trim == (0.5, 0.5 + 49 / 24)
 
 
 def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
@@ -358,17 +360,19 @@ def test_key_frames_of_a_model_without_control_blocks(tmp_path, monkeypatch):
         find_preset("ltx-2.3-704p"),
         [{"frame": 48, "image": str(tmp_path / "b.png")}, {"frame": 7, "image": str(tmp_path / "a.png")}],
     )
-    fields = fields_of({"way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}, preset)
+    fields = read_request_fields(
+        {"way": "keys", "num_frames": 49, "keyframes": keys, "control_scale": 1, "references": []}, preset
+    )
     request = GenerationRequest.from_preset(preset, prompt="rain on a tin roof", **fields)
     assert (request.keyframe_at, request.num_frames, request.references) == ((7, 48), 49, ())
-    assert way_of(request) == "keys" and not named(request) and settings_of(request)["way"] == "keys"
+    assert request_mode(request) == "keys" and not named(request) and page_settings(request)["way"] == "keys"
 
 
 def test_what_one_way_does_not_show_is_named():
     preset = find_preset(VACE)
     part = {"trim": (0.0, 1.0625), "num_frames": 17, "prompt": "x"}
     both = GenerationRequest.from_preset(preset, video="/a.mp4", margins=(64, 0, 64, 0), mask="/m.png", control="/b.mp4", **part)
-    assert way_of(both) == "widen" and named(both) == "Not used here: mask m.png, control clip b.mp4."
+    assert request_mode(both) == "widen" and named(both) == "Not used here: mask m.png, control clip b.mp4."
     moved = GenerationRequest.from_preset(preset, video="/a.mp4", mask="/m.png", references=("/hat.png",), **part)
     assert named(moved) == ""
 
@@ -380,19 +384,19 @@ def test_a_clip_beside_the_video_is_followed_with_a_lora(tmp_path, monkeypatch):
     preset = find_preset("ltx-2.3-704p")
     given = {"way": "follow", "clip": str(clip), "start": 0.5, "num_frames": 49, "control_kind": "edges", "references": []}
     given |= {"control_scale": 0.8, "control_downscale": 2, "loras": "pose.safetensors = 0.9"}
-    request = GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given, preset))
+    request = GenerationRequest.from_preset(preset, prompt="a dancer", **read_request_fields(given, preset))
     assert (request.control, request.control_kind, request.control_scale) == (str(clip), "edges", 0.8)
     assert (request.control_downscale, request.num_frames, request.loras[0].source) == (2, 49, "pose.safetensors")
-    assert way_of(request) == "follow" and not named(request)
-    filled = settings_of(request)
+    assert request_mode(request) == "follow" and not named(request)
+    filled = page_settings(request)
     assert (filled["control_downscale"], filled["loras"], filled["way"]) == (2, "pose.safetensors = 0.9", "follow")
     plain = GenerationRequest.from_preset(
-        preset, prompt="a dancer", **fields_of({**given, "loras": "", "control_scale": None}, preset)
+        preset, prompt="a dancer", **read_request_fields({**given, "loras": "", "control_scale": None}, preset)
     )
     assert plain.loras == preset.loras and plain.control_scale == 1
     for wrong in ({"loras": 5}, {"loras": "pose = x y z"}, {"control_downscale": "2"}, {"control_scale": 2.0}):
         with pytest.raises(RequestError):
-            GenerationRequest.from_preset(preset, prompt="a dancer", **fields_of(given | wrong, preset))
+            GenerationRequest.from_preset(preset, prompt="a dancer", **read_request_fields(given | wrong, preset))
 
 
 def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch):
@@ -410,10 +414,12 @@ def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch)
         "guidance_interval": [0.0, 0.6],
     }
     given = {"way": "anew", "clip": str(clip), "start": 0.0, "num_frames": 17}
-    request = GenerationRequest.from_preset(preset, prompt="x", strength=0.5, **fields_of({**given, "kept": kept}, preset))
+    request = GenerationRequest.from_preset(
+        preset, prompt="x", strength=0.5, **read_request_fields({**given, "kept": kept}, preset)
+    )
     assert (request.solver, request.flow_shift, request.upscale, request.loras[0].scale) == ("euler", 5.5, 2, 0.8)
     assert kept_settings(request) == kept and not named(request)
-    html = edit_html([preset], ENGLISH, settings_of(request) | {"kept": kept})
+    html = edit_html([preset], ENGLISH, page_settings(request) | {"kept": kept})
     assert all(setting_words(name, value, ENGLISH) in html for name, value in kept.items())
     assert "LoRA style.safetensors × 0.8" in html and "采样器 euler" in edit_html([preset], CHINESE, {"kept": kept})
     slower = GenerationRequest.from_stored(request.to_json() | {"fps": 8})
@@ -427,9 +433,9 @@ def test_what_the_page_keeps_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr("wan_ui.gateway.uploads.get_upload_folder", lambda: str(tmp_path))
     given = {"way": "follow", "clip": str(clip), "start": 0.0, "num_frames": 49, "loras": "pose.safetensors"}
     preset, style = find_preset("ltx-2.3-704p"), {"source": "style.safetensors", "scale": 0.8}
-    both = fields_of({**given, "kept": {"loras": [style, *map(dict, preset.loras)]}}, preset)["loras"]
+    both = read_request_fields({**given, "kept": {"loras": [style, *map(dict, preset.loras)]}}, preset)["loras"]
     assert [lora.source for lora in both[len(preset.loras) :]] == ["pose.safetensors", "style.safetensors"]
     wrong = (5, [], {"prompt": "x"}, {"image": "/etc/passwd"}, {"loras": 5}, {"loras": [{"source": "../x.safetensors"}]})
     for kept in wrong:
         with pytest.raises(RequestError):
-            fields_of({**given, "kept": kept}, preset)
+            read_request_fields({**given, "kept": kept}, preset)

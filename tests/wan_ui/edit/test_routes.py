@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from backend.engine.engine import Engine
 from backend.schemas.request import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
-from wan_ui.edit.handlers import settings_of
+from wan_ui.edit.handlers import page_settings
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
@@ -117,7 +117,7 @@ def test_a_video_is_made_from_the_part_and_its_clip_is_its_visitors_alone(engine
     for name in ("input-video.mp4", BEFORE):
         assert anna.get(f"/studio/media/{job_id}/{name}").status_code == 200
         assert ben.get(f"/studio/media/{job_id}/{name}").status_code == 404
-    assert settings_of(request) | {"clip": 0} == {
+    assert page_settings(request) | {"clip": 0} == {
         "clip": 0, "preset": "wan-tiny", "prompt": "a red square", "negative_prompt": "", "width": 96, "height": 96,
         "num_frames": 17, "steps": 4, "guidance": (4.0,), "seed": 3, "strength": 0.5, "way": "anew", "start": 0.5, "end": 1.5625,
         "keeps_sound": True,

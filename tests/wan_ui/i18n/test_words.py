@@ -9,7 +9,7 @@ from backend.engine.job import JobState
 from backend.schemas.settings import FIELDS, Extend
 from backend.schemas.worker import WorkerState
 from presets import list_presets
-from wan_ui.edit.modes import WAYS
+from wan_ui.edit.modes import MODES
 from wan_ui.form.settings import settings_of
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH, Texts
@@ -27,7 +27,7 @@ def test_every_text_is_used():
     unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
     controls = settings_of(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name,
     hints = {f"{name}_info" for name in controls}  # and so has what is said below it
-    ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in WAYS}
+    ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in MODES}
     ends = {f"edit_goes_{end}" for end in get_args(Extend)}
     engine = "".join(path.read_text() for path in (Path(backend.__file__).parent / "engine").glob("*.py"))
     tasks = {f"task_{kind}" for kind in re.findall(r'task="(\w+)"', code + engine)}
