@@ -1,1 +1,1 @@
-"""The work with JAX: the mesh, programs, executables, devices. Knows no model."""
+"""Everything that works with JAX but knows no model: mesh, programs, executables, devices."""

@@ -1,4 +1,4 @@
-"""How long programs took to compile on this machine, in one file, and how long those that a video lacks will take."""
+"""Store how long programs took to compile on this machine, and estimate how long missing programs will take."""
 
 import json
 import logging
@@ -12,19 +12,20 @@ logger = logging.getLogger(__name__)
 
 
 def kind_of(program: Program) -> str:
-    """What its seconds are filed under: the devices and what the program does, whatever its size."""
+    """Return the kind under which a program's seconds are stored: the devices and the program's key, without its shapes."""
     devices = program.layout.mesh.devices.flatten()
     return f"{len(devices)} {devices[0].device_kind}: {program.key}"
 
 
 class CompileTimes:
-    """The most seconds that each kind of program took, in a JSON file. One that came from a cache says nothing of the others."""
+    """The most seconds that each kind of program took, in a JSON file. A program from a cache does not lower the stored value of
+    others."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> dict[str, float]:
-        """By kind; empty if the file is not there or broken."""
+        """Read the seconds by kind, {} if the file is missing or broken."""
         try:
             stored = json.loads(self._path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -33,7 +34,7 @@ class CompileTimes:
         return {kind: float(seconds) for kind, seconds in given if isinstance(seconds, int | float)}
 
     def learn(self, seconds: Mapping[str, float]) -> None:
-        """Adds these, in whole tenths; a file that cannot be written is left as it is."""
+        """Add the seconds, rounded to tenths. A file that cannot be written stays unchanged."""
         known = self.read()
         news = {kind: round(value, 1) for kind, value in seconds.items() if value > known.get(kind, 0.05)}
         if not news:
@@ -43,24 +44,27 @@ class CompileTimes:
             with replacing(self._path) as part:
                 part.write_text(json.dumps(known | news, indent=1, sort_keys=True), "utf-8")
         except OSError:
-            logger.exception("The seconds of compiling could not be written down")
+            logger.exception("The compile times could not be written")
 
 
 class Forecast:
-    """Seconds until all of these programs are made, so many at once. What those that are done took, beside what was known of
-    them, corrects the rest: programs from a cache take a fraction."""
+    """Estimates the seconds until all of these programs are compiled, `at_once` in parallel.
+
+    The estimate of the remaining programs is scaled by the actual seconds of finished programs, because programs from a cache
+    need only a fraction of their stored seconds.
+    """
 
     def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
         self._kinds, self._known, self._at_once = list(kinds), known, at_once
         self._taken: list[float] = []
 
     def done(self, seconds: float) -> None:
-        """The next program took so long."""
+        """Record the seconds of the next program."""
         self._taken.append(seconds)
 
     @property
     def seconds_left(self) -> float:
-        """0 while nothing is known, neither from before nor from a program that is done."""
+        """The estimated seconds, 0 while neither stored nor measured seconds exist."""
         left = self._kinds[len(self._taken) :]
         done = [(taken, self._known[kind]) for taken, kind in zip(self._taken, self._kinds, strict=False) if kind in self._known]
         pace = sum(taken for taken, _ in done) / max(sum(known for _, known in done), 1e-9) if done else 1.0

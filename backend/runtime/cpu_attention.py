@@ -1,4 +1,5 @@
-"""Attention: on a CPU by PyTorch's fused kernel, whose exponentials are vectorised and XLA's are not; elsewhere by `kernels`."""
+"""Attention with PyTorch's fused kernel on a CPU, and with `kernels.attention` elsewhere. PyTorch vectorises exponentials, XLA
+does not."""
 
 import dataclasses
 import functools
@@ -17,7 +18,8 @@ from kernels.attention import attention as kernels_attention
 def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, options: AttentionOptions
 ) -> jax.Array:
-    """softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype; arguments are those of `kernels.attention`."""
+    """Compute softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype. The arguments are as in
+    `kernels.attention`."""
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
     if platform not in (None, "cpu") or not _serves(query, key, value, options):
         return kernels_attention(query, key, value, bias, options)
@@ -38,7 +40,7 @@ def torch_attention(
     num_keys: int | None = None,
     counts: KeyCounts | None = None,
 ) -> jax.Array:
-    """The same by PyTorch alone; float32 or bfloat16. For programs of the CPU only."""
+    """Compute the same attention with PyTorch alone, in float32 or bfloat16. Only for programs of a CPU."""
     if counts is not None:
         hidden = jnp.where(jnp.arange(key.shape[1]) < counts.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
         bias = hidden if bias is None else bias + hidden
@@ -47,7 +49,10 @@ def torch_attention(
 
 
 def _serves(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
-    """Whether PyTorch can do it: not with a scale or window, for a TPU's prepared arrays, nor on devices that share the cores."""
+    """Return whether PyTorch can compute this attention.
+
+    It supports no scale, window or arrays prepared for a TPU. Several CPU devices would share the cores.
+    """
     dtypes = {array.dtype.name for array in (query, key, value)}
     if options.scale is not None or options.window_size is not None or options.implementation is not None:
         return False

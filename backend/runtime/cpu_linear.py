@@ -1,8 +1,8 @@
-"""Large matrix products on a CPU with AMX units, by the library that PyTorch brings: oneDNN in bfloat16, MKL in float32.
+"""Large matrix products on a CPU with AMX units, with libraries inside PyTorch: oneDNN for bfloat16, MKL for float32.
 
-The AMX units multiply bfloat16 alone. A float32 product is made of three such products, summed in float32: with a = a_high +
-a_low, the parts rounded to bfloat16, a b = a_high b_high + a_low b_high + a_high b_low up to 3 * 2 ** -16 of |a b|. This is what
-TPUs do for `jax.lax.Precision.HIGH`; Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
+The AMX units multiply only bfloat16. A float32 product is the sum of three bfloat16 products, added in float32. With a = a_high +
+a_low, both rounded to bfloat16, a b = a_high b_high + a_low b_high + a_high b_low, up to 3 * 2 ** -16 of |a b|. TPUs do the same
+for `jax.lax.Precision.HIGH`. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
 Higher-Precision Computations" (2019), section II.
 """
 
@@ -18,26 +18,27 @@ import torch
 
 from backend.runtime.torch_call import TorchCall
 
-FEWEST_ROWS = 1024  # with fewer, or with narrower weights, XLA's own product is as fast: measured on two cores, 2026-11-21
+FEWEST_ROWS = 1024  # below these sizes, XLA's own product is as fast: measured on two cores, 2026-11-21
 FEWEST_COLUMNS = 1024
 
 _ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS
 
 
 def serves(value: jax.Array, weight: jax.Array) -> bool:
-    """Whether `linear` can multiply these, faster than XLA: large, float32 or bfloat16, and the processor is the only device."""
+    """Return whether `linear` can multiply these arrays faster than XLA: large float32 or bfloat16 arrays on a single CPU
+    device."""
     is_large = math.prod(value.shape[:-1]) >= FEWEST_ROWS and min(weight.shape) >= FEWEST_COLUMNS
-    is_alone = jax.default_backend() == "cpu" and jax.device_count() == 1  # several would share the processor's cores
+    is_alone = jax.default_backend() == "cpu" and jax.device_count() == 1  # several devices would share the processor's cores
     if not is_large or not is_alone or value.dtype != weight.dtype or not torch.cpu.get_capabilities().get("amx_bf16"):
         return False
     return value.dtype == jnp.bfloat16 or (value.dtype == jnp.float32 and _multiply_bfloat16() is not None)
 
 
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """`value` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in their dtype; for programs of the CPU alone.
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in their dtype. Only for programs of a CPU.
 
-    The weight is read as [C, N], which costs a copy unless it is stored so. bfloat16 is rounded once, after the bias. In float32,
-    values from 3.39e38 on, the last 0.4 % of the range, become NaN.
+    The weight is read as [C, N], which needs a copy unless it is stored that way. bfloat16 is rounded once, after the bias. In
+    float32, values from 3.39e38 on, the last 0.4 % of the range, become NaN.
     """
     rows, columns = value.reshape(-1, value.shape[-1]), weight.T
     result = jax.ShapeDtypeStruct((rows.shape[0], columns.shape[1]), value.dtype)
@@ -51,8 +52,8 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 
 def _split(value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """float32 as two bfloat16 that add up to it, to 2 ** -16 of it."""
-    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # a conversion and back may be dropped
+    """Split float32 into two bfloat16 arrays whose sum differs by at most 2 ** -16 of the value."""
+    high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)  # XLA may remove a conversion to bfloat16 and back
     return high.astype(jnp.bfloat16), (value - high).astype(jnp.bfloat16)
 
 
@@ -64,11 +65,11 @@ def _multiply(product: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
-    """Fills `total`, float32 [M, N], with the sum of the products of each pair of factors, bfloat16 [M, K] and [K, N]."""
+    """Fill `total`, float32 [M, N], with the sum of the products of each pair of factors, bfloat16 [M, K] and [K, N]."""
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
         multiply = _multiply_bfloat16()
-        assert multiply is not None, "without it this is not used"
+        assert multiply is not None, "`serves` has checked it"
         multiply(
             _ROW_MAJOR,
             _NOT_TRANSPOSED,
@@ -89,7 +90,10 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
 
 @functools.cache
 def _multiply_bfloat16() -> Callable[..., None] | None:
-    """MKL's cblas_gemm_bf16bf16f32, bfloat16 factors and a float32 result, which PyTorch links but does not expose."""
+    """Return MKL's cblas_gemm_bf16bf16f32, None if PyTorch does not contain it.
+
+    The function multiplies bfloat16 into float32. PyTorch links MKL but does not expose the function.
+    """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         function = library.cblas_gemm_bf16bf16f32

@@ -1,4 +1,4 @@
-"""The devices of this process, as the worker reports them, and the devices of a described TPU slice. Changes nothing on them."""
+"""The devices of this process, as the worker reports them, and the devices of a described TPU slice."""
 
 import jax
 from jax.experimental import topologies
@@ -9,7 +9,7 @@ CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller
 
 
 def device_facts() -> list[Device]:
-    """JAX's devices, those of other hosts too, with their memory if they report it to this one."""
+    """Describe all JAX devices of all hosts, with their memory if this host can read it."""
     return [_facts(device) for device in jax.devices()]
 
 
@@ -22,7 +22,7 @@ def _facts(device: jax.Device) -> Device:
 
 
 def described_devices(topology: str) -> list[jax.Device]:
-    """The chips of a slice such as "v6e:2x4", to compile for with libtpu; none needs to be on this machine."""
+    """Return the chips of a slice such as "v6e:2x4", for compiling with libtpu. The machine needs no chip."""
     bounds = CHIPS_OF_A_HOST.get(topology)
     options = {"chips_per_host_bounds": bounds} if bounds else {}
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices

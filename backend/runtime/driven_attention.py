@@ -1,8 +1,8 @@
-"""Attention of a video's tokens to themselves and to those of a clip beside it, frame by frame, spread over chips.
+"""Attention of a video's tokens to themselves and, frame by frame, to the tokens of a driving video, spread over chips.
 
-A latent frame of the video sees all of the video, and of the clip the frame of its own moment alone. That is one dense attention
-and one that is dense within each frame; they are joined by their log-sums (`kernels.attention.joined`), so no mask is made. The
-clip's keys and values are made once and kept as `ClipKeys`. Tokens are exchanged for heads as in `backend.runtime.ulysses`.
+A latent frame sees the whole video and the driving frame of the same time. This is one dense attention, and one that is dense
+within each frame. Their log-sum-exps join them (`kernels.attention.joined`), so no mask is needed. The driving video's keys and
+values are computed once and stored as `ClipKeys`. Tokens are exchanged for heads as in `backend.runtime.ulysses`.
 """
 
 import dataclasses
@@ -19,21 +19,26 @@ from backend.runtime.ulysses import own_heads, to_tokens
 from kernels.attention import joined
 from kernels.qkv import HeadBounds
 
-KEPT = P(None, "sp", None, None, "tp")  # where the keys of all layers lie
+KEPT = P(None, "sp", None, None, "tp")  # partition of the keys of all layers
 KEPT_BOUNDS = P(None, "sp", None, "tp")
-LEADING = 1  # latent frames of the video that lie before the clip's first moment: the picture's
+LEADING = 1  # latent frames of the video before the driving video starts: the image's frame
 AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
-"""(query, keys, values, bounds, layer) -> attended [B, S, W] and log-sums [B, S, H]; keys and values are [B, S_kv, W], or those
-of all layers with a `layer`."""
+"""Attention with log-sum-exps.
+
+(query, keys, values, bounds, layer) -> attended [B, S, W] and log-sum-exps [B, S, H]. Keys and values are [B, S_kv, W], or the
+arrays of all layers if `layer` is given.
+"""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipKeys:
-    """Keys, turned to their places, and values of a clip's tokens in every layer, each [layers, chips, F, T, W]: of each chip
-    on sp those of the heads that it attends with, T tokens a latent frame. `largest` [layers, chips, 2, heads] float32 are the
-    largest Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU's kernel; None elsewhere. What
-    one layer made has no first axis."""
+    """Keys, rotated to their positions, and values of a driving video's tokens in every layer, each [layers, chips, F, T, W].
+
+    Each chip on sp has the heads with which it attends, T tokens per latent frame. `largest` [layers, chips, 2, heads] float32 is
+    the largest Euclidean norm of a head's keys and the largest magnitude of its values, for the TPU kernel; None elsewhere.
+    Arrays of one layer have no first axis.
+    """
 
     key: jax.Array
     value: jax.Array
@@ -41,7 +46,7 @@ class ClipKeys:
 
 
 def keys_sharding(layout: Layout, shapes: ClipKeys) -> ClipKeys:
-    """Where those of all layers lie."""
+    """Return the shapes with the shardings of the arrays of all layers."""
     return ClipKeys(
         key=placed(shapes.key, layout.sharding(KEPT)),
         value=placed(shapes.value, layout.sharding(KEPT)),
@@ -59,8 +64,10 @@ def clip_attention(
     num_frames: int,
     num_tokens: int,
 ) -> tuple[jax.Array, ClipKeys]:
-    """As `ulysses.self_attention`, of a clip's tokens to themselves, of which the first `num_tokens` are no padding; and this
-    layer's keys and values. Every chip on dp has the same clip."""
+    """Compute `ulysses.self_attention` of a driving video's tokens, of which the first `num_tokens` are not padding.
+
+    Also returns this layer's keys and values. Every chip on dp has the same driving video.
+    """
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     largest = as_leaf(P(*KEPT_BOUNDS[1:])) if layout.uses_tpu_passes(projected[0].dtype) else None
@@ -92,8 +99,10 @@ def driven_attention(
     keys: ClipKeys,
     layer: jax.Array,
 ) -> jax.Array:
-    """As `ulysses.self_attention`, of a video's tokens to themselves and to the `keys` of this `layer`: its latent frame f,
-    counted from 0, sees the clip's frame f - 1, and the first one none."""
+    """Compute `ulysses.self_attention` of a video's tokens to themselves and to the `keys` of this `layer`.
+
+    Latent frame f, counted from 0, sees driving frame f - 1. The first frame sees no driving frame.
+    """
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     largest = None if keys.largest is None else as_leaf(KEPT_BOUNDS)
@@ -105,7 +114,7 @@ def driven_attention(
 def _local_driven(
     projected, norms, tables, keys: ClipKeys, layer: jax.Array, *, layout: Layout, attend: AttendWithSums, eps: float
 ) -> jax.Array:
-    """Keys are not centred: the two attentions would be moved by different means."""
+    """Compute one chip's part. Keys are not centred, because the two attentions would be shifted by different means."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
     own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     whole = attend(own.query, own.key, own.value, own.bounds, None)
@@ -133,11 +142,14 @@ def _to_clip(
     attend: AttendWithSums,
     first: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array]:
-    """What queries [1, S, W], of which the first has the number `first` in the video, see of the clip, and the log-sums [1, S,
-    H]; -inf for the picture's and the padding's, which see nothing. If these are all of the video's, those are left out."""
+    """Attend from queries [1, S, W] to the driving video. Returns the output and the log-sum-exps [1, S, H].
+
+    `first` is the number of the first query in the video. The log-sum-exps of the image's tokens and of padding are -inf, because
+    they see no driving frame. If the queries are all tokens of the video, these tokens are left out.
+    """
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
-    if isinstance(first, int):  # these are all of the video's tokens: each frame's lie together
+    if isinstance(first, int):  # all tokens of the video: the tokens of each frame are contiguous
         own = query[0, LEADING * tokens : (LEADING + frames) * tokens].reshape(frames, tokens, width)
         return _by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
     count, start, offset = -(-length // tokens) + 1, first // tokens, first % tokens
@@ -162,7 +174,7 @@ def _by_frames(
     layer: jax.Array,
     attend: AttendWithSums,
 ) -> tuple[jax.Array, jax.Array]:
-    """Each frame's queries [F, T, W] to its own keys of [layers, F, T, W], as [1, F * T, ...]."""
+    """Attend from each frame's queries [F, T, W] to the same frame's keys of [layers, F, T, W]. Returns [1, F * T, ...]."""
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
         frames = len(query)

@@ -1,8 +1,9 @@
-"""Compiled programs kept as files, so that a later start, here or on a TPU machine, compiles nothing.
+"""Compiled programs stored as files, so that a later start, here or on a TPU machine, compiles nothing.
 
-A file's name is a digest of everything that decides what the compiler makes: the program itself (its text holds its shapes,
-its shardings and our kernels' code), the compiler's options and flags, the versions, the devices and their places. A program
-that differs in any of them is another file, so no outdated program is ever run; any file may be deleted.
+A file's name is a digest of everything that determines the executable. These are the program's text, the compiler's options and
+flags, the versions, and the devices with their positions. The text contains shapes, shardings and the code of our kernels. A
+changed program has another file, so an outdated executable never runs. Any file may be deleted.
+
 The files are pickles: anyone who can write into the folder can run code here, as with jax's own cache.
 """
 
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a file is for, in words: stored with the executable, and shown in the log if no file fits."""
+    """The program of a file, in words. It is stored with the executable, and logged if no file fits."""
 
     program: str
     mesh: str
@@ -45,7 +46,7 @@ class Identity:
 
 
 def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
-    """Everything that decides which executable one program needs."""
+    """Return everything that determines which executable a program needs."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
@@ -56,14 +57,14 @@ def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity
 
 
 def _devices(layout: Layout) -> str:
-    """Kind, number and places of the devices, in the mesh's order."""
+    """Return the kind, number and positions of the devices, in the mesh's order."""
     devices = layout.mesh.devices.flatten()
     places = [f"{device.id}@{getattr(device, 'coords', '')}" for device in devices]
     return f"{len(devices)} x {devices[0].device_kind}: {' '.join(places)}"
 
 
 class ExecutableFolders:
-    """A `Compiler` that looks for a program's executable in folders, and compiles if there is none."""
+    """A `Compiler` that looks for a program's executable in folders, and compiles if it finds none."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
@@ -84,7 +85,7 @@ class ExecutableFolders:
         try:
             started = time.monotonic()
             executable = read(path, lowered, layout)
-        except Exception as error:  # whatever a driver raises for a file from another machine: compiling still works
+        except Exception as error:  # a driver can raise any error for a file from another machine; compiling still works
             logger.warning("%s: %s cannot be loaded (%s); compiling", name, path.name, error)
             return None
         logger.info("%s: loaded from %s in %.1f s", name, path.name, time.monotonic() - started)
@@ -93,7 +94,7 @@ class ExecutableFolders:
 
 @dataclasses.dataclass(kw_only=True)
 class ExecutableWriter:
-    """A `Compiler` that writes its programs to `folder`; those already there are not made again. Calls `tell` for each file."""
+    """A `Compiler` that writes its programs to `folder`, except programs that are already there. Calls `report` for each file."""
 
     folder: Path
     tell: Callable[[str, Path, float | None], None]
@@ -105,21 +106,21 @@ class ExecutableWriter:
             self.tell(name, path, None)
             return Compilation(None)
         compilation = compile_now(program, lowered)
-        assert compilation.executable is not None, "`compile_now` makes one"
+        assert compilation.executable is not None, "`compile_now` returns an executable"
         write(path, needed, compilation.executable)
         self.tell(name, path, time.monotonic() - started)
         return compilation
 
 
 def write(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
-    """Write an executable, and what it is for."""
+    """Write an executable and its identity."""
     payload, _, _ = serialize(compiled)
     with replacing(path) as part:
         part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(key), "payload": payload}))
 
 
 def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
-    """The executable, on the layout's devices. Raises: whatever the runtime raises for a file that it cannot load."""
+    """Load the executable onto the layout's devices. Raises: any error of the runtime for a file that it cannot load."""
     content = pickle.loads(path.read_bytes())
     devices = list(layout.mesh.devices.flatten())
     by_id = sorted(devices, key=lambda device: device.id)

@@ -1,6 +1,6 @@
-"""The hosts of one slice: a process on each, which all run the same programs in the same order, on all devices together.
+"""The hosts of one slice: one process on each, which all run the same programs in the same order, on all devices together.
 
-Whoever is alone, as usual, needs nothing of this: then `HERE` is the first of one.
+A process that runs alone, the usual case, needs nothing of this module: `HERE` is then the only host.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 @dataclasses.dataclass
 class Place:
-    """Which of the `count` hosts this process is. Only the first writes files."""
+    """The number of this process among `count` hosts. Only the first host writes files."""
 
     index: int = 0
     count: int = 1
@@ -31,19 +31,24 @@ class Place:
 
 
 HERE = Place()
-"""This process's."""
+"""The place of this process."""
 
 
 def join(index: int, count: int, coordinator: str, bind: str | None = None) -> None:
-    """Makes this process number `index` of `count`, before jax is asked for its devices: then it sees those of all. The first one
-    listens at `bind` for the others, who reach it as `coordinator`, HOST:PORT. Raises: RuntimeError if they do not come."""
+    """Join the other hosts as number `index` of `count`, before jax looks for devices. jax then sees the devices of all hosts.
+
+    The first host listens at `bind`. The others reach it as `coordinator`, HOST:PORT. Raises: RuntimeError if hosts do not join.
+    """
     jax.distributed.initialize(coordinator, count, index, coordinator_bind_address=bind)
     HERE.index, HERE.count = index, count
 
 
 def put(tree: Any, sharding: Sharding) -> Any:
-    """As `jax.device_put`; also onto devices of which other hosts hold some. All hosts must give the same values: unlike jax,
-    this does not compare them, which takes a program and a moment for each array."""
+    """Copy arrays to the devices, as `jax.device_put` does, also to devices of several hosts.
+
+    All hosts must pass equal values. Unlike jax, this function does not compare them, which needs a program and time for each
+    array.
+    """
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda leaf: _put_here(leaf, sharding), tree)
@@ -57,10 +62,13 @@ def _put_here(leaf: Any, sharding: Sharding) -> jax.Array:
 
 
 def whole(array: jax.Array) -> jax.Array:
-    """The array, so that this host can read all of it. If other hosts hold parts, this is a program that all of them run."""
+    """Return the array in a form that this host can read completely.
+
+    If other hosts have parts of the array, this is a program that all hosts must run.
+    """
     if array.is_fully_addressable or array.is_fully_replicated:
         return array
-    assert isinstance(array.sharding, NamedSharding), "arrays lie on the layout's mesh"
+    assert isinstance(array.sharding, NamedSharding), "arrays are on the layout's mesh"
     return _copier(NamedSharding(array.sharding.mesh, P()))(array)
 
 

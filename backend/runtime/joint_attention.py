@@ -1,8 +1,8 @@
-"""Attention over two streams of tokens together: one that is spread over chips, and a short one that every chip has whole.
+"""Attention over two streams of tokens together: one is spread over chips, the other is short and replicated.
 
-The spread stream exchanges tokens for heads as in `ulysses`; each chip then adds the other stream's share of these heads, so that
-the real tokens of both stand before all padding, and a count of keys says which are seen. If the spread stream's padding has
-room for the other stream, that is written into it, which costs no copy of the long arrays.
+The spread stream exchanges tokens for heads as in `ulysses`. Each chip then adds the same heads of the other stream. The real
+tokens of both streams precede all padding, so the number of keys says which keys are seen. If the padding of the spread stream is
+long enough, the other stream is written into it, which avoids a copy of the long arrays.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_hea
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """One kind of tokens in a joint attention: their projected `query`, `key` and `value`, each [B, S, W], and the `norms` [D] of
-    each head's query and key."""
+    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, S, W], and the `norms` [D] of the heads
+    of query and key."""
 
     query: jax.Array
     key: jax.Array
@@ -38,7 +38,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joining:
-    """What is fixed when a joint attention is traced: how many tokens of the spread stream are real, and the norms' `eps`."""
+    """Constants of a joint attention: the number of real tokens in the spread stream, and `eps` of the norms."""
 
     num_tokens: int
     eps: float
@@ -53,12 +53,11 @@ def joint_attention(
     tables: tuple[jax.Array, jax.Array],
     how: Joining,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attention [B, S, W] and [B, L, W] over both streams together: the first, whose tokens are spread over the chips and
-    rotated by `tables` [S, D], and the second, which every chip has whole, and of which only the first `counts` [B] tokens
-    are seen.
+    """Compute attention [B, S, W] and [B, L, W] over both streams together.
 
-    `attend(query, key, value, bounds, counts)` sees all tokens of some heads, [B, S, W]: the real ones of the first stream, then
-    the second stream; its `KeyCounts` say how many keys count.
+    The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
+    `counts` [B] tokens are seen. `attend(query, key, value, bounds, counts)` gets all tokens of some heads, [B, S, W]: the real
+    tokens of the first stream, then the second stream. Its `KeyCounts` are the numbers of keys that count.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -70,7 +69,8 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, beside: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """One chip's part; see `_local_attention`. Each chip adds its heads' share of the second stream to what is exchanged."""
+    """Compute one chip's part, as `_local_attention` in `ulysses`. Each chip adds its heads of the second stream to the exchanged
+    arrays."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)
@@ -87,7 +87,7 @@ def _local_joint_attention(
     key, value = (_joined(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KeyCounts(values=how.num_tokens + counts, least=how.num_tokens)
-    has_all = group == sp  # queries, else a chip has those of some tokens only
+    has_all = group == sp  # all queries; otherwise this chip has the queries of some tokens only
     start = how.num_tokens if has_all else query.shape[1]
     attended = attend(_joined(query, share[0], start), key, value, bounds, seen)
     ours, theirs = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
@@ -100,7 +100,7 @@ def _local_joint_attention(
 
 
 def _joined(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
-    """The first `start` tokens of [B, S, W], then those of `part`: written over the padding if it has room for them."""
+    """Concatenate the first `start` tokens of [B, S, W] and `part`. `part` is written over the padding if it fits."""
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
     return jnp.concatenate([array[:, :start], part], 1)
@@ -108,14 +108,14 @@ def _joined(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Beside:
-    """The second stream, prepared as the first one is, and the bounds of both together."""
+    """The second stream, prepared as the first stream is, and the bounds of both together."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
 
 
 def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _Beside:
-    """All heads of this chip, [B, L, W]; tokens that do not count are zero."""
+    """Prepare all heads of this chip, [B, L, W]. Tokens that do not count become zero."""
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))
@@ -145,6 +145,8 @@ def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _
 def text_attention(
     layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array
 ) -> jax.Array:
-    """`attend(query, key, value, counts)` of a text to itself, which every chip of a guidance branch has whole: arrays as
-    `layout.text_heads`, `counts` [B]."""
+    """Compute `attend(query, key, value, counts)` of a text with itself. Every chip of a guidance branch has the whole text.
+
+    The arrays are partitioned as `layout.text_heads`, `counts` is [B].
+    """
     return layout.on_each_chip(attend, (*[layout.text_heads] * 3, P("dp")), layout.text_heads)(query, key, value, counts)

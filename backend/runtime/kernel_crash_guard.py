@@ -1,7 +1,7 @@
-"""Kernels that fail when they first run, or kill or hang the process, are done without: by it, and by the processes after it.
+"""Remember kernels that fail, crash or hang in their first run, so that this process and later ones do not use them.
 
-Before a program with kernels of ours runs for the first time, a file says so; when it has run, the file is removed. One that no
-living process holds names kernels that did not come back.
+Before a program with our kernels runs for the first time, a file with the kernels' names is written. After the run the file is
+deleted. A file that no running process has locked names kernels that ended their process.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ import jax
 from backend.errors import KernelRefused, one_line
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, KernelFallbacks
 
-KEPT_SECONDS = 24 * 3600.0  # after that the kernels are tried again: it may have been something else
-HANGS_SECONDS = 600.0  # a program has run by then; on several hosts the others may still be compiling it
-EXCUSED_SECONDS = 60.0  # a process that is asked to end so soon says nothing about the kernels that it runs
+KEPT_SECONDS = 24 * 3600.0  # then the kernels are tried again: something else may have been the cause
+HANGS_SECONDS = 600.0  # maximum time of a first run; other hosts may still compile the program in this time
+EXCUSED_SECONDS = 60.0  # if a process must end within this time after a start, its kernels are not blamed
 _SUFFIX = ".first-run"
 _REASON_LENGTH = 160
 _OTHER_FAULTS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DATA_LOSS", "DEADLINE_EXCEEDED")
@@ -34,17 +34,19 @@ logger = logging.getLogger(__name__)
 
 
 class FirstRuns:
-    """One process's. Without a folder (see `recall`) nothing outlives it."""
+    """Guards one process. Without a folder (see `recall`), records end with the process."""
 
     def __init__(self, refusals: KernelFallbacks) -> None:
         self._refusals = refusals
         self._folder: Path | None = None
         self._lock = threading.Lock()
-        self._running: dict[Path, float] = {}  # since when, in monotonic seconds
+        self._running: dict[Path, float] = {}  # start times in monotonic seconds
 
     def recall(self, folder: Path, agree: Callable[[str], list[str]] = lambda own: [own]) -> None:
-        """Does without what the files in `folder` name, and keeps this process's there. `agree` turns the uses of kernels that
-        this host does without into those of all hosts."""
+        """Withdraw the kernels that files in `folder` name, and store this process's records there.
+
+        `agree` sends this host's withdrawn uses to the other hosts and returns the uses of all hosts.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         found = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _left_in(path).items()}
@@ -54,8 +56,11 @@ class FirstRuns:
 
     @contextlib.contextmanager
     def watch(self, program: str, uses: Collection[str]) -> Generator[None]:
-        """Around the first run of a program with these uses of kernels, which must be over when the block ends. Ends the process
-        if it takes `HANGS_SECONDS`. Raises: KernelRefused in place of an error of the runtime that may be the kernels' fault."""
+        """Guard the first run of a program with these uses of kernels. The run must be finished when the block ends.
+
+        Ends the process if the run takes `HANGS_SECONDS`. Raises: KernelRefused instead of an error of the runtime that a kernel
+        may have caused.
+        """
         if not uses:
             yield
             return
@@ -74,7 +79,7 @@ class FirstRuns:
                 faulthandler.cancel_dump_traceback_later()
 
     def excuse(self) -> None:
-        """Forgets the runs that have just begun: this process is asked to end."""
+        """Delete the records of runs that have just started, because this process must end."""
         with self._lock:
             begun, now = dict(self._running), time.monotonic()
         for path, since in begun.items():
@@ -83,7 +88,7 @@ class FirstRuns:
 
     @contextlib.contextmanager
     def _noted(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
-        """A file while the block runs. The block may call what it is given with the reason why the file must stay."""
+        """Keep a record file while the block runs. The block may call the yielded function with a reason to keep the file."""
         if self._folder is None:
             yield lambda why: None
             return
@@ -106,7 +111,7 @@ class FirstRuns:
 
 
 def _write(file: IO[str], uses: Collection[str], why: str) -> None:
-    """What a file holds; the disk has it before the kernels run."""
+    """Write the record and flush it to disk. It must survive a crash of the kernel that runs next."""
     file.seek(0)
     file.truncate()
     file.write(json.dumps({"uses": sorted(uses), "why": why, "versions": _versions()}))
@@ -115,8 +120,10 @@ def _write(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _left_in(path: Path) -> dict[str, str]:
-    """The uses of kernels that this file names, and why they are done without; nothing if the process lives. Files that are too
-    old, of other versions or not whole are removed."""
+    """Return the uses of kernels in this file, with the reasons to withdraw them, {} if its process is running.
+
+    Files that are too old, broken or from other versions are deleted.
+    """
     try:
         with path.open() as file:
             try:
@@ -126,10 +133,10 @@ def _left_in(path: Path) -> dict[str, str]:
             left = json.load(file)
             if left["versions"] == _versions() and time.time() - path.stat().st_mtime < KEPT_SECONDS:
                 return {use: left["why"] for use in left["uses"]}
-    except FileNotFoundError:  # another process was faster
+    except FileNotFoundError:  # another process has deleted the file
         return {}
     except (ValueError, KeyError, TypeError):
-        logger.warning("%s is not whole and is removed", path)
+        logger.warning("%s is incomplete and is deleted", path)
     path.unlink(missing_ok=True)
     return {}
 
@@ -143,4 +150,4 @@ def _versions() -> dict[str, str]:
 
 
 FIRST_RUNS = FirstRuns(KERNEL_FALLBACKS)
-"""This process's."""
+"""The guard of this process."""

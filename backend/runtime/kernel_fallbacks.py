@@ -1,7 +1,7 @@
-"""What the runtime of this process has refused, a compile option or a kernel of ours, and is done without from then on.
+"""The compile options and kernels that the runtime of this process refused, which are not used from then on.
 
-A chip or a compiler that is another than those we compile for may refuse what ours take. An option that is refused is left out.
-In place of a kernel that is refused XLA's own operations serve, after the model has been laid out anew (`KernelRefused`).
+A chip or compiler other than those we compile for may refuse our options or kernels. A refused option is left out. A refused
+kernel is replaced by XLA's own operations, after the model is laid out again (`KernelRefused`).
 """
 
 import logging
@@ -15,7 +15,7 @@ from kernels.attention import withdraw
 
 logger = logging.getLogger(__name__)
 
-KERNELS = {  # what uses a kernel, by the names that `pallas_call` is given: they stand in what the compiler says
+KERNELS = {  # the use of each kernel, by the name given to `pallas_call`, which the compiler's messages contain
     "attention_constant_maximum": "attention",
     "attention_online": "attention",
     "normalise_and_rotate": "passes",
@@ -23,25 +23,25 @@ KERNELS = {  # what uses a kernel, by the names that `pallas_call` is given: the
     "ungroup_heads": "passes",
     "causal_conv": "convolution",
 }
-PLATFORMS = ("tpu",)  # where programs hold kernels of ours
+PLATFORMS = ("tpu",)  # where programs contain our kernels
 ALSO = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
-"""What goes with it: the passes prepare arrays for the attention kernel alone."""
+"""The uses that are withdrawn together: the passes only prepare arrays for the attention kernel."""
 _WORDS = {
     "attention": "the attention kernel",
     "passes": "the kernels around the attention",
     "convolution": "the video decoder's kernel",
 }
 _REASON_LENGTH = 160
-_KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # of errors about an option
+_KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # kinds of errors about an option
 
 
 def uses_in(text: str) -> frozenset[str]:
-    """Which uses of kernels a lowered program has, by its text."""
+    """Return the uses of kernels in the text of a lowered program."""
     return frozenset(use for name, use in KERNELS.items() if name in text)
 
 
 class KernelFallbacks:
-    """One process's: which options and uses of kernels are done without, and why, in sentences for people."""
+    """The options and uses of kernels that one process does not use, with a sentence for people about each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,22 +51,23 @@ class KernelFallbacks:
         return name in self._sentences
 
     def sentences(self) -> tuple[str, ...]:
-        """One for each refusal, the first first; shared ones once."""
+        """Return the sentences in the order of the refusals, equal sentences once."""
         return tuple(dict.fromkeys(self._sentences.values()))
 
     def option_of(self, error: Exception, options: Iterable[str]) -> str | None:
-        """Which of these compile options the compiler refuses with this error, from now on left out; None if it is about
-        something else."""
+        """Return the compile option that this error refuses, and leave it out from now on. None if the error has another
+        cause."""
         text = str(error)
         name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
-            self._add([name], f"The compiler of this machine does not take the option {name}: done without it")
+            self._add([name], f"The compiler of this machine does not support the option {name}, so the option is left out")
         return name
 
     def kernel_of(self, error: Exception) -> str | None:
-        """Which use of a kernel the compiler refuses with this error, from now on withdrawn; None if it names none of ours."""
+        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names no kernel of
+        ours."""
         text = str(error)
-        if "memory space hbm" in text:  # the program is too large, and its kernels are named only among what it needs
+        if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory
             return None
         if "pallas_call" not in text and "tpu_custom_call" not in text and "Mosaic" not in text:
             return None
@@ -77,8 +78,8 @@ class KernelFallbacks:
         return _WORDS[use]
 
     def withdraw(self, uses: Iterable[str], why: str) -> None:
-        """From now on does without these uses of kernels, after something other than the compiler's refusal; `why` follows the
-        kernel's name."""
+        """Withdraw these uses of kernels for a reason other than a compiler error. `why` continues a sentence that starts with
+        the kernel."""
         for use in sorted(uses, key=list(_WORDS).index):
             if use not in self:
                 self._withdraw(use, why)
@@ -87,7 +88,7 @@ class KernelFallbacks:
         self._add(ALSO[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}")
         if use == "attention":
             withdraw("pallas_tpu")
-        jax.clear_caches()  # traces that hold the kernel
+        jax.clear_caches()  # traces that contain the kernel
 
     def _add(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)
@@ -97,4 +98,4 @@ class KernelFallbacks:
 
 
 KERNEL_FALLBACKS = KernelFallbacks()
-"""Those of this process."""
+"""The fallbacks of this process."""

@@ -1,12 +1,12 @@
-"""Which chip holds which data: the mesh ('dp', 'sp', 'tp'), and the one place that maps arrays' axes to it.
+"""The mesh ('dp', 'sp', 'tp') of the devices, and the partition of each kind of array on it.
 
 - dp: the two guidance branches, half of the chips for each.
-- sp: the video's tokens. Self-attention exchanges them for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509); if
-  the heads do not divide by the chips, those of a smaller group exchange heads and gather keys and values from other groups.
+- sp: the video's tokens. Self-attention exchanges tokens for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509). If the
+  heads do not divide by the chips, smaller groups of chips exchange heads and gather keys and values from other groups.
 - tp: the columns of the wide matrices and the heads that they make (Megatron-LM, arXiv:1909.08053).
 
-Matrices rest spread over `weight_axes` too and are gathered layer by layer (FSDP). Knows the
-axes of a video transformer's and a VAE's arrays, but no particular model.
+Matrices are stored spread over `weight_axes` too, and gathered layer by layer (FSDP). This module knows the axes of the arrays of
+video transformers and VAEs, but no particular model.
 """
 
 import dataclasses
@@ -24,29 +24,30 @@ from backend.errors import RequestError
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.worker import AXES
 
-LARGE_MATRIX = 2**24  # elements: below it a copy on every chip costs less than gathering at every step
-TOKEN_ALIGNMENT = 128  # tokens a device are padded to this, on TPUs and where there are several devices
+LARGE_MATRIX = 2**24  # elements: below this size a copy on every chip costs less than gathering in every step
+TOKEN_ALIGNMENT = 128  # tokens per device are padded to a multiple of this, on TPUs and with several devices
 Role = Literal["columns", "rows", "whole"]
-"""How a matrix [in, out] is cut over tp: its columns (heads or hidden units come out of it), its rows (they go in), or not."""
+"""How a matrix [in, out] is split over tp: by columns (heads or hidden units are its output), by rows (they are its input), or
+not."""
 
 
 Shaped = jax.Array | jax.ShapeDtypeStruct
-"""An array, or its shape, dtype and place."""
+"""An array, or its shape, dtype and sharding."""
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """The place or the shape of an array as a leaf of a tree that has arrays elsewhere: JAX takes such trees for both."""
+    """Return a partition or a shape as a leaf of a tree that has arrays elsewhere. JAX accepts such trees for both."""
     return cast(jax.Array, value)
 
 
 def placed(shapes: Any, sharding: Sharding) -> Any:
-    """The shapes of a tree of arrays, all of them where `sharding` says."""
+    """Return the shapes of a tree of arrays, all with this sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshPlan:
-    """How many chips each axis has."""
+    """The number of chips of each axis."""
 
     dp: int = 1
     sp: int = 1
@@ -61,11 +62,11 @@ class MeshPlan:
 
 
 def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[str, int | None] | None = None) -> MeshPlan:
-    """The mesh for all of `num_devices`: the guidance branches on separate halves if there are two and the chips divide by two,
-    tokens over the rest. `asked` fixes axes by name.
+    """Plan the mesh for all of `num_devices`.
 
-    Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices, the heads do not divide
-    by tp, or dp is 2 without guidance.
+    With two guidance branches and an even number of chips, each half computes one branch. Tokens are spread over the other chips.
+    `asked` fixes axes by name. Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices,
+    the heads do not divide by tp, or dp is 2 without guidance.
     """
     fixed = {axis: (asked or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
@@ -81,22 +82,24 @@ def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[s
 
 
 def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[MeshPlan]:
-    """Every mesh that uses all devices and that the model's heads allow."""
+    """Yield every mesh that uses all devices and that the model's heads allow."""
     for dp in (1, 2) if is_guided else (1,):
         for tp in range(1, num_devices + 1):
             if num_devices % (dp * tp) == 0 and heads % tp == 0:
                 yield MeshPlan(dp=dp, sp=num_devices // (dp * tp), tp=tp)
 
 
-COPIES_SHARE = 3 / 8  # of a chip's memory may hold copies, and what further transformers rest in; the rest is for everything else
+COPIES_SHARE = 3 / 8  # share of a chip's memory for copies and for the stored weights of further transformers
 
 
 def plan_copies(
     sizes: Mapping[str, int], num_layers: int, plan: MeshPlan, memory_bytes: int | None, num_transformers: int = 1
 ) -> frozenset[str]:
-    """Which matrices of a layer every chip has whole, so that no step gathers them: as many as `COPIES_SHARE` of a chip's memory
-    holds beside the other transformers. `sizes` are bytes in one layer by name, those that gain most from a copy first; if the
-    memory is not known, none is copied."""
+    """Choose the matrices of a layer that every chip stores whole, so that no step gathers them.
+
+    They take at most `COPIES_SHARE` of a chip's memory, together with the other transformers. `sizes` are bytes in one layer by
+    name, the matrices that gain most from a copy first. Without `memory_bytes` no matrix is copied.
+    """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
     others = (num_transformers - 1) * sum(sizes.values()) * num_layers / plan.num_devices
@@ -111,10 +114,10 @@ def plan_copies(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A mesh, and where each kind of array lies on it.
+    """A mesh, and the partition of each kind of array on it.
 
-    `copied` are the matrices of a layer, by name within it, of which every chip has a copy: always, or with `copies_on_demand`
-    only while steps of their transformer run, as where two transformers take turns.
+    `copied` are the matrices of a layer, by name within it, of which every chip has a copy. With `copies_on_demand` the copies
+    exist only while steps of their transformer run, as with two transformers that take turns.
     """
 
     mesh: Mesh
@@ -126,27 +129,27 @@ class Layout:
     def over(
         cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
     ) -> Self:
-        """The plan on these devices; neighbours in the list are neighbours on sp."""
+        """Create the layout of a plan on these devices. Neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
     def regrouped(self, plan: MeshPlan) -> Self:
-        """Another plan of as many devices and the same tp, on these in the same order: weights lie in the same places."""
+        """Return the layout of another plan on the same devices, with the same tp. Weights have the same partitions on both."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
 
     @property
     def platform(self) -> str:
-        """What the devices are: "cpu", "tpu", "gpu"; for a described slice too."""
+        """The platform of the devices: "cpu", "tpu" or "gpu", also of a described slice."""
         return self.mesh.devices.flat[0].platform
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """For `Lowered.compile`. docs/lab/tpu-slices.md has what each option gained.
+        """The options for `Lowered.compile`. docs/lab/tpu-slices.md lists the gain of each option.
 
-        On TPUs XLA's own fusions may take half of the vector memory, because its default of 16 MiB makes the matrix products a
-        fifth slower; and collectives run beside other work: gathers on the SparseCore (chips without one ignore that),
-        exchanges started early. Sources: jax's tests of overlapping collectives, MaxText's and maxdiffusion's recipes.
+        On TPUs XLA's own fusions may use half of the vector memory, because the default of 16 MiB makes the matrix products a
+        fifth slower. Collectives run beside other work: gathers on the SparseCore (chips without one ignore this), exchanges
+        started early. Sources: jax's tests of overlapping collectives, the recipes of MaxText and maxdiffusion.
         """
         if self.platform != "tpu":
             return {}
@@ -158,13 +161,17 @@ class Layout:
         }
 
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
-        """Whether the Pallas passes around the attention serve: on TPUs, in the kernel's bfloat16, if no head's norm needs
-        another chip's channels, and none was refused."""
+        """Return whether the Pallas passes around the attention can be used.
+
+        They need a TPU, the kernel's bfloat16, norms of heads that need no channels of other chips, and no earlier refusal.
+        """
         return self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in KERNEL_FALLBACKS
 
     def on_each_chip(self, one_chip: Callable, in_specs: Any, out_specs: Any) -> Callable:
-        """Attention that is written for one chip, on every chip's part of the arguments: inside `shard_map` if there are several,
-        and on one TPU chip too, because the kernel is chosen by the mesh in context."""
+        """Run attention that is written for one chip on every chip's part of the arguments.
+
+        This uses `shard_map` for several chips, and for a single TPU chip, because the kernel is chosen by the mesh in context.
+        """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
         return jax.shard_map(one_chip, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
@@ -181,22 +188,22 @@ class Layout:
 
     @property
     def tokens(self) -> P:
-        """[B, S, D]."""
+        """The partition of tokens [B, S, D]."""
         return P("dp", "sp", None)
 
     @property
     def heads(self) -> P:
-        """[B, S, H, D], outside the attention."""
+        """The partition of heads [B, S, H, D] outside the attention."""
         return P("dp", "sp", "tp", None)
 
     @property
     def text_heads(self) -> P:
-        """[B, L, H, D]."""
+        """The partition of a text's heads [B, L, H, D]."""
         return P("dp", None, "tp", None)
 
     @property
     def stacked_text_heads(self) -> P:
-        """[layers, B, L, H, D]."""
+        """The partition of the text's heads of all layers [layers, B, L, H, D]."""
         return P(None, *self.text_heads)
 
     @property
@@ -205,17 +212,17 @@ class Layout:
 
     @property
     def token_multiple(self) -> int:
-        """What the number of tokens is padded to."""
+        """The number of tokens is padded to a multiple of this."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 
     @property
     def positions(self) -> P:
-        """Tables of the rotary embedding, [1, S, 1, D]."""
+        """The partition of tables of the rotary embedding, [1, S, 1, D]."""
         return P(None, "sp", None, None)
 
     def space(self, height: int, width: int) -> P:
-        """Pixels or latents [B, C, F, H, W] spread over as many chips as divide one of the two sides, the wider first."""
+        """Return the partition of pixels or latents [B, C, F, H, W]: over as many chips as divide one side, the width first."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
         for axes in sorted(spreads, key=lambda axes: -self.count(axes)):
             for side, length in ((4, width), (3, height)):
@@ -224,37 +231,38 @@ class Layout:
         raise AssertionError("one chip divides every side")
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
-        """Shapes of arrays [B, C, F, H, W] that lie as `space` says."""
+        """Return the shapes of arrays [B, C, F, H, W] with the partitions of `space`."""
         return {name: placed(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
 
     def count(self, axes: tuple[str, ...]) -> int:
-        """How many chips these axes have together."""
+        """Return the number of chips of these axes together."""
         return math.prod(self.size(axis) for axis in axes)
 
     def replicated_spec(self, name: str, shape: tuple[int, ...]) -> P:
-        """Where small weights rest: a copy on every chip."""
+        """Return the partition of small weights: a copy on every chip."""
         return P()
 
     def spread(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Weights on the mesh, each where `spec(name, shape)` says."""
+        """Place weights on the mesh, each with the partition `spec(name, shape)`."""
         return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
 
     def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """The same for weights that are known by shape and dtype only."""
+        """Return the shapes of weights with the shardings that `spread` would use."""
         return {name: placed(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
     def whole(self, shapes: Any) -> Any:
-        """The shapes of a tree of arrays of which every chip has a copy."""
+        """Return the shapes of a tree of replicated arrays."""
         return placed(shapes, self.replicated)
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
-        """Fixes where an array lies, inside a compiled function."""
+        """Fix an array's partition inside a compiled function."""
         return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
 
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
-        """Where one stacked weight of a network's layers rests, [layers, in, out]; vectors lie everywhere.
+        """Return the partition of a stacked weight of a network's layers, [layers, in, out]. Vectors are replicated.
 
-        Spread over the in axis, which is gathered without reordering memory; if a copy rests too, it lies where it is used.
+        Matrices are spread over the in axis, which is gathered without reordering memory. A matrix with permanent copies is
+        stored as it is used.
         """
         if len(shape) != 3:
             return P()
@@ -265,17 +273,20 @@ class Layout:
         return P(None, axes if shape[1] % self.count(axes) == 0 else split_in, split_out)
 
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
-        """One layer's matrix [in, out] where it is used. Of those that every chip has a copy of, the layer's is cut out of the
-        stack before the product, or without `cuts_copies` inside it: the product of many tokens is slower so, of few faster."""
+        """Return one layer's matrix [in, out] in the partition in which it is used.
+
+        For a copied matrix, the layer's part is cut out of the stack before the product, or inside the product without
+        `cuts_copies`. The product is then slower for many tokens, faster for few.
+        """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix
         return self.constrain(matrix, self.gathered_weight(role))
 
     def gathered_weight(self, role: Role) -> P:
-        """Where one layer's matrix lies while it is used, [in, out]: split over tp only."""
+        """Return the partition of one layer's matrix [in, out] while it is used: split over tp only."""
         return {"columns": P(None, "tp"), "rows": P("tp", None), "whole": P(None, None)}[role]
 
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """Where a weight outside the layers rests, [out, in]: large matrices are spread, the rest lies everywhere."""
+        """Return the partition of a weight outside the layers, [out, in]: large matrices are spread, others replicated."""
         is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
         return P(self.weight_axes, None) if is_large and shape[0] % self.count(self.weight_axes) == 0 else P()

@@ -1,10 +1,9 @@
-"""Networks that make a picture larger: Real-ESRGAN's own, and any other that spandrel builds from its weights alone. Import
-spandrel through here, and only in the worker process.
+"""Upscaling networks: Real-ESRGAN's own, and all that spandrel builds from weights alone.
 
-Spandrel declares torchvision as a requirement and imports three names of it, for two architectures that are of no use here. A
-torchvision that was built for another kind of torch than the installed one raises, and would break diffusers with it. The
-requirements therefore bring neither; `requirements-upscalers.txt` brings spandrel alone, and stand-ins are imported in place of
-torchvision.
+Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision, and imports three names
+of it for two architectures that are not used here. A torchvision that was built for another kind of torch raises an error, and
+would break diffusers. So the requirements contain neither package. `requirements-upscalers.txt` installs spandrel alone, and
+placeholders are imported in place of torchvision.
 """
 
 import dataclasses
@@ -25,9 +24,9 @@ from backend.imports import TORCHVISION
 from backend.runtime.real_esrgan import build_real_esrgan
 from backend.runtime.torch_modules import call_module
 
-TRIAL = 32  # pixels a side of the picture by which a network is held against PyTorch
-TOLERANCE = 1e-3  # of values in 0..1: a quarter of what eight bits tell apart
-PROBE = 64  # pixels a side of the picture by which a network's memory is measured
+TRIAL = 32  # side in pixels of the image on which a network is compared with PyTorch
+TOLERANCE = 1e-3  # for values in 0..1: a quarter of an 8-bit step
+PROBE = 64  # side in pixels of the image for measuring a network's memory
 KINDS = "a network that spandrel knows, for colour pictures, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
 _BORROWED = {
@@ -35,13 +34,16 @@ _BORROWED = {
     f"{TORCHVISION}.transforms": (),
     f"{TORCHVISION}.transforms.functional": ("InterpolationMode", "normalize", "rotate"),
 }
-"""What spandrel imports of torchvision: names by module."""
+"""The names that spandrel imports from torchvision, by module."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PictureModel:
-    """A network that makes pictures `scale` times larger, its module on the meta device. `weights` are its parameters and
-    buffers by name. It takes pictures whose sides are multiples of `multiple` and at least `minimum`, in pixels."""
+    """A network that enlarges images `scale` times, with its module on the meta device.
+
+    `weights` are its parameters and buffers by name. The sides of images must be multiples of `multiple` and at least `minimum`,
+    in pixels.
+    """
 
     module: torch.nn.Module
     weights: Mapping[str, torch.Tensor]
@@ -52,8 +54,11 @@ class PictureModel:
     architecture: str = ""
 
     def __call__(self, weights: Mapping[str, jax.Array], pictures: jax.Array) -> jax.Array:
-        """[N, 3, H, W] in 0..1 made larger, [N, 3, scale * H, scale * W] in 0..1. Pictures that are too small for the network,
-        or not a multiple, are mirrored at their right and lower edges first, as spandrel does."""
+        """Enlarge images [N, 3, H, W] in 0..1 to [N, 3, scale * H, scale * W] in 0..1.
+
+        Images that are too small, or not a multiple, are first extended by reflection at their right and lower edges, as in
+        spandrel.
+        """
         height, width = pictures.shape[2:]
         right, below = self._missing(width, height)
         mirrored = jnp.pad(pictures, ((0, 0), (0, 0), (0, below), (0, right)), mode="reflect") if right or below else pictures
@@ -62,7 +67,7 @@ class PictureModel:
 
     @functools.cached_property
     def numbers_of_pixel(self) -> float:
-        """The most numbers that one of its layers reads and writes for each pixel of a picture."""
+        """The most values per pixel of the image that one of the network's layers reads and writes."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
 
@@ -81,13 +86,14 @@ class PictureModel:
         return largest / (side * side)
 
     def described(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-        """The weights' shapes; whole numbers, such as tables of positions, stay so, all others are of this dtype."""
+        """Return the shapes of the weights. Integers, such as tables of positions, keep their kind; other weights have this
+        dtype."""
         kinds = {name: dtype if value.is_floating_point() else jnp.int32 for name, value in self.weights.items()}
         kinds |= {name: jnp.bool_ for name, value in self.weights.items() if value.dtype == torch.bool}
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
 
     def _missing(self, width: int, height: int) -> tuple[int, int]:
-        """How many columns and rows are missing."""
+        """Return how many columns and rows the network needs in addition."""
         sides = [math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height)]
         if self.is_square:
             sides = [max(sides)] * 2
@@ -95,8 +101,11 @@ class PictureModel:
 
 
 def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
-    """The network to which these tensors belong. One that is not known to do so must make a small picture as PyTorch does.
-    Raises: ModelError for tensors of no network that is known, or of one that is of no use here."""
+    """Build the network to which these tensors belong.
+
+    Unless `is_known`, a small image is enlarged and compared with PyTorch. Raises: ModelError for tensors of an unknown network,
+    or of a network that does not enlarge colour images.
+    """
     built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})
     module = built.module.eval()
     side = math.ceil(max(TRIAL, built.minimum) / built.multiple) * built.multiple
@@ -112,7 +121,7 @@ def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool
 
 
 def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureModel:
-    """The network with these weights in its module. Raises: ModelError."""
+    """Build the network, with its weights in the module. Raises: ModelError."""
     network = build_real_esrgan(tensors)
     if network is not None:
         return PictureModel(module=network, weights={}, scale=network.scale, architecture=network.name)
@@ -120,7 +129,7 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
     try:
         with torch.no_grad():
             found = spandrel.ModelLoader("cpu").load_from_state_dict(dict(tensors))
-    except Exception as error:  # whatever an architecture raises for tensors that are not its own
+    except Exception as error:  # an architecture can raise any error for tensors of another network
         raise ModelError(f"the upscaler {name}", f"must be {KINDS} ({type(error).__name__})", "take another file") from None
     is_one = isinstance(found, spandrel.ImageModelDescriptor)
     if not is_one or found.input_channels != 3 or found.output_channels != 3 or found.scale < 1:
@@ -139,21 +148,21 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
 
 
 def _check(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
-    """Raises: ModelError unless the model makes of this picture what PyTorch has made of it."""
+    """Compare the model's output with PyTorch's `expected`. Raises: ModelError if they differ."""
     what = f"the upscaler {name} is of the kind {model.architecture}, which"
     try:
         with jax.default_device(_host()), jax.default_matmul_precision("highest"):
             described = model.described(jnp.float32)
             weights = {key: jnp.asarray(value.numpy(), described[key].dtype) for key, value in model.weights.items()}
             made = np.asarray(jax.jit(model)(weights, picture))
-    except Exception as error:  # whatever an operation raises that torchax does not have
+    except Exception as error:  # torchax can raise any error for an operation that it lacks
         raise ModelError(what, f"cannot be run here ({type(error).__name__})", "take another file") from None
     if made.shape != expected.shape or np.abs(made - expected).max() > TOLERANCE:
         raise ModelError(what, "does not give here what it gives in PyTorch", "take another file")
 
 
 def _host() -> jax.Device:
-    """The processor, or the first device where jax may use no processor."""
+    """Return the CPU device, or the first device if jax may not use the CPU."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
@@ -161,7 +170,7 @@ def _host() -> jax.Device:
 
 
 def _register_tensors(module: torch.nn.Module) -> None:
-    """Makes buffers of tensors that modules keep as plain attributes, so that they are given to the compiled program too."""
+    """Register tensors in plain attributes of modules as buffers, so that they become arguments of the compiled program."""
     for one in module.modules():
         for name, value in list(vars(one).items()):
             if isinstance(value, torch.Tensor):
@@ -170,7 +179,7 @@ def _register_tensors(module: torch.nn.Module) -> None:
 
 
 def _spandrel(name: str = "") -> ModuleType:
-    """The module, for the upscaler of this name. Raises: ModelError if it is not installed."""
+    """Import spandrel, for the upscaler of this name. Raises: ModelError if it is not installed."""
     try:
         with _stand_ins():
             import spandrel
@@ -182,7 +191,7 @@ def _spandrel(name: str = "") -> ModuleType:
 
 @contextmanager
 def _stand_ins() -> Generator[None]:
-    """Within the block, the names that spandrel imports of torchvision are None, whether torchvision is installed or not."""
+    """Replace torchvision within the block by modules that map the names for spandrel to None."""
     hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == TORCHVISION}
     for module, names in _BORROWED.items():
         sys.modules[module] = ModuleType(module)

@@ -1,4 +1,4 @@
-"""A function compiled ahead of time, once for every set of shapes that it meets, and run from those executables."""
+"""A function that is compiled ahead of time, once for each set of argument shapes, and run from those executables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from backend.runtime.mesh import Layout, placed
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The result of a `Compiler`: an executable, or None if it made nothing to run; and whether it was loaded from a file instead
-    of compiled."""
+    """The result of a `Compiler`: an executable, or None if the compiler creates none.
+
+    `is_loaded` means that the executable was loaded from a file instead of compiled.
+    """
 
     executable: jax.stages.Compiled | None
     is_loaded: bool = False
@@ -29,7 +31,7 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """The plain `Compiler`. Others keep executables on disk, or inspect what the compiler makes.
+    """Compile a program: the default `Compiler`. Other compilers store executables on disk, or inspect them.
 
     Raises: KernelRefused if the compiler refuses one of our kernels.
     """
@@ -43,8 +45,7 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
 
 
 def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
-    """The program, compiled with these options but for those that this version of the compiler refuses: it is as right without
-    them, and slower at most."""
+    """Compile with these options, except options that this version of the compiler refuses. They only affect speed."""
     left = {name: value for name, value in options.items() if name not in KERNEL_FALLBACKS}
     while True:
         try:
@@ -57,11 +58,11 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 
 
 class Program:
-    """`function` on pytrees of arrays that lie on the layout's mesh; other arrays are copied to all of its devices.
+    """A `function` on pytrees of arrays on the layout's mesh. Other arrays are copied to all devices.
 
-    `name` is for people, `key` for reports and files. Calling it compiles what is missing; `prepare` and `begin` do so
-    beforehand; the first run of what holds kernels is watched. `donated` are the positions of arguments that a call uses up.
-    `places` turns the results' shapes into shapes with shardings; without it results lie on all devices.
+    `name` is for people, `key` for reports and files. A call compiles if needed; `prepare` and `begin` compile beforehand. The
+    first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes. `places` adds
+    shardings to the results' shapes; by default results are replicated.
     """
 
     def __init__(
@@ -81,14 +82,14 @@ class Program:
         self._places = places or layout.whole
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
-        self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in what is compiled and has not run yet
+        self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in executables that have not run yet
         self._described: dict[Any, Any] = {}
         self._has_run: set[Any] = set()
 
     def __call__(self, *arguments: Any) -> Any:
         signature = _signature(arguments)
         executable = self._make(arguments, signature).executable
-        assert executable is not None, "this compiler makes nothing that can be run"
+        assert executable is not None, "this compiler creates no executable"
         placed = jax.tree.map(self._place, arguments)
         if signature in self._untried:
             with FIRST_RUNS.watch(self.name, self._untried[signature]):
@@ -100,39 +101,43 @@ class Program:
         return result
 
     def is_ready(self, *arguments: Any) -> bool:
-        """Whether arguments of these shapes run without compiling; arrays or `jax.ShapeDtypeStruct`s."""
+        """Return whether arguments of these shapes, arrays or `jax.ShapeDtypeStruct`s, run without compiling."""
         return _signature(arguments) in self._compiled
 
     def variant(self, *arguments: Any) -> Hashable:
-        """The same for arguments of the same shapes, and for no other program."""
+        """Return a key that is equal for arguments of the same shapes, and differs for other programs."""
         return id(self), _signature(arguments)
 
     def has_run(self, *arguments: Any) -> bool:
-        """Whether it has been run on arguments of these shapes."""
+        """Return whether the program has run with arguments of these shapes."""
         return _signature(arguments) in self._has_run
 
     def is_loaded(self, *arguments: Any) -> bool:
-        """Whether the executable for these shapes came from a file."""
+        """Return whether the executable for these shapes was loaded from a file."""
         return self.is_ready(*arguments) and self._make(arguments).is_loaded
 
     def executable(self, *arguments: Any) -> jax.stages.Compiled | None:
-        """What runs arguments of these shapes, None if it has not been made."""
+        """Return the executable for arguments of these shapes, None if it is not compiled."""
         return self._make(arguments).executable if self.is_ready(*arguments) else None
 
     def begin(self, *arguments: Any) -> Callable[[], Compilation]:
-        """Trace for arguments of these shapes, which one thread at a time does; what is returned compiles, in any thread."""
+        """Trace for arguments of these shapes, and return a function that compiles.
+
+        Only one thread at a time may trace. Any thread may compile.
+        """
         return self._begin(arguments, _signature(arguments))
 
     def prepare(self, *arguments: Any) -> Any:
-        """Compile for arguments of these shapes if need be; the result's shapes and shardings, as `jax.ShapeDtypeStruct`s."""
+        """Compile for arguments of these shapes if needed. Return the result's shapes and shardings, as
+        `jax.ShapeDtypeStruct`s."""
         self._make(arguments)
         return self.describe(*arguments)
 
     def describe(self, *arguments: Any) -> Any:
-        """The result's shapes and shardings, without compiling.
+        """Return the result's shapes and shardings, without compiling.
 
-        The function is traced for the very shapes and shardings with which `_make` lowers it: so JAX traces it once for both.
-        Tracing takes longest where the compiler's work is kept.
+        The function is traced with the same shapes and shardings with which it is lowered, so JAX traces once for both. If the
+        compiler's work is cached, tracing takes the most time.
         """
         signature = _signature(arguments)
         if signature not in self._described:

@@ -1,6 +1,7 @@
-"""The two networks of Real-ESRGAN, built from their weights alone: the small one for videos and the dense one for photographs.
+"""The two networks of Real-ESRGAN, built from their weights alone: the small network for videos and the dense network for
+photographs.
 
-Source: github.com/xinntao/Real-ESRGAN (BSD 3-Clause), whose parameter names are those of the files.
+Source: github.com/xinntao/Real-ESRGAN (BSD 3-Clause). The parameters have the names in the published files.
 """
 
 import math
@@ -14,7 +15,7 @@ _RESIDUAL = 0.2  # the published weight of each residual branch, and the slope o
 
 
 class CompactNetwork(nn.Module):
-    """Convolutions at the picture's own size, then one step that enlarges; the network adds to the enlarged picture."""
+    """Convolutions at the image's own size, then one step that enlarges. The result is added to the enlarged image."""
 
     name = "RealESRGAN Compact"
 
@@ -25,12 +26,12 @@ class CompactNetwork(nn.Module):
         self.scale = math.isqrt(weights[-1].shape[0] // weights[0].shape[1])
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """[N, 3, H, W] to [N, 3, scale * H, scale * W]."""
+        """Enlarge images [N, 3, H, W] to [N, 3, scale * H, scale * W]."""
         return pixel_shuffle(self.body(pictures), self.scale) + interpolate(pictures, scale_factor=self.scale, mode="nearest")
 
 
 class DenseNetwork(nn.Module):
-    """ESRGAN: residual dense blocks at the picture's own size, then two steps that double it."""
+    """Residual dense blocks (ESRGAN) at the image's own size, then two steps that double the size."""
 
     name = "ESRGAN"
     scale = 4
@@ -43,7 +44,7 @@ class DenseNetwork(nn.Module):
             self.add_module(name, _convolution(tensors[f"{name}.weight"]))
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """[N, 3, H, W] to [N, 3, 4 H, 4 W]."""
+        """Enlarge images [N, 3, H, W] to [N, 3, 4 H, 4 W]."""
         first = self.conv_first(pictures)
         features = first + self.conv_body(self.body(first))
         for enlarge in (self.conv_up1, self.conv_up2):
@@ -79,7 +80,7 @@ def _convolution(weight: Tensor) -> nn.Conv2d:
 
 
 def build_real_esrgan(tensors: Mapping[str, Tensor]) -> CompactNetwork | DenseNetwork | None:
-    """Return the network for colour pictures to which these float32 tensors belong, with its weights; None if there is none."""
+    """Return the network for colour images that fits these float32 tensors, with its weights; None if no network fits."""
     for kind in (CompactNetwork, DenseNetwork):
         try:
             with torch.device("meta"):
@@ -87,7 +88,7 @@ def build_real_esrgan(tensors: Mapping[str, Tensor]) -> CompactNetwork | DenseNe
                 larger = network(torch.empty(1, 3, 8, 8))
             network.load_state_dict(tensors, assign=True)
         except (KeyError, IndexError, RuntimeError, ValueError):
-            continue  # names or shapes that are not this network's
+            continue  # names or shapes of another network
         if larger.shape == (1, 3, 8 * network.scale, 8 * network.scale):
             return network
     return None

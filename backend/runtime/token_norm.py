@@ -1,4 +1,4 @@
-"""The norms of tokens that are spread over the chips of a TPU slice: every chip norms its own, in one pass."""
+"""Norms of tokens that are spread over the chips of a TPU slice. Each chip normalises its own tokens in one pass."""
 
 import functools
 
@@ -12,8 +12,8 @@ from kernels.token_norm import layer_norm, rms_norm
 def normalise_tokens(
     layout: Layout, tokens: jax.Array, scale: jax.Array, shift: jax.Array | None = None, *, eps: float
 ) -> jax.Array:
-    """Layer norm of `tokens` [B, S, D] with `scale` and `shift` [D], or without a shift RMS norm. Only for a layout that uses the
-    TPU's passes."""
+    """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D], or RMS norm without a shift. Only for a layout that
+    uses the TPU passes."""
     norm = functools.partial(rms_norm if shift is None else layer_norm, eps=eps, use_pallas=True)
     vectors = (scale,) if shift is None else (scale, shift)
     return layout.on_each_chip(norm, (layout.tokens, *(P() for _ in vectors)), layout.tokens)(tokens, *vectors)

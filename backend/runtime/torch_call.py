@@ -1,7 +1,7 @@
-"""A PyTorch function as one operation of a compiled CPU program, on XLA's own buffers, without a copy.
+"""Run a PyTorch function as one operation of a compiled CPU program, on XLA's buffers, without a copy.
 
-It is a custom call by name, so that programs stay in JAX's persistent compilation cache, which excludes programs with a
-`jax.pure_callback`. The structures are those of XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
+The operation is a custom call with a name, because JAX's persistent compilation cache excludes programs with a
+`jax.pure_callback`. The structures are from XLA's FFI, major version 0: `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
 """
 
 import ctypes
@@ -16,37 +16,38 @@ import torch
 _API_VERSION = (0, 3)
 _METADATA_EXTENSION = 1
 _INTERNAL_ERROR = 13
-_DTYPES = {11: torch.float32, 16: torch.bfloat16}  # by XLA_FFI_DataType
+_DTYPES = {11: torch.float32, 16: torch.bfloat16}  # keys are values of XLA_FFI_DataType
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchCall:
-    """`function(result, *operands)` on tensors, which fills `result`.
+    """A PyTorch `function(result, *operands)` on tensors, which fills `result`.
 
-    `name` stands for what the function does, here and in programs that another process has compiled: one name, one function.
-    It runs in one of XLA's threads; it must not keep its tensors nor call jax. What it raises comes out of the program as
-    jax.errors.JaxRuntimeError, with its text.
+    `name` identifies the function, also in programs that another process has compiled, so each name must have one function. The
+    function runs in one of XLA's threads. It must not keep its tensors or call jax. The program raises the function's error as
+    jax.errors.JaxRuntimeError, with the same text.
     """
 
     name: str
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """The array of `result`'s shape that the function fills; all arrays are float32 or bfloat16. For CPU programs alone."""
+        """Return the array of `result`'s shape that the function fills. All arrays are float32 or bfloat16. Only for programs of
+        a CPU."""
         _registered(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
 
 @functools.cache
 def _registered(call: TorchCall) -> object:
-    """XLA's handler of the call, which lives as long as the process, as does its registration."""
+    """Register the call, once, and return XLA's handler. Both must exist as long as the process."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler
 
 
 class _Struct(ctypes.Structure):
-    """How the interface's own structures begin."""
+    """The first fields of the interface's structures."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("extensions", ctypes.c_void_p))
 
@@ -82,7 +83,7 @@ class _Buffer(_Struct):
 
 
 class _Buffers(_Struct):
-    """XLA_FFI_Args and XLA_FFI_Rets, which are alike."""
+    """The structures XLA_FFI_Args and XLA_FFI_Rets, which have the same fields."""
 
     _fields_ = (("size", ctypes.c_int64), ("types", ctypes.c_void_p), ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))))
 
@@ -92,7 +93,7 @@ class _ErrorArguments(_Struct):
 
 
 class _Api(_Struct):
-    """The beginning of XLA_FFI_Api."""
+    """The first fields of XLA_FFI_Api."""
 
     _fields_ = (
         ("api_version", _ApiVersion),
@@ -102,7 +103,7 @@ class _Api(_Struct):
 
 
 class _CallFrame(_Struct):
-    """The beginning of XLA_FFI_CallFrame: attributes and the future follow."""
+    """The first fields of XLA_FFI_CallFrame. Attributes and the future follow."""
 
     _fields_ = (
         ("api", ctypes.POINTER(_Api)),
@@ -117,7 +118,7 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
 
 def _handle(call: TorchCall, frame_pointer) -> int | None:
-    """Runs the call, or states the version of the interface. Returns: None, or the address of an error that XLA will own."""
+    """Run the call, or report the version of the interface. Returns: None, or the address of an error that XLA will own."""
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:
@@ -127,7 +128,7 @@ def _handle(call: TorchCall, frame_pointer) -> int | None:
         with torch.inference_mode():
             call.function(*_tensors(frame.results), *_tensors(frame.operands))
         return None
-    except BaseException as error:  # all, even an interrupt: no Python code above this frame could catch it
+    except BaseException as error:  # all errors, even an interrupt: no Python code above this frame could catch them
         return _error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
 
 
@@ -141,7 +142,7 @@ def _tensors(buffers: _Buffers) -> list[torch.Tensor]:
 
 
 def _tensor(buffer: _Buffer) -> torch.Tensor:
-    """The buffer's own memory."""
+    """Return a tensor on the buffer's own memory."""
     shape, dtype = buffer.dims[: buffer.rank], _DTYPES[buffer.dtype]
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer.data), dtype=dtype).reshape(shape)

@@ -1,8 +1,8 @@
-"""Makes torchax 0.0.13 work with torch 2.13. Import torchax through here, and only in the worker process.
+"""Make torchax 0.0.13 work with torch 2.13. Import torchax only through this module, and only in the worker process.
 
-Three things fail, each repaired once for the whole process, because they belong to torch's registry:
-torchax names operator overloads that torch has since removed; its `Tensor.type_as` writes into its own tensor; and its
-conv2d falls through to a C++ check that refuses bfloat16. A fourth is slow on CPUs: its `linear`.
+Three things fail, and each is repaired once for the whole process, because torch's registry is global. torchax names operator
+overloads that torch has since removed. Its `Tensor.type_as` writes into its own tensor. Its conv2d reaches a C++ check that
+refuses bfloat16. A fourth, its `linear`, is slow on CPUs.
 """
 
 import functools
@@ -44,7 +44,7 @@ _REMOVED_OVERLOADS = (
 
 @functools.cache
 def _removed_overloads() -> torch.library.Library:
-    """Placeholders for the overloads, never called; the registration lasts as long as this object does."""
+    """Register placeholders for the overloads, which are never called. The registration lasts as long as the returned object."""
     library = torch.library.Library("aten", "FRAGMENT")
     for removed in _REMOVED_OVERLOADS:
         name, overload = removed.split(".")
@@ -55,7 +55,7 @@ def _removed_overloads() -> torch.library.Library:
 
 @functools.cache
 def torchax() -> ModuleType:
-    """The torchax module, repaired. The first call takes some seconds."""
+    """Import the torchax module and repair it. The first call takes some seconds."""
     _removed_overloads()
     warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
     import torchax as module
@@ -79,13 +79,15 @@ def _convolve(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> jax.Array:
-    """A convolution with PyTorch's own names and defaults, which torchax's has not; with one number for both sides too."""
+    """Convolve with PyTorch's argument names and defaults, which torchax's function lacks, also with one number for both
+    sides."""
     pairs = [[one, one] if isinstance(one, int) else one for one in (stride, padding, dilation)]
     return lowered(input, weight, bias, *pairs, groups)
 
 
 def _linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """`input` [..., C] times `weight` [N, C] transposed, plus `bias` [N], in `input`'s dtype; PyTorch's own names."""
+    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. The argument names are
+    PyTorch's."""
     with jax.named_scope("products"):
         return jax.lax.platform_dependent(input, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 
@@ -96,7 +98,8 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 
 
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Rounds once, as PyTorch does. XLA's CPU product of bfloat16 is seven times as fast if its result is float32."""
+    """Multiply with one rounding, as PyTorch does. XLA's CPU product of bfloat16 is seven times as fast if its result is
+    float32."""
     if cpu_linear.serves(value, weight):
         return cpu_linear.linear(value, weight, bias)
     product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)
@@ -104,10 +107,10 @@ def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) 
 
 
 def call_module(module: torch.nn.Module, parameters: Mapping[str, jax.Array], function: Callable, *arguments: Any) -> Any:
-    """`function(module, *arguments)` with these parameters in place of the module's own, on jax arrays throughout.
+    """Call `function(module, *arguments)` on jax arrays, with these parameters in place of the module's own.
 
-    Arrays in `arguments` reach the function as tensors, and the tensors that it returns come back as arrays. The module
-    itself may lie on the meta device.
+    Arrays in `arguments` are passed to the function as tensors, and returned tensors become arrays. The module may be on the meta
+    device.
     """
     interop = torchax().interop
     values = interop.torch_view(dict(parameters))

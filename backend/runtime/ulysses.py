@@ -1,6 +1,6 @@
 """Attention over a sequence that is spread over chips: tokens are exchanged for heads and back.
 
-Source: DeepSpeed-Ulysses, arXiv:2309.14509; if the heads do not divide by the chips, those of a smaller group exchange heads and
+Source: DeepSpeed-Ulysses, arXiv:2309.14509. If the heads do not divide by the chips, smaller groups of chips exchange heads and
 gather keys and values from the other groups.
 """
 
@@ -27,10 +27,10 @@ def self_attention(
     eps: float,
     head_width: int | None = None,
 ) -> jax.Array:
-    """Attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
+    """Compute attention [B, S, W] over the whole sequence of the projected query, key and value, each [B, S, W].
 
-    Every chip prepares its own tokens, then tokens are exchanged for heads, and `attend(query, key, value, bounds)` sees all
-    tokens of some heads, [B, S, W]; its result is exchanged back. `norms` [W] of query and key; `tables` cosine and sine, [S, D],
+    Every chip prepares its own tokens, then exchanges tokens for heads. `attend(query, key, value, bounds)` gets all tokens of
+    some heads, [B, S, W]; its result is exchanged back. `norms` [W] are of query and key. `tables` are cosine and sine, [S, D],
     or [S, W / 2] with a `head_width`: see `Preparation`.
     """
     local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
@@ -40,7 +40,8 @@ def self_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnHeads:
-    """One chip's heads of all tokens, [B, S, W]: of all queries if `group` chips are all of sp, else of this group's."""
+    """One chip's heads of all tokens, [B, S, W]. Queries are of all tokens if `group` is all of sp, otherwise of this group's
+    tokens."""
 
     query: jax.Array
     key: jax.Array
@@ -60,7 +61,10 @@ def own_heads(
     centres_keys: bool = True,
     head_width: int | None = None,
 ) -> OwnHeads:
-    """`group` chips exchange heads; `sp / group` such groups share the queries and gather the keys."""
+    """Prepare this chip's tokens and exchange them for heads.
+
+    `group` chips exchange heads. There are `sp / group` such groups, which divide the queries and gather the keys.
+    """
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
     group = math.gcd(heads, sp)
@@ -84,7 +88,7 @@ def own_heads(
 def _local_attention(
     projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, head_width: int | None
 ) -> jax.Array:
-    """One chip's part."""
+    """Compute one chip's part."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
@@ -92,7 +96,7 @@ def _local_attention(
 
 
 def of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
-    """The tokens [B, S, W] of all groups of chips, which have the same heads, from those of this chip's group."""
+    """Gather the tokens [B, S, W] of all groups of chips, for the heads of this chip."""
     if group == sp:
         return array
     across = [list(range(offset, sp, group)) for offset in range(group)]
@@ -102,23 +106,28 @@ def of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyRing:
-    """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W]: of each chip on sp those of the
-    heads that it attends with. `largest` [layers, chips, 2, heads] float32 is what a head's keys' Euclidean norms and its values'
-    magnitudes have not exceeded so far, for the TPU's kernel; None elsewhere."""
+    """Keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
+
+    Each chip on sp has the heads with which it attends. `largest` [layers, chips, 2, heads] float32 bounds the Euclidean norms of
+    a head's keys and the magnitudes of its values so far, for the TPU kernel; None elsewhere.
+    """
 
     key: jax.Array
     value: jax.Array
     largest: jax.Array | None
 
 
-RING = P(None, "sp", None, "tp")  # where a `KeyRing` lies
+RING = P(None, "sp", None, "tp")  # partition of a `KeyRing`
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RingPlace:
-    """Where a block's tokens go in a `KeyRing`: its `layer`, the first token's place of each of the block's frames, `starts` [F],
-    and how many tokens of the ring count once they are there."""
+    """The position of a block's tokens in a `KeyRing`.
+
+    `layer` is the layer, `starts` [F] the first token's position of each of the block's frames. `count` is the number of the
+    ring's tokens that count once the block is written.
+    """
 
     layer: jax.Array
     starts: jax.Array
@@ -126,7 +135,7 @@ class RingPlace:
 
 
 def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, heads: int, dtype: jnp.dtype) -> KeyRing:
-    """Shapes and places of a ring for `num_tokens` tokens of a transformer with channels `width`."""
+    """Return the shapes and shardings of a ring for `num_tokens` tokens of a transformer with `width` channels."""
     sp, tp = layout.size("sp"), layout.size("tp")
     shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
     array = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING)))
@@ -148,9 +157,12 @@ def ring_attention(
     ring: KeyRing,
     place: RingPlace,
 ) -> tuple[jax.Array, KeyRing]:
-    """As `self_attention`, of one block's tokens, of which the first `num_tokens` are no padding, to themselves and to what the
-    ring holds; and the ring with the block's keys and values. `attend(query, keys, values, place, bounds)` is given those of all
-    layers, [layers, B, S_kv, W], which one's to attend to and how many count, and bounds as `self_attention` gives them."""
+    """Compute `self_attention` of one block's tokens to themselves and to the tokens in the ring. Also return the updated ring.
+
+    The first `num_tokens` tokens of the block are not padding. `attend(query, keys, values, place, bounds)` gets the keys and
+    values of all layers, [layers, B, S_kv, W]. `place` tells it the layer and the number of keys that count; `bounds` are as in
+    `self_attention`.
+    """
     local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
@@ -160,7 +172,7 @@ def ring_attention(
 def _local_ring_attention(
     projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
 ) -> tuple[jax.Array, KeyRing]:
-    """One chip's part. Keys are not centred: the ring holds those of other blocks, with other means."""
+    """Compute one chip's part. Keys are not centred, because the ring has keys of other blocks with other means."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
     own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
@@ -183,20 +195,21 @@ def _local_ring_attention(
 
 
 def to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
-    """[groups, B, S, W / groups] of this chip's tokens -> [B, groups * S, W / groups] of this chip's heads."""
+    """Exchange tokens for heads: [groups, B, S, W / groups] of this chip's tokens to [B, groups * S, W / groups] of this chip's
+    heads."""
     exchanged = _exchange(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
 def to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
-    """The way back, [B, groups * S, W / groups] -> [B, S, W]."""
+    """Exchange heads for tokens: [B, groups * S, W / groups] to [B, S, W]."""
     batch, _, width = attended.shape
     exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
     return ungroup_heads(exchanged, use_pallas=use_pallas)
 
 
 def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
-    """The i-th part goes to the i-th chip of the group, and comes from there."""
+    """Send the i-th part to the i-th chip of the group, and receive one part from each chip."""
     if group == 1:
         return parts
     within = [list(range(start, start + group)) for start in range(0, sp, group)]
@@ -207,7 +220,9 @@ def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
 def cross_attention(
     layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
-    """`attend` of each chip's tokens to the whole text: `query` as `layout.heads`, `key` and `value` as
-    `layout.text_heads`; `bias` [B, 1, 1, L] or None."""
+    """Compute `attend` of each chip's tokens to the whole text.
+
+    `query` is partitioned as `layout.heads`, `key` and `value` as `layout.text_heads`; `bias` is [B, 1, 1, L] or None.
+    """
     specs = (layout.heads, layout.text_heads, layout.text_heads, None if bias is None else P("dp"))
     return layout.on_each_chip(attend, specs, layout.heads)(query, key, value, bias)

@@ -1,7 +1,7 @@
-"""Work on arrays, written once and used twice: to be run, and to be compiled ahead from shapes alone.
+"""Work on arrays, written once and used twice: to run, and to compile ahead from shapes alone.
 
-A piece of work is a generator. It yields effects and is sent their results: arrays if the work is run, their shapes and places
-(`jax.ShapeDtypeStruct`) if it is only described. So the programs that are compiled ahead are the programs that run.
+A piece of work is a generator. It yields effects and receives their results: arrays if the work runs, otherwise their shapes and
+shardings (`jax.ShapeDtypeStruct`). So the programs that are compiled ahead are the programs that run.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from backend.runtime.program import Program
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Run a program. The result is the program's."""
+    """Run a program and return its result."""
 
     program: Program
     arguments: tuple
@@ -28,8 +28,10 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class OnHost:
-    """Compute `function(numpy, *arguments)` on the host from the arguments' values; `jax.numpy` takes its place if only shapes
-    are known, so the function must take every array operation from its first argument."""
+    """Compute `function(numpy, *arguments)` on the host from the arguments' values.
+
+    If only shapes are known, `jax.numpy` is passed instead, so the function must use its first argument for all array operations.
+    """
 
     function: Callable
     arguments: tuple
@@ -37,7 +39,7 @@ class OnHost:
 
 @dataclasses.dataclass(frozen=True)
 class Put:
-    """Put a tree of arrays where `sharding` says: one sharding for all of them."""
+    """Move a tree of arrays to one sharding."""
 
     tree: Any
     sharding: jax.sharding.Sharding
@@ -45,14 +47,14 @@ class Put:
 
 @dataclasses.dataclass(frozen=True)
 class Zeros:
-    """Make arrays of zeros in the shapes, dtypes and places of a tree of `jax.ShapeDtypeStruct`s."""
+    """Create arrays of zeros with the shapes, dtypes and shardings of a tree of `jax.ShapeDtypeStruct`s."""
 
     described: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Make:
-    """Take arrays that `function()` makes on the host, such as noise; `described` are their shapes and dtypes."""
+    """Return arrays that `function()` creates on the host, such as noise. `described` are their shapes and dtypes."""
 
     function: Callable[[], Any]
     described: Any
@@ -60,7 +62,7 @@ class Make:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Wait until the devices have made a tree of arrays. The result is None."""
+    """Wait until the devices have computed a tree of arrays. Returns None."""
 
     tree: Any
 
@@ -70,7 +72,7 @@ Work = Generator[Effect, Any, Any]
 
 
 def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
-    """Does the work and returns its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
+    """Run the work and return its result. Raises: Stopped before the next effect once `is_stopped()` is true."""
 
     def answer(effect: Effect) -> Any:
         if is_stopped():
@@ -82,12 +84,12 @@ def run(work: Work, is_stopped: Callable[[], bool] = lambda: False) -> Any:
 
 
 def describe(work: Work) -> Any:
-    """The shapes and places of the work's result; nothing is compiled or run."""
+    """Return the shapes and shardings of the work's result. Compiles and runs nothing."""
     return _drive(work, describe_effect)
 
 
 def calls_of(work: Work) -> list[Call]:
-    """The calls of programs in this work, in order, from shapes alone."""
+    """Return the calls of programs in this work, in order, from shapes alone."""
     calls: list[Call] = []
 
     def answer(effect: Effect) -> Any:
@@ -100,7 +102,7 @@ def calls_of(work: Work) -> list[Call]:
 
 
 def describe_effect(effect: Effect) -> Any:
-    """The shapes and places of one effect's result, which the work is sent if nothing runs."""
+    """Return the shapes and shardings of one effect's result."""
     match effect:
         case Call(program, arguments):
             return program.describe(*arguments)
