@@ -188,7 +188,7 @@ def blocks(name: str, repeats: int) -> Row:
     text = torch.randn(1, 512, WAN_1_3B["text_dim"]) * 0.1
     tensors = model.state_dict().items()
     state = {key: jnp.asarray(value.float().numpy(), str(value.dtype).removeprefix("torch.")) for key, value in tensors}
-    layout = Layout.over(MeshPlan(), jax.devices()[:1])
+    layout = Layout.create(MeshPlan(), jax.devices()[:1])
     denoiser, weights = Denoiser(model.config, layout), stack_weights(state, [BLOCKS])
     keys = jax.jit(denoiser.prepare_text)(weights, jnp.asarray(text.numpy()), None)
     context = Context(text=keys, positions=run(denoiser.positions(tuple(latents.shape))), condition=None)

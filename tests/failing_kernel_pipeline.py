@@ -18,7 +18,7 @@ from backend.pipeline.model_files import check_model as check
 from backend.pipeline.warm_up import warm_up
 from backend.runtime import kernel_crash_guard, program
 from backend.runtime.devices import device_facts
-from backend.runtime.kernel_crash_guard import FIRST_RUNS
+from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.settings import from_environment
 from tests import fake_pipeline
@@ -28,8 +28,8 @@ __getattr__ = functools.partial(getattr, fake_pipeline)  # other names come from
 
 program.PLATFORMS = ("cpu",)
 kernel_crash_guard.HANGS_SECONDS = 3.0
-refusals, excuse = KERNEL_FALLBACKS.sentences, FIRST_RUNS.excuse
-recall = functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir)
+refusals, excuse = KERNEL_FALLBACKS.sentences, KERNEL_CRASH_GUARD.forget_recent_runs
+recall = functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir)
 
 
 def _fail(latents: np.ndarray) -> np.ndarray:

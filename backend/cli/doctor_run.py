@@ -43,7 +43,7 @@ def _try_kernels() -> None:
     from backend.selftest.kernels import kernel_trials, option_trials, try_all
 
     devices = jax.devices()
-    layout = Layout.over(MeshPlan(sp=len(devices)), devices)
+    layout = Layout.create(MeshPlan(sp=len(devices)), devices)
     _say_each("kernel", try_all(kernel_trials(layout.platform), "kernel"))
     _say_each("compile option", try_all(option_trials(layout.compiler_options, devices), "option"))
 

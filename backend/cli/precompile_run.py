@@ -35,7 +35,7 @@ def write_programs(
 
     devices = described_devices(topology) if topology else jax.devices()
     model = describe_model(
-        preset, devices, ExecutableWriter(folder=folder, tell=tell), mesh, None if topology else _folder(preset)
+        preset, devices, ExecutableWriter(folder=folder, report=tell), mesh, None if topology else _folder(preset)
     )
     for request in requests_of(preset, model, sizes, progressive):
         for _ in warm_up(model, request):

@@ -39,7 +39,7 @@ from backend.pipeline.stage_files import (
     write_latents,
     write_state,
 )
-from backend.runtime.kernel_crash_guard import FIRST_RUNS
+from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
 from backend.sampling.plan import plan_of
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guidance_steps import guide_first_steps
@@ -72,7 +72,7 @@ def run_here(arguments: argparse.Namespace) -> int:
     if _is_there(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
-    FIRST_RUNS.recall(settings.kernels_dir)
+    KERNEL_CRASH_GUARD.withdraw_recorded(settings.kernels_dir)
     with _stop_on_signal(stop, folder), folder_lock(folder):
         while True:
             stages = (arguments.command,)

@@ -36,5 +36,5 @@ def plan_layouts(
         copied = frozenset(itertools.islice(sizes, best.copies))
     else:
         copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
-    guided = Layout.over(plans[0], plan.devices, copied, copies_on_demand=experts > 1)
-    return guided, guided.regrouped(plans[1])
+    guided = Layout.create(plans[0], plan.devices, copied, copies_on_demand=experts > 1)
+    return guided, guided.regroup(plans[1])

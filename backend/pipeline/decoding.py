@@ -22,7 +22,7 @@ from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Described, Run
 from backend.pipeline.stage_files import Decoded, read_frames_so_far, remove_unfinished, write_frames, write_sound
 from backend.pipeline.state_saver import StateSaver, save_if_closed
-from backend.runtime.hosts import HERE, whole
+from backend.runtime.hosts import THIS_HOST, gather_to_host
 from backend.runtime.work import OnHost, Work, describe
 from backend.runtime.work import run as do
 from backend.schemas.clip import Part
@@ -78,7 +78,7 @@ def decode_pieces(
     """Yield the frames of each piece from latent frame `first` on, with the decoder's state, which the next piece consumes."""
     for begin in range(first, latents.shape[2], run.model.decode_stride):
         frames, decoder_state = do(decode_piece(run, latents, begin, decoder_state))
-        frames = whole(frames)
+        frames = gather_to_host(frames)
         yield frames[:, :, 1:] if _starts_later_segment(run, begin) else frames, decoder_state
 
 
@@ -90,7 +90,7 @@ class _DecodingLoop:
 
     def __init__(self, run: Run, latents: np.ndarray) -> None:
         self._run, self._latents = run, latents
-        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if HERE.is_alone else None
+        resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if THIS_HOST.is_alone else None
         self._latent_frames = resumed_from.latent_frames if resumed_from else 0
         self._state = resumed_from.decoder_state if resumed_from else None
         self._kept = run.kept_pixels
@@ -144,11 +144,11 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
         yield Decoding(decoding.num_frames, run.request.num_frames)
     with StateSaver(functools.partial(write_frames, run)) as saver:
         for _ in decoding.run():
-            with save_if_closed(saver, decoding.copy if HERE.is_alone else None):
+            with save_if_closed(saver, decoding.copy if THIS_HOST.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
-            if HERE.is_alone and saver.is_due():
+            if THIS_HOST.is_alone and saver.is_due():
                 with run.clock.measure("decode"):
                     saver.save(decoding.copy)
     result = write_result(run, decoding.pieces, latents)
@@ -175,11 +175,11 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
             sound = _decode_audio(run, latents[SOUND])
         pieces = run.grade(pieces)
         count = sum(map(len, pieces))
-        if HERE.is_first:
+        if THIS_HOST.is_first:
             write_video((frame for piece in pieces for frame in piece), path, fps=request.fps, request=request)
-        if sound is not None and (HERE.is_first or run.is_shot):  # all hosts: the next shot may start with it
+        if sound is not None and (THIS_HOST.is_first or run.is_shot):  # all hosts: the next shot may start with it
             write_sound(run, sound)
-        if HERE.is_first:
+        if THIS_HOST.is_first:
             has_sound = _add_audio(run, path, count, sound)
     return run.create_result(path, count, has_sound=has_sound)
 
@@ -202,7 +202,7 @@ def _read_audio_input(run: Run, path: str) -> Sound | None:
 
 
 def _decode_audio(run: Run, latents: Any) -> Sound:
-    samples, rate = whole(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
+    samples, rate = gather_to_host(do(run.model.decode_sound(run.weights, run.request, latents))), run.model.kind.sound_rate
     assert rate is not None, "the model generates audio"
     return Sound(samples=np.asarray(samples, np.float32), rate=rate)
 

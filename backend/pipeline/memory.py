@@ -28,7 +28,7 @@ def max_bytes_beside_weights(model: Model, calls: Iterable[Call]) -> int:
     """
     needed: dict[Hashable, int] = {}
     for call in calls:
-        variant = call.program.variant(*call.arguments)
+        variant = call.program.variant_key(*call.arguments)
         if variant in needed:
             continue
         executable = call.program.executable(*call.arguments)

@@ -22,7 +22,7 @@ from backend.checkpoints.fingerprints import Fingerprint, is_unchanged
 from backend.chips import memory_bytes
 from backend.host_memory import free_memory
 from backend.pipeline.loaded import LoadedModel
-from backend.runtime.hosts import HERE
+from backend.runtime.hosts import THIS_HOST
 from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
@@ -53,7 +53,7 @@ class Bounds:
         host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
-        if not HERE.is_alone:
+        if not THIS_HOST.is_alone:
             chips = 0 if size is None and chips is None else chips
             host = 0
         return cls(chips=chips, host=host, device_bytes=size)

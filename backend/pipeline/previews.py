@@ -18,7 +18,7 @@ from PIL import Image
 from backend.files import replacing
 from backend.media.animation import write_animation
 from backend.models.model import Model
-from backend.runtime.hosts import HERE
+from backend.runtime.hosts import THIS_HOST
 from backend.schemas.request import GenerationRequest
 
 PREVIEW_FOLDER = "previews"
@@ -77,7 +77,7 @@ class StepPreviews:
     def _write_preview(self, clean: np.ndarray, name: str, moves: bool, called: threading.Event) -> str:
         frames = self._decode(clean)
         called.set()
-        if not HERE.is_first:
+        if not THIS_HOST.is_first:
             return ""
         first = frames_to_uint8(frames)[0]
         if moves and clean.shape[2] > 1:

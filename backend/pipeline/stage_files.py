@@ -25,7 +25,7 @@ from backend.files import replacing
 from backend.media.sound import MODEL_SOUND, Sound
 from backend.models.model import VIDEO, Conditions, Latents
 from backend.pipeline.run import Denoised, Run
-from backend.runtime.hosts import HERE, put
+from backend.runtime.hosts import THIS_HOST, put
 from backend.sampling.solvers import SamplerState
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -82,7 +82,7 @@ def write_conditions(run: Run, conditions: Conditions) -> None:
         "seed": request.seed,
         "model_id": request.preset,
     }
-    if HERE.is_first:
+    if THIS_HOST.is_first:
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
@@ -229,7 +229,7 @@ def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
 
 
 def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
-    if not HERE.is_first:
+    if not THIS_HOST.is_first:
         return
     metadata = {
         "request": json.dumps(run.request.to_json(), ensure_ascii=False),

@@ -22,7 +22,7 @@ from backend.media.film import clip_audio_reader, cross_fade, mix_film_audio
 from backend.media.sound import MODEL_SOUND, Sound, read_sound, replace_audio
 from backend.media.video import read_frames, write_exact_frames, write_video
 from backend.pipeline.previews import PREVIEW_FOLDER
-from backend.runtime.hosts import HERE
+from backend.runtime.hosts import THIS_HOST
 from backend.schemas.clip import Part
 from backend.schemas.control import extend_directions
 from backend.schemas.events import VideoResult
@@ -141,7 +141,7 @@ class StoryboardFiles:
             frames = grade_frames(frames, before, look, num_overlap_frames(request, index, self._preset) - 1)
         else:
             Look.from_frames(frames).write(self.shot_folder(index) / LOOK)
-        if HERE.is_first:
+        if THIS_HOST.is_first:
             with replacing(self.shot_folder(index) / FRAMES) as part, part.open("wb") as file:
                 np.save(file, frames)
         self._write_last(index, frames[: end_frame(request, index)])
@@ -159,7 +159,7 @@ class StoryboardFiles:
         assert len(results) == count, "these shots are finished"
         pieces = plan_pieces(self._request, self._preset, count)
         num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]
-        if HERE.is_first:
+        if THIS_HOST.is_first:
             has_sound = self._write_joined_video(pieces, results, notes)
         for previews in self.folder.glob(f"{FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)

@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.upscalers import UpscalerFile
 from backend.errors import ModelError, RequestError
 from backend.runtime.hosts import put
-from backend.runtime.mesh import Layout, MeshPlan, placed
-from backend.runtime.picture_models import PictureModel, picture_model
+from backend.runtime.mesh import Layout, MeshPlan, with_sharding
+from backend.runtime.picture_models import PictureModel, build_picture_model
 from backend.runtime.program import Compiler, Program, compile_now
 from backend.schemas.worker import AXES
 from backend.weights.read import read_tensor
@@ -122,7 +122,7 @@ class Upscaler:
     ) -> None:
         """Place the weights. Described devices, which exist only for compiling, get no weights."""
         self.model, self.scale = model, model.scale
-        self._layout = Layout.over(MeshPlan(sp=len(devices)), devices)
+        self._layout = Layout.create(MeshPlan(sp=len(devices)), devices)
         self._dtype = jnp.bfloat16 if self._layout.platform == "tpu" else jnp.float32
         self._weights = self.describe_weights() if is_described else self._place_weights()
         self._compiler = compiler
@@ -131,7 +131,9 @@ class Upscaler:
 
     def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and shardings of the weights."""
-        return {name: placed(leaf, self._layout.replicated) for name, leaf in self.model.described(self._dtype).items()}
+        return {
+            name: with_sharding(leaf, self._layout.replicated) for name, leaf in self.model.describe_weights(self._dtype).items()
+        }
 
     def check_scale(self, scale: int, name: str) -> None:
         """Check the scale. Raises: RequestError if the model cannot upscale by it."""
@@ -173,7 +175,7 @@ class Upscaler:
                 functools.partial(_enlarged, self.model, scale != self.scale, self._dtype),
                 self._layout,
                 key="upscale",
-                places=lambda shapes: placed(shapes, self._batch_sharding),
+                places=lambda shapes: with_sharding(shapes, self._batch_sharding),
                 compiler=self._compiler,
             )
         return self._programs[scale]
@@ -214,7 +216,7 @@ class Upscaler:
         else:
             stats = {} if self._is_described else devices[0].memory_stats() or {}
             available_bytes = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
-        return int(available_bytes / (COPIES * self.model.numbers_of_pixel * jnp.dtype(self._dtype).itemsize))
+        return int(available_bytes / (COPIES * self.model.values_per_pixel * jnp.dtype(self._dtype).itemsize))
 
     def _place_weights(self) -> dict[str, jax.Array]:
         described = self.describe_weights()
@@ -252,7 +254,7 @@ def read_model(file: UpscalerFile) -> PictureModel:
     """Read the model in this file. Raises: ModelError."""
     try:
         tensors = _read_torch_file(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
-        return picture_model(file.name, tensors, is_known=file.is_embedded)
+        return build_picture_model(file.name, tensors, is_known=file.is_embedded)
     except OSError as error:
         raise ModelError(f"the upscaler {file.name}", f"cannot be read ({error.strerror})", "check the file") from None
 

@@ -29,7 +29,7 @@ from backend.media.video import FORMAT
 from backend.pipeline.load import use_compilation_cache
 from backend.pipeline.run import WorkClock
 from backend.pipeline.upscaler import Tiling, Upscaler, read_model
-from backend.runtime.hosts import HERE
+from backend.runtime.hosts import THIS_HOST
 from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 from backend.schemas.clip import Part
 from backend.schemas.events import Cancelled, Compiling, Event, Finished, Loading, Upscaling, VideoResult
@@ -58,7 +58,7 @@ def upscale_video(
 
     Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
     """
-    if not HERE.is_alone:
+    if not THIS_HOST.is_alone:
         raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()

@@ -21,7 +21,7 @@ from backend.pipeline.decoding import decode_all, decode_preview
 from backend.pipeline.denoising import Denoising, select_conditions_for_size
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
-from backend.runtime.compile_times import CompileTimes, Forecast, kind_of
+from backend.runtime.compile_times import CompileTimes, Forecast, program_kind
 from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, describe_effect
 from backend.schemas.events import Compiling, Event
@@ -44,21 +44,21 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
     if not unready:
         return
     times, at_once = CompileTimes(from_environment().cache_dir / "compile-seconds.json"), _max_parallel_compilations()
-    kinds, total = [kind_of(call.program) for call in unready], len(unready)
+    kinds, total = [program_kind(call.program) for call in unready], len(unready)
     forecast = Forecast(kinds, times.read(), at_once)
     with ThreadPoolExecutor(at_once, "compile") as pool:
         try:
-            compilations = [pool.submit(_time_compilation, call.program.begin(*call.arguments)) for call in unready]
+            compilations = [pool.submit(_time_compilation, call.program.trace(*call.arguments)) for call in unready]
             for index, (call, kind, future) in enumerate(zip(unready, kinds, compilations, strict=True), 1):
                 name = call.program.name
                 yield Compiling(name, index=index, total=total, seconds_left=_round_up_to_tenths(forecast.seconds_left))
                 compilation, seconds = future.result()
-                forecast.done(seconds)
+                forecast.record_finished(seconds)
                 if compilation.is_loaded:
                     left = _round_up_to_tenths(forecast.seconds_left)
                     yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
                 else:
-                    times.learn({kind: seconds})
+                    times.record({kind: seconds})
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -83,7 +83,7 @@ def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collec
     found: dict[Hashable, Call] = {}
     for call in calls(model, request, stages):
         if not call.program.is_ready(*call.arguments):
-            found.setdefault(call.program.variant(*call.arguments), call)
+            found.setdefault(call.program.variant_key(*call.arguments), call)
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from backend.runtime.program import Program
 logger = logging.getLogger(__name__)
 
 
-def kind_of(program: Program) -> str:
+def program_kind(program: Program) -> str:
     """Return the kind under which a program's seconds are stored: the devices and the program's key, without its shapes."""
     devices = program.layout.mesh.devices.flatten()
     return f"{len(devices)} {devices[0].device_kind}: {program.key}"
@@ -33,7 +33,7 @@ class CompileTimes:
         given = stored.items() if isinstance(stored, dict) else ()
         return {kind: float(seconds) for kind, seconds in given if isinstance(seconds, int | float)}
 
-    def learn(self, seconds: Mapping[str, float]) -> None:
+    def record(self, seconds: Mapping[str, float]) -> None:
         """Add the seconds, rounded to tenths. A file that cannot be written stays unchanged."""
         known = self.read()
         news = {kind: round(value, 1) for kind, value in seconds.items() if value > known.get(kind, 0.05)}
@@ -58,7 +58,7 @@ class Forecast:
         self._kinds, self._known, self._at_once = list(kinds), known, at_once
         self._taken: list[float] = []
 
-    def done(self, seconds: float) -> None:
+    def record_finished(self, seconds: float) -> None:
         """Record the seconds of the next program."""
         self._taken.append(seconds)
 

@@ -21,7 +21,7 @@ def attention(
     """Compute softmax(Q K^T / sqrt(D) + bias) V, [B, S_q, H, D] in the query's dtype. The arguments are as in
     `kernels.attention`."""
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
-    if platform not in (None, "cpu") or not _serves(query, key, value, options):
+    if platform not in (None, "cpu") or not _is_supported(query, key, value, options):
         return kernels_attention(query, key, value, bias, options)
     here = functools.partial(torch_attention, num_keys=options.num_keys, counts=options.counts)
     arrays = (query, *(of_layer(array, options.layer) for array in (key, value)), *arrays[3:])
@@ -48,7 +48,7 @@ def torch_attention(
     return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
 
 
-def _serves(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
+def _is_supported(query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions) -> bool:
     """Return whether PyTorch can compute this attention.
 
     It supports no scale, window or arrays prepared for a TPU. Several CPU devices would share the cores.

@@ -24,7 +24,7 @@ FEWEST_COLUMNS = 1024
 _ROW_MAJOR, _NOT_TRANSPOSED = 101, 111  # CBLAS
 
 
-def serves(value: jax.Array, weight: jax.Array) -> bool:
+def is_supported(value: jax.Array, weight: jax.Array) -> bool:
     """Return whether `linear` can multiply these arrays faster than XLA: large float32 or bfloat16 arrays on a single CPU
     device."""
     is_large = math.prod(value.shape[:-1]) >= FEWEST_ROWS and min(weight.shape) >= FEWEST_COLUMNS
@@ -69,7 +69,7 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
         multiply = _multiply_bfloat16()
-        assert multiply is not None, "`serves` has checked it"
+        assert multiply is not None, "`is_supported` has checked it"
         multiply(
             _ROW_MAJOR,
             _NOT_TRANSPOSED,

@@ -10,10 +10,10 @@ CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}  # slices smaller
 
 def device_facts() -> list[Device]:
     """Describe all JAX devices of all hosts, with their memory if this host can read it."""
-    return [_facts(device) for device in jax.devices()]
+    return [_describe_device(device) for device in jax.devices()]
 
 
-def _facts(device: jax.Device) -> Device:
+def _describe_device(device: jax.Device) -> Device:
     is_here = device.process_index == jax.process_index()
     stats = (is_here and device.memory_stats()) or {}
     return Device(

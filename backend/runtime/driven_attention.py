@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import Layout, as_leaf, placed
-from backend.runtime.ulysses import own_heads, to_tokens
+from backend.runtime.mesh import Layout, as_leaf, with_sharding
+from backend.runtime.ulysses import exchange_for_tokens, prepare_own_heads
 from kernels.attention import joined
 from kernels.qkv import HeadBounds
 
-KEPT = P(None, "sp", None, None, "tp")  # partition of the keys of all layers
-KEPT_BOUNDS = P(None, "sp", None, "tp")
-LEADING = 1  # latent frames of the video before the driving video starts: the image's frame
+KEYS_PARTITION = P(None, "sp", None, None, "tp")  # partition of the keys of all layers
+BOUNDS_PARTITION = P(None, "sp", None, "tp")
+NUM_LEADING_FRAMES = 1  # latent frames of the video before the driving video starts: the image's frame
 AttendWithSums = Callable[..., tuple[jax.Array, jax.Array]]
 """Attention with log-sum-exps.
 
@@ -45,12 +45,12 @@ class ClipKeys:
     largest: jax.Array | None
 
 
-def keys_sharding(layout: Layout, shapes: ClipKeys) -> ClipKeys:
+def describe_clip_keys(layout: Layout, shapes: ClipKeys) -> ClipKeys:
     """Return the shapes with the shardings of the arrays of all layers."""
     return ClipKeys(
-        key=placed(shapes.key, layout.sharding(KEPT)),
-        value=placed(shapes.value, layout.sharding(KEPT)),
-        largest=placed(shapes.largest, layout.sharding(KEPT_BOUNDS)),
+        key=with_sharding(shapes.key, layout.sharding(KEYS_PARTITION)),
+        value=with_sharding(shapes.value, layout.sharding(KEYS_PARTITION)),
+        largest=with_sharding(shapes.largest, layout.sharding(BOUNDS_PARTITION)),
     )
 
 
@@ -70,8 +70,8 @@ def clip_attention(
     """
     local = functools.partial(_local_clip, layout=layout, attend=attend, eps=eps, num_frames=num_frames, num_tokens=num_tokens)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
-    largest = as_leaf(P(*KEPT_BOUNDS[1:])) if layout.uses_tpu_passes(projected[0].dtype) else None
-    kept = ClipKeys(key=as_leaf(P(*KEPT[1:])), value=as_leaf(P(*KEPT[1:])), largest=largest)
+    largest = as_leaf(P(*BOUNDS_PARTITION[1:])) if layout.uses_tpu_passes(projected[0].dtype) else None
+    kept = ClipKeys(key=as_leaf(P(*KEYS_PARTITION[1:])), value=as_leaf(P(*KEYS_PARTITION[1:])), largest=largest)
     return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), (flat, kept))(projected, norms, tables)
 
 
@@ -79,8 +79,10 @@ def _local_clip(
     projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, num_frames: int, num_tokens: int
 ) -> tuple[jax.Array, ClipKeys]:
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
-    attended = to_tokens(attend(own.query, own.key, own.value, own.bounds), own.group, layout.size("sp"), use_pallas=use_pallas)
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    attended = exchange_for_tokens(
+        attend(own.query, own.key, own.value, own.bounds), own.group, layout.size("sp"), use_pallas=use_pallas
+    )
 
     def by_frames(array: jax.Array) -> jax.Array:
         return array[:1, :num_tokens].reshape(1, num_frames, num_tokens // num_frames, array.shape[2])
@@ -105,8 +107,8 @@ def driven_attention(
     """
     local = functools.partial(_local_driven, layout=layout, attend=attend, eps=eps)
     flat, norm, table = P("dp", "sp", "tp"), P("tp"), P("sp", None)
-    largest = None if keys.largest is None else as_leaf(KEPT_BOUNDS)
-    kept = ClipKeys(key=as_leaf(KEPT), value=as_leaf(KEPT), largest=largest)
+    largest = None if keys.largest is None else as_leaf(BOUNDS_PARTITION)
+    kept = ClipKeys(key=as_leaf(KEYS_PARTITION), value=as_leaf(KEYS_PARTITION), largest=largest)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, kept, P())
     return layout.on_each_chip(local, specs, flat)(projected, norms, tables, keys, layer)
 
@@ -116,25 +118,26 @@ def _local_driven(
 ) -> jax.Array:
     """Compute one chip's part. Keys are not centred, because the two attentions would be shifted by different means."""
     use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
-    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     whole = attend(own.query, own.key, own.value, own.bounds, None)
     groups = sp // own.group
     first = 0 if groups == 1 else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
-    beside = [
-        _to_clip(own.query[row : row + 1], _of_row(own.bounds, row), keys, layer, attend, first) for row in range(len(own.query))
+    to_clip = [
+        _attend_to_clip(own.query[row : row + 1], _select_row(own.bounds, row), keys, layer, attend, first)
+        for row in range(len(own.query))
     ]
-    heads, of_clip = whole[1].shape[2], tuple(map(jnp.concatenate, zip(*beside, strict=True)))
+    heads, of_clip = whole[1].shape[2], tuple(map(jnp.concatenate, zip(*to_clip, strict=True)))
     parts = [(attended.reshape(*attended.shape[:2], heads, -1), sums) for attended, sums in (whole, of_clip)]
-    before = LEADING * keys.key.shape[3] if groups == 1 else 0
+    before = NUM_LEADING_FRAMES * keys.key.shape[3] if groups == 1 else 0
     attended = joined(*parts, before=before, use_pallas=use_pallas).reshape(whole[0].shape)
-    return to_tokens(attended, own.group, sp, use_pallas=use_pallas)
+    return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
 
 
-def _of_row(bounds: HeadBounds | None, row: int) -> HeadBounds | None:
+def _select_row(bounds: HeadBounds | None, row: int) -> HeadBounds | None:
     return bounds and jax.tree.map(lambda norms: norms[row : row + 1], bounds)
 
 
-def _to_clip(
+def _attend_to_clip(
     query: jax.Array,
     bounds: HeadBounds | None,
     keys: ClipKeys,
@@ -150,22 +153,22 @@ def _to_clip(
     _, _, frames, tokens, _ = keys.key.shape
     length, width = query.shape[1:]
     if isinstance(first, int):  # all tokens of the video: the tokens of each frame are contiguous
-        own = query[0, LEADING * tokens : (LEADING + frames) * tokens].reshape(frames, tokens, width)
-        return _by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
+        own = query[0, NUM_LEADING_FRAMES * tokens : (NUM_LEADING_FRAMES + frames) * tokens].reshape(frames, tokens, width)
+        return _attend_by_frames(own, bounds, keys.key[:, 0], keys.value[:, 0], keys.largest, layer, attend)
     count, start, offset = -(-length // tokens) + 1, first // tokens, first % tokens
     room = jnp.zeros((1, count * tokens, width), query.dtype)
     own = jax.lax.dynamic_update_slice(room, query, (0, offset, 0)).reshape(count, tokens, width)
-    places = jnp.clip(start - LEADING + jnp.arange(count), 0, frames - 1)
+    places = jnp.clip(start - NUM_LEADING_FRAMES + jnp.arange(count), 0, frames - 1)
     key, value = (jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)[0, places] for array in (keys.key, keys.value))
     largest = None if keys.largest is None else jax.lax.dynamic_index_in_dim(keys.largest, layer)
-    made = _by_frames(own, bounds, key[None], value[None], largest, jnp.int32(0), attend)
+    made = _attend_by_frames(own, bounds, key[None], value[None], largest, jnp.int32(0), attend)
     attended, sums = (jax.lax.dynamic_slice_in_dim(array, offset, length, axis=1) for array in made)
-    frame = (first + jnp.arange(length)) // tokens - LEADING
+    frame = (first + jnp.arange(length)) // tokens - NUM_LEADING_FRAMES
     sees = ((frame >= 0) & (frame < frames))[None, :, None]
     return attended, jnp.where(sees, sums, -jnp.inf)
 
 
-def _by_frames(
+def _attend_by_frames(
     query: jax.Array,
     bounds: HeadBounds | None,
     key: jax.Array,
@@ -178,13 +181,11 @@ def _by_frames(
     if bounds is not None:
         here = jax.lax.dynamic_index_in_dim(largest, layer, keepdims=False)[0]
         frames = len(query)
-        bounds = HeadBounds(
-            query=_for_each(bounds.query[0], frames), key=_for_each(here[0], frames), value=_for_each(here[1], frames)
-        )
+        bounds = HeadBounds(query=_repeat(bounds.query[0], frames), key=_repeat(here[0], frames), value=_repeat(here[1], frames))
     attended, sums = attend(query, key, value, bounds, layer)
     attended, sums = (array.reshape(1, math.prod(array.shape[:2]), array.shape[2]) for array in (attended, sums))
     return attended, sums
 
 
-def _for_each(norms: jax.Array, frames: int) -> jax.Array:
+def _repeat(norms: jax.Array, frames: int) -> jax.Array:
     return jnp.broadcast_to(norms, (frames, *norms.shape))

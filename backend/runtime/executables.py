@@ -45,18 +45,18 @@ class Identity:
     digest: str
 
 
-def identity(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
+def identify_program(name: str, lowered: jax.stages.Lowered, layout: Layout) -> Identity:
     """Return everything that determines which executable a program needs."""
     libraries = ("jax", "jaxlib", *(["libtpu"] if layout.platform == "tpu" else []))
     versions = {library: installed_version(library) for library in libraries}
     flags = compiler_flags() | {key: str(value) for key, value in sorted(layout.compiler_options.items())}
-    devices, mesh = _devices(layout), layout.plan_text
+    devices, mesh = _describe_devices(layout), layout.plan_text
     text = _LOCATIONS.sub("", lowered.as_text())
     digest = hashlib.sha256((json.dumps([FORMAT, name, mesh, devices, versions, flags]) + text).encode()).hexdigest()
     return Identity(program=name, mesh=mesh, devices=devices, versions=versions, flags=flags, digest=digest)
 
 
-def _devices(layout: Layout) -> str:
+def _describe_devices(layout: Layout) -> str:
     """Return the kind, number and positions of the devices, in the mesh's order."""
     devices = layout.mesh.devices.flatten()
     places = [f"{device.id}@{getattr(device, 'coords', '')}" for device in devices]
@@ -70,21 +70,21 @@ class ExecutableFolders:
         self._folders = [folder for folder in folders if any(folder.glob(f"*{SUFFIX}"))] if folders else []
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        loaded = self._loaded(program, lowered)
+        loaded = self._load(program, lowered)
         return compile_now(program, lowered) if loaded is None else Compilation(loaded, is_loaded=True)
 
-    def _loaded(self, program: Program, lowered: jax.stages.Lowered) -> jax.stages.Compiled | None:
+    def _load(self, program: Program, lowered: jax.stages.Lowered) -> jax.stages.Compiled | None:
         if not self._folders:
             return None
         name, layout = program.name, program.layout
-        needed = identity(name, lowered, layout)
-        path = next((path for folder in self._folders if (path := _path(folder, needed)).is_file()), None)
+        needed = identify_program(name, lowered, layout)
+        path = next((path for folder in self._folders if (path := _executable_path(folder, needed)).is_file()), None)
         if path is None:
             logger.info("%s: no precompiled executable fits (%s; %s); compiling", name, needed.devices, needed.mesh)
             return None
         try:
             started = time.monotonic()
-            executable = read(path, lowered, layout)
+            executable = read_executable(path, lowered, layout)
         except Exception as error:  # a driver can raise any error for a file from another machine; compiling still works
             logger.warning("%s: %s cannot be loaded (%s); compiling", name, path.name, error)
             return None
@@ -97,29 +97,29 @@ class ExecutableWriter:
     """A `Compiler` that writes its programs to `folder`, except programs that are already there. Calls `report` for each file."""
 
     folder: Path
-    tell: Callable[[str, Path, float | None], None]
+    report: Callable[[str, Path, float | None], None]
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        name, needed = program.name, identity(program.name, lowered, program.layout)
-        path, started = _path(self.folder, needed), time.monotonic()
+        name, needed = program.name, identify_program(program.name, lowered, program.layout)
+        path, started = _executable_path(self.folder, needed), time.monotonic()
         if path.is_file():
-            self.tell(name, path, None)
+            self.report(name, path, None)
             return Compilation(None)
         compilation = compile_now(program, lowered)
         assert compilation.executable is not None, "`compile_now` returns an executable"
-        write(path, needed, compilation.executable)
-        self.tell(name, path, time.monotonic() - started)
+        write_executable(path, needed, compilation.executable)
+        self.report(name, path, time.monotonic() - started)
         return compilation
 
 
-def write(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
+def write_executable(path: Path, key: Identity, compiled: jax.stages.Compiled) -> None:
     """Write an executable and its identity."""
     payload, _, _ = serialize(compiled)
     with replacing(path) as part:
         part.write_bytes(pickle.dumps({"identity": dataclasses.asdict(key), "payload": payload}))
 
 
-def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
+def read_executable(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.Compiled:
     """Load the executable onto the layout's devices. Raises: any error of the runtime for a file that it cannot load."""
     content = pickle.loads(path.read_bytes())
     devices = list(layout.mesh.devices.flatten())
@@ -129,6 +129,6 @@ def read(path: Path, lowered: jax.stages.Lowered, layout: Layout) -> jax.stages.
     )
 
 
-def _path(folder: Path, key: Identity) -> Path:
+def _executable_path(folder: Path, key: Identity) -> Path:
     words = re.sub(r"[^a-z0-9]+", "-", key.program.lower()).strip("-")
     return folder / f"{words}-{key.digest[:32]}{SUFFIX}"

@@ -1,6 +1,6 @@
 """The hosts of one slice: one process on each, which all run the same programs in the same order, on all devices together.
 
-A process that runs alone, the usual case, needs nothing of this module: `HERE` is then the only host.
+A process that runs alone, the usual case, needs nothing of this module: `THIS_HOST` is then the only host.
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ class Place:
         return self.count == 1
 
 
-HERE = Place()
+THIS_HOST = Place()
 """The place of this process."""
 
 
-def join(index: int, count: int, coordinator: str, bind: str | None = None) -> None:
+def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None) -> None:
     """Join the other hosts as number `index` of `count`, before jax looks for devices. jax then sees the devices of all hosts.
 
     The first host listens at `bind`. The others reach it as `coordinator`, HOST:PORT. Raises: RuntimeError if hosts do not join.
     """
     jax.distributed.initialize(coordinator, count, index, coordinator_bind_address=bind)
-    HERE.index, HERE.count = index, count
+    THIS_HOST.index, THIS_HOST.count = index, count
 
 
 def put(tree: Any, sharding: Sharding) -> Any:
@@ -51,17 +51,17 @@ def put(tree: Any, sharding: Sharding) -> Any:
     """
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
-    return jax.tree.map(lambda leaf: _put_here(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: _put_on_this_host(leaf, sharding), tree)
 
 
-def _put_here(leaf: Any, sharding: Sharding) -> jax.Array:
+def _put_on_this_host(leaf: Any, sharding: Sharding) -> jax.Array:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
         return jax.device_put(leaf, sharding)
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
-def whole(array: jax.Array) -> jax.Array:
+def gather_to_host(array: jax.Array) -> jax.Array:
     """Return the array in a form that this host can read completely.
 
     If other hosts have parts of the array, this is a program that all hosts must run.
@@ -69,9 +69,9 @@ def whole(array: jax.Array) -> jax.Array:
     if array.is_fully_addressable or array.is_fully_replicated:
         return array
     assert isinstance(array.sharding, NamedSharding), "arrays are on the layout's mesh"
-    return _copier(NamedSharding(array.sharding.mesh, P()))(array)
+    return _create_copier(NamedSharding(array.sharding.mesh, P()))(array)
 
 
 @functools.cache
-def _copier(replicated_spec: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+def _create_copier(replicated_spec: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda array: array, out_shardings=replicated_spec)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout, as_leaf
-from backend.runtime.ulysses import of_all_groups, to_heads, to_tokens
+from backend.runtime.ulysses import exchange_for_heads, exchange_for_tokens, gather_groups
 from kernels.attention import KeyCounts
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
 
@@ -79,27 +79,27 @@ def _local_joint_attention(
         eps=how.eps, norms_heads=True, groups=group, token_axis="sp" if sp > 1 else None, use_pallas=use_pallas
     )
     prepared = prepare(spread.projected, spread.norms, tables, preparation)
-    second = _beside(beside, counts, prepared, how.eps)
-    query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
-    key, value = (of_all_groups(array, group, sp) for array in (key, value))
+    second = _prepare_second_stream(beside, counts, prepared, how.eps)
+    query, key, value = (exchange_for_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
+    key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)
     share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
-    key, value = (_joined(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
+    key, value = (_concatenate_tokens(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
     seen = KeyCounts(values=how.num_tokens + counts, least=how.num_tokens)
     has_all = group == sp  # all queries; otherwise this chip has the queries of some tokens only
     start = how.num_tokens if has_all else query.shape[1]
-    attended = attend(_joined(query, share[0], start), key, value, bounds, seen)
+    attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
     ours, theirs = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
     if attended.shape[1] != query.shape[1]:
         ours = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
     if group > 1:
         within = [list(range(start, start + group)) for start in range(0, sp, group)]
         theirs = jax.lax.all_gather(theirs, "sp", axis=2, tiled=True, axis_index_groups=within)
-    return to_tokens(ours, group, sp, use_pallas=use_pallas), theirs
+    return exchange_for_tokens(ours, group, sp, use_pallas=use_pallas), theirs
 
 
-def _joined(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
+def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
     """Concatenate the first `start` tokens of [B, S, W] and `part`. `part` is written over the padding if it fits."""
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
@@ -107,21 +107,21 @@ def _joined(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Beside:
+class _SecondStream:
     """The second stream, prepared as the first stream is, and the bounds of both together."""
 
     projected: tuple[jax.Array, jax.Array, jax.Array]
     bounds: HeadBounds | None
 
 
-def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _Beside:
+def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
     """Prepare all heads of this chip, [B, L, W]. Tokens that do not count become zero."""
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))
     value = jnp.where(is_seen, stream.value, 0)
     if first.bounds is None:
-        return _Beside(projected=(query, key, value), bounds=None)
+        return _SecondStream(projected=(query, key, value), bounds=None)
     head = len(stream.norms[0])
     query = (query.astype(jnp.float32) * (LOG2_E * head**-0.5)).astype(query.dtype)
     assert first.mean is not None, "with bounds, the keys' mean was subtracted"
@@ -139,7 +139,7 @@ def _beside(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _
         key=largest(key, first.bounds.key, norm),
         value=largest(value, first.bounds.value, lambda heads: jnp.abs(heads).max(3)),
     )
-    return _Beside(projected=(query, key, value), bounds=bounds)
+    return _SecondStream(projected=(query, key, value), bounds=bounds)
 
 
 def text_attention(

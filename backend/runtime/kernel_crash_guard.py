@@ -33,29 +33,29 @@ _OTHER_FAULTS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DATA_LOSS", "D
 logger = logging.getLogger(__name__)
 
 
-class FirstRuns:
-    """Guards one process. Without a folder (see `recall`), records end with the process."""
+class KernelCrashGuard:
+    """Guards one process. Without a folder (see `withdraw_recorded`), records end with the process."""
 
-    def __init__(self, refusals: KernelFallbacks) -> None:
-        self._refusals = refusals
+    def __init__(self, fallbacks: KernelFallbacks) -> None:
+        self._fallbacks = fallbacks
         self._folder: Path | None = None
         self._lock = threading.Lock()
         self._running: dict[Path, float] = {}  # start times in monotonic seconds
 
-    def recall(self, folder: Path, agree: Callable[[str], list[str]] = lambda own: [own]) -> None:
+    def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
         """Withdraw the kernels that files in `folder` name, and store this process's records there.
 
-        `agree` sends this host's withdrawn uses to the other hosts and returns the uses of all hosts.
+        `combine_uses` sends this host's withdrawn uses to the other hosts and returns the uses of all hosts.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        found = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _left_in(path).items()}
-        others = {use for said in agree(",".join(sorted(found))) for use in said.split(",") if use}
+        found = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _read_record(path).items()}
+        others = {use for uses_of_host in combine_uses(",".join(sorted(found))) for use in uses_of_host.split(",") if use}
         for use in sorted(others):
-            self._refusals.withdraw([use], found.get(use, "failed on another host"))
+            self._fallbacks.withdraw([use], found.get(use, "failed on another host"))
 
     @contextlib.contextmanager
-    def watch(self, program: str, uses: Collection[str]) -> Generator[None]:
+    def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
         """Guard the first run of a program with these uses of kernels. The run must be finished when the block ends.
 
         Ends the process if the run takes `HANGS_SECONDS`. Raises: KernelRefused instead of an error of the runtime that a kernel
@@ -64,7 +64,7 @@ class FirstRuns:
         if not uses:
             yield
             return
-        with self._noted(program, uses) as note:
+        with self._keep_record(program, uses) as note:
             faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
             try:
                 yield
@@ -73,53 +73,53 @@ class FirstRuns:
                     raise
                 why = f"failed when it first ran here, in {program} ({one_line(str(error))[:_REASON_LENGTH]})"
                 note(why)
-                self._refusals.withdraw(uses, why)
+                self._fallbacks.withdraw(uses, why)
                 raise KernelRefused(f"A kernel in {program}", "failed when it first ran here") from error
             finally:
                 faulthandler.cancel_dump_traceback_later()
 
-    def excuse(self) -> None:
+    def forget_recent_runs(self) -> None:
         """Delete the records of runs that have just started, because this process must end."""
         with self._lock:
-            begun, now = dict(self._running), time.monotonic()
-        for path, since in begun.items():
+            started, now = dict(self._running), time.monotonic()
+        for path, since in started.items():
             if now - since < EXCUSED_SECONDS:
                 path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _noted(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
+    def _keep_record(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
         """Keep a record file while the block runs. The block may call the yielded function with a reason to keep the file."""
         if self._folder is None:
             yield lambda why: None
             return
         path = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
-        why_kept = []
+        reasons = []
         with path.open("w+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            _write(file, uses, f"ended or hung the process when it first ran here, in {program}")
+            _write_record(file, uses, f"ended or hung the process when it first ran here, in {program}")
             with self._lock:
                 self._running[path] = time.monotonic()
             try:
-                yield why_kept.append
+                yield reasons.append
             finally:
                 with self._lock:
                     del self._running[path]
-                if why_kept:
-                    _write(file, uses, why_kept[0])
+                if reasons:
+                    _write_record(file, uses, reasons[0])
                 else:
                     path.unlink(missing_ok=True)
 
 
-def _write(file: IO[str], uses: Collection[str], why: str) -> None:
+def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
     """Write the record and flush it to disk. It must survive a crash of the kernel that runs next."""
     file.seek(0)
     file.truncate()
-    file.write(json.dumps({"uses": sorted(uses), "why": why, "versions": _versions()}))
+    file.write(json.dumps({"uses": sorted(uses), "why": why, "versions": _installed_versions()}))
     file.flush()
     os.fsync(file.fileno())
 
 
-def _left_in(path: Path) -> dict[str, str]:
+def _read_record(path: Path) -> dict[str, str]:
     """Return the uses of kernels in this file, with the reasons to withdraw them, {} if its process is running.
 
     Files that are too old, broken or from other versions are deleted.
@@ -131,7 +131,7 @@ def _left_in(path: Path) -> dict[str, str]:
             except BlockingIOError:
                 return {}
             left = json.load(file)
-            if left["versions"] == _versions() and time.time() - path.stat().st_mtime < KEPT_SECONDS:
+            if left["versions"] == _installed_versions() and time.time() - path.stat().st_mtime < KEPT_SECONDS:
                 return {use: left["why"] for use in left["uses"]}
     except FileNotFoundError:  # another process has deleted the file
         return {}
@@ -141,7 +141,7 @@ def _left_in(path: Path) -> dict[str, str]:
     return {}
 
 
-def _versions() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -149,5 +149,5 @@ def _versions() -> dict[str, str]:
     return found
 
 
-FIRST_RUNS = FirstRuns(KERNEL_FALLBACKS)
+KERNEL_CRASH_GUARD = KernelCrashGuard(KERNEL_FALLBACKS)
 """The guard of this process."""

@@ -24,7 +24,7 @@ KERNELS = {  # the use of each kernel, by the name given to `pallas_call`, which
     "causal_conv": "convolution",
 }
 PLATFORMS = ("tpu",)  # where programs contain our kernels
-ALSO = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
+WITHDRAWN_TOGETHER = {"attention": ("attention", "passes"), "passes": ("passes",), "convolution": ("convolution",)}
 """The uses that are withdrawn together: the passes only prepare arrays for the attention kernel."""
 _WORDS = {
     "attention": "the attention kernel",
@@ -35,7 +35,7 @@ _REASON_LENGTH = 160
 _KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # kinds of errors about an option
 
 
-def uses_in(text: str) -> frozenset[str]:
+def find_kernel_uses(text: str) -> frozenset[str]:
     """Return the uses of kernels in the text of a lowered program."""
     return frozenset(use for name, use in KERNELS.items() if name in text)
 
@@ -54,17 +54,19 @@ class KernelFallbacks:
         """Return the sentences in the order of the refusals, equal sentences once."""
         return tuple(dict.fromkeys(self._sentences.values()))
 
-    def option_of(self, error: Exception, options: Iterable[str]) -> str | None:
+    def refuse_option(self, error: Exception, options: Iterable[str]) -> str | None:
         """Return the compile option that this error refuses, and leave it out from now on. None if the error has another
         cause."""
         text = str(error)
         name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
-            self._add([name], f"The compiler of this machine does not support the option {name}, so the option is left out")
+            self._add_sentence(
+                [name], f"The compiler of this machine does not support the option {name}, so the option is left out"
+            )
         return name
 
-    def kernel_of(self, error: Exception) -> str | None:
-        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names no kernel of
+    def refuse_kernel(self, error: Exception) -> str | None:
+        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names none of
         ours."""
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory
@@ -85,12 +87,14 @@ class KernelFallbacks:
                 self._withdraw(use, why)
 
     def _withdraw(self, use: str, why: str, more: str = "") -> None:
-        self._add(ALSO[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}")
+        self._add_sentence(
+            WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
+        )
         if use == "attention":
             withdraw("pallas_tpu")
         jax.clear_caches()  # traces that contain the kernel
 
-    def _add(self, names: Iterable[str], sentence: str) -> None:
+    def _add_sentence(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)
         with self._lock:
             for name in names:

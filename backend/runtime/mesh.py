@@ -40,7 +40,7 @@ def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
     return cast(jax.Array, value)
 
 
-def placed(shapes: Any, sharding: Sharding) -> Any:
+def with_sharding(shapes: Any, sharding: Sharding) -> Any:
     """Return the shapes of a tree of arrays, all with this sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
@@ -126,14 +126,14 @@ class Layout:
     copies_on_demand: bool = False
 
     @classmethod
-    def over(
+    def create(
         cls, plan: MeshPlan, devices: Sequence[jax.Device], copied: Iterable[str] = (), copies_on_demand: bool = False
     ) -> Self:
         """Create the layout of a plan on these devices. Neighbours in the list are neighbours on sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         return cls(mesh=Mesh(grid, AXES), copied=frozenset(copied), copies_on_demand=copies_on_demand)
 
-    def regrouped(self, plan: MeshPlan) -> Self:
+    def regroup(self, plan: MeshPlan) -> Self:
         """Return the layout of another plan on the same devices, with the same tp. Weights have the same partitions on both."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
@@ -232,7 +232,7 @@ class Layout:
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
         """Return the shapes of arrays [B, C, F, H, W] with the partitions of `space`."""
-        return {name: placed(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
+        return {name: with_sharding(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
 
     def count(self, axes: tuple[str, ...]) -> int:
         """Return the number of chips of these axes together."""
@@ -248,11 +248,11 @@ class Layout:
 
     def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
         """Return the shapes of weights with the shardings that `spread` would use."""
-        return {name: placed(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
+        return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
-    def whole(self, shapes: Any) -> Any:
+    def replicate_shapes(self, shapes: Any) -> Any:
         """Return the shapes of a tree of replicated arrays."""
-        return placed(shapes, self.replicated)
+        return with_sharding(shapes, self.replicated)
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
         """Fix an array's partition inside a compiled function."""

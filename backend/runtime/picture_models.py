@@ -29,7 +29,7 @@ TOLERANCE = 1e-3  # for values in 0..1: a quarter of an 8-bit step
 PROBE = 64  # side in pixels of the image for measuring a network's memory
 KINDS = "a network that spandrel knows, for colour pictures, such as ESRGAN, Compact, SPAN, SwinIR, DAT or HAT"
 INSTALL = "pip install --no-deps -r requirements-upscalers.txt"
-_BORROWED = {
+_TORCHVISION_NAMES = {
     TORCHVISION: (),
     f"{TORCHVISION}.transforms": (),
     f"{TORCHVISION}.transforms.functional": ("InterpolationMode", "normalize", "rotate"),
@@ -60,13 +60,13 @@ class PictureModel:
         spandrel.
         """
         height, width = pictures.shape[2:]
-        right, below = self._missing(width, height)
+        right, below = self._missing_pixels(width, height)
         mirrored = jnp.pad(pictures, ((0, 0), (0, 0), (0, below), (0, right)), mode="reflect") if right or below else pictures
         larger = call_module(self.module, weights, lambda module, given: module(given), mirrored)
         return jnp.clip(larger[:, :, : height * self.scale, : width * self.scale], 0, 1)
 
     @functools.cached_property
-    def numbers_of_pixel(self) -> float:
+    def values_per_pixel(self) -> float:
         """The most values per pixel of the image that one of the network's layers reads and writes."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
@@ -79,20 +79,20 @@ class PictureModel:
         leaves = [module for module in self.module.modules() if not any(True for _ in module.children())]
         hooks = [module.register_forward_hook(count) for module in leaves]
         try:
-            jax.eval_shape(self, self.described(jnp.float32), jax.ShapeDtypeStruct((1, 3, side, side), jnp.float32))
+            jax.eval_shape(self, self.describe_weights(jnp.float32), jax.ShapeDtypeStruct((1, 3, side, side), jnp.float32))
         finally:
             for hook in hooks:
                 hook.remove()
         return largest / (side * side)
 
-    def described(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of the weights. Integers, such as tables of positions, keep their kind; other weights have this
         dtype."""
         kinds = {name: dtype if value.is_floating_point() else jnp.int32 for name, value in self.weights.items()}
         kinds |= {name: jnp.bool_ for name, value in self.weights.items() if value.dtype == torch.bool}
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
 
-    def _missing(self, width: int, height: int) -> tuple[int, int]:
+    def _missing_pixels(self, width: int, height: int) -> tuple[int, int]:
         """Return how many columns and rows the network needs in addition."""
         sides = [math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height)]
         if self.is_square:
@@ -100,7 +100,7 @@ class PictureModel:
         return sides[0] - width, sides[1] - height
 
 
-def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
+def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
     """Build the network to which these tensors belong.
 
     Unless `is_known`, a small image is enlarged and compared with PyTorch. Raises: ModelError for tensors of an unknown network,
@@ -116,7 +116,7 @@ def picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool
     weights = {key: value.detach() for key, value in (*module.named_parameters(), *module.named_buffers())}
     model = dataclasses.replace(built, module=module.to("meta"), weights=weights)
     if expected is not None:
-        _check(name, model, picture.numpy(), expected)
+        _compare_with_torch(name, model, picture.numpy(), expected)
     return model
 
 
@@ -125,7 +125,7 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
     network = build_real_esrgan(tensors)
     if network is not None:
         return PictureModel(module=network, weights={}, scale=network.scale, architecture=network.name)
-    spandrel = _spandrel(name)
+    spandrel = _import_spandrel(name)
     try:
         with torch.no_grad():
             found = spandrel.ModelLoader("cpu").load_from_state_dict(dict(tensors))
@@ -147,13 +147,13 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
     )
 
 
-def _check(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
+def _compare_with_torch(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
     """Compare the model's output with PyTorch's `expected`. Raises: ModelError if they differ."""
     what = f"the upscaler {name} is of the kind {model.architecture}, which"
     try:
-        with jax.default_device(_host()), jax.default_matmul_precision("highest"):
-            described = model.described(jnp.float32)
-            weights = {key: jnp.asarray(value.numpy(), described[key].dtype) for key, value in model.weights.items()}
+        with jax.default_device(_host_device()), jax.default_matmul_precision("highest"):
+            describe_weights = model.describe_weights(jnp.float32)
+            weights = {key: jnp.asarray(value.numpy(), describe_weights[key].dtype) for key, value in model.weights.items()}
             made = np.asarray(jax.jit(model)(weights, picture))
     except Exception as error:  # torchax can raise any error for an operation that it lacks
         raise ModelError(what, f"cannot be run here ({type(error).__name__})", "take another file") from None
@@ -161,7 +161,7 @@ def _check(name: str, model: PictureModel, picture: np.ndarray, expected: np.nda
         raise ModelError(what, "does not give here what it gives in PyTorch", "take another file")
 
 
-def _host() -> jax.Device:
+def _host_device() -> jax.Device:
     """Return the CPU device, or the first device if jax may not use the CPU."""
     try:
         return jax.local_devices(backend="cpu")[0]
@@ -178,10 +178,10 @@ def _register_tensors(module: torch.nn.Module) -> None:
                 one.register_buffer(name, value, persistent=False)
 
 
-def _spandrel(name: str = "") -> ModuleType:
+def _import_spandrel(name: str = "") -> ModuleType:
     """Import spandrel, for the upscaler of this name. Raises: ModelError if it is not installed."""
     try:
-        with _stand_ins():
+        with _replace_torchvision():
             import spandrel
     except ImportError:
         rule = "is no Real-ESRGAN, and the package spandrel, which reads other networks, is not installed"
@@ -190,15 +190,15 @@ def _spandrel(name: str = "") -> ModuleType:
 
 
 @contextmanager
-def _stand_ins() -> Generator[None]:
+def _replace_torchvision() -> Generator[None]:
     """Replace torchvision within the block by modules that map the names for spandrel to None."""
     hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == TORCHVISION}
-    for module, names in _BORROWED.items():
+    for module, names in _TORCHVISION_NAMES.items():
         sys.modules[module] = ModuleType(module)
         vars(sys.modules[module]).update(dict.fromkeys(names))
     try:
         yield
     finally:
-        for module in _BORROWED:
+        for module in _TORCHVISION_NAMES:
             sys.modules.pop(module, None)
         sys.modules.update(hidden)

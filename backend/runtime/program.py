@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding
 
 from backend.errors import KernelRefused
 from backend.runtime.hosts import put
-from backend.runtime.kernel_crash_guard import FIRST_RUNS
-from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, PLATFORMS, uses_in
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
+from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS, PLATFORMS, find_kernel_uses
+from backend.runtime.mesh import Layout, with_sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
     try:
         return Compilation(compile_with(lowered, program.layout.compiler_options))
     except jax.errors.JaxRuntimeError as error:
-        kernel = KERNEL_FALLBACKS.kernel_of(error)
+        kernel = KERNEL_FALLBACKS.refuse_kernel(error)
         if kernel is None:
             raise
         raise KernelRefused(f"{program.name} needs {kernel}", "which cannot be compiled here") from error
@@ -51,7 +51,7 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
         try:
             return lowered.compile(compiler_options=left)
         except jax.errors.JaxRuntimeError as error:
-            refused = KERNEL_FALLBACKS.option_of(error, left)
+            refused = KERNEL_FALLBACKS.refuse_option(error, left)
             if refused is None:
                 raise
             del left[refused]
@@ -60,7 +60,7 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax
 class Program:
     """A `function` on pytrees of arrays on the layout's mesh. Other arrays are copied to all devices.
 
-    `name` is for people, `key` for reports and files. A call compiles if needed; `prepare` and `begin` compile beforehand. The
+    `name` is for people, `key` for reports and files. A call compiles if needed; `prepare` and `trace` compile beforehand. The
     first run of a program with kernels is guarded. `donated` are the positions of arguments that a call consumes. `places` adds
     shardings to the results' shapes; by default results are replicated.
     """
@@ -79,7 +79,7 @@ class Program:
         self.name, self.key = name, key or name
         self.layout = layout
         self._function, self._donated = function, tuple(donated)
-        self._places = places or layout.whole
+        self._places = places or layout.replicate_shapes
         self._compiler = compiler
         self._compiled: dict[Any, Compilation] = {}
         self._untried: dict[Any, frozenset[str]] = {}  # uses of kernels in executables that have not run yet
@@ -88,11 +88,11 @@ class Program:
 
     def __call__(self, *arguments: Any) -> Any:
         signature = _signature(arguments)
-        executable = self._make(arguments, signature).executable
+        executable = self._compile_if_needed(arguments, signature).executable
         assert executable is not None, "this compiler creates no executable"
-        placed = jax.tree.map(self._place, arguments)
+        placed = jax.tree.map(self._place_leaf, arguments)
         if signature in self._untried:
-            with FIRST_RUNS.watch(self.name, self._untried[signature]):
+            with KERNEL_CRASH_GUARD.guard_first_run(self.name, self._untried[signature]):
                 result = jax.block_until_ready(executable(*placed))
             self._untried.pop(signature, None)
         else:
@@ -104,7 +104,7 @@ class Program:
         """Return whether arguments of these shapes, arrays or `jax.ShapeDtypeStruct`s, run without compiling."""
         return _signature(arguments) in self._compiled
 
-    def variant(self, *arguments: Any) -> Hashable:
+    def variant_key(self, *arguments: Any) -> Hashable:
         """Return a key that is equal for arguments of the same shapes, and differs for other programs."""
         return id(self), _signature(arguments)
 
@@ -114,23 +114,23 @@ class Program:
 
     def is_loaded(self, *arguments: Any) -> bool:
         """Return whether the executable for these shapes was loaded from a file."""
-        return self.is_ready(*arguments) and self._make(arguments).is_loaded
+        return self.is_ready(*arguments) and self._compile_if_needed(arguments).is_loaded
 
     def executable(self, *arguments: Any) -> jax.stages.Compiled | None:
         """Return the executable for arguments of these shapes, None if it is not compiled."""
-        return self._make(arguments).executable if self.is_ready(*arguments) else None
+        return self._compile_if_needed(arguments).executable if self.is_ready(*arguments) else None
 
-    def begin(self, *arguments: Any) -> Callable[[], Compilation]:
+    def trace(self, *arguments: Any) -> Callable[[], Compilation]:
         """Trace for arguments of these shapes, and return a function that compiles.
 
         Only one thread at a time may trace. Any thread may compile.
         """
-        return self._begin(arguments, _signature(arguments))
+        return self._trace(arguments, _signature(arguments))
 
     def prepare(self, *arguments: Any) -> Any:
         """Compile for arguments of these shapes if needed. Return the result's shapes and shardings, as
         `jax.ShapeDtypeStruct`s."""
-        self._make(arguments)
+        self._compile_if_needed(arguments)
         return self.describe(*arguments)
 
     def describe(self, *arguments: Any) -> Any:
@@ -141,20 +141,22 @@ class Program:
         """
         signature = _signature(arguments)
         if signature not in self._described:
-            self._described[signature] = self._places(jax.eval_shape(self._function, *jax.tree.map(self._describe, arguments)))
+            self._described[signature] = self._places(
+                jax.eval_shape(self._function, *jax.tree.map(self._describe_leaf, arguments))
+            )
         return self._described[signature]
 
-    def _make(self, arguments: tuple, signature: Any = None) -> Compilation:
+    def _compile_if_needed(self, arguments: tuple, signature: Any = None) -> Compilation:
         signature = signature or _signature(arguments)
         if signature not in self._compiled:
-            self._begin(arguments, signature)()
+            self._trace(arguments, signature)()
         return self._compiled[signature]
 
-    def _begin(self, arguments: tuple, signature: Any) -> Callable[[], Compilation]:
+    def _trace(self, arguments: tuple, signature: Any) -> Callable[[], Compilation]:
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
         jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
-        lowered = jitted.lower(*jax.tree.map(self._describe, arguments))
-        uses = uses_in(lowered.as_text()) if self.layout.platform in PLATFORMS else frozenset()
+        lowered = jitted.lower(*jax.tree.map(self._describe_leaf, arguments))
+        uses = find_kernel_uses(lowered.as_text()) if self.layout.platform in PLATFORMS else frozenset()
 
         def compile_it() -> Compilation:
             compilation = self._compiler(self, lowered)
@@ -165,13 +167,13 @@ class Program:
 
         return compile_it
 
-    def _place(self, leaf: Any) -> jax.Array:
-        return leaf if self._lies_on_mesh(leaf) else put(leaf, self.layout.replicated)
+    def _place_leaf(self, leaf: Any) -> jax.Array:
+        return leaf if self._is_on_mesh(leaf) else put(leaf, self.layout.replicated)
 
-    def _describe(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        return placed(leaf, leaf.sharding if self._lies_on_mesh(leaf) else self.layout.replicated)
+    def _describe_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        return with_sharding(leaf, leaf.sharding if self._is_on_mesh(leaf) else self.layout.replicated)
 
-    def _lies_on_mesh(self, leaf: Any) -> bool:
+    def _is_on_mesh(self, leaf: Any) -> bool:
         sharding = getattr(leaf, "sharding", None)
         return isinstance(sharding, NamedSharding) and sharding.mesh.devices.size == self.layout.mesh.size
 

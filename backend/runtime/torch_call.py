@@ -34,12 +34,12 @@ class TorchCall:
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
         """Return the array of `result`'s shape that the function fills. All arrays are float32 or bfloat16. Only for programs of
         a CPU."""
-        _registered(self)
+        _register(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
 
 @functools.cache
-def _registered(call: TorchCall) -> object:
+def _register(call: TorchCall) -> object:
     """Register the call, once, and return XLA's handler. Both must exist as long as the process."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
@@ -122,33 +122,33 @@ def _handle(call: TorchCall, frame_pointer) -> int | None:
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:
-        _describe(extension.contents.metadata.contents)
+        _report_version(extension.contents.metadata.contents)
         return None
     try:
         with torch.inference_mode():
-            call.function(*_tensors(frame.results), *_tensors(frame.operands))
+            call.function(*_as_tensors(frame.results), *_as_tensors(frame.operands))
         return None
     except BaseException as error:  # all errors, even an interrupt: no Python code above this frame could catch them
-        return _error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
+        return _create_error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
 
 
-def _describe(metadata: _Metadata) -> None:
+def _report_version(metadata: _Metadata) -> None:
     metadata.api_version.major, metadata.api_version.minor = _API_VERSION
     metadata.traits = metadata.state = 0
 
 
-def _tensors(buffers: _Buffers) -> list[torch.Tensor]:
-    return [_tensor(buffers.values[index].contents) for index in range(buffers.size)]
+def _as_tensors(buffers: _Buffers) -> list[torch.Tensor]:
+    return [_as_tensor(buffers.values[index].contents) for index in range(buffers.size)]
 
 
-def _tensor(buffer: _Buffer) -> torch.Tensor:
+def _as_tensor(buffer: _Buffer) -> torch.Tensor:
     """Return a tensor on the buffer's own memory."""
     shape, dtype = buffer.dims[: buffer.rank], _DTYPES[buffer.dtype]
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer.data), dtype=dtype).reshape(shape)
 
 
-def _error(api: _Api, message: str) -> int:
+def _create_error(api: _Api, message: str) -> int:
     text = message.encode("utf-8")
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, _INTERNAL_ERROR)
     return api.create_error(ctypes.byref(arguments))

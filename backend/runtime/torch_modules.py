@@ -43,7 +43,7 @@ _REMOVED_OVERLOADS = (
 
 
 @functools.cache
-def _removed_overloads() -> torch.library.Library:
+def _register_removed_overloads() -> torch.library.Library:
     """Register placeholders for the overloads, which are never called. The registration lasts as long as the returned object."""
     library = torch.library.Library("aten", "FRAGMENT")
     for removed in _REMOVED_OVERLOADS:
@@ -56,7 +56,7 @@ def _removed_overloads() -> torch.library.Library:
 @functools.cache
 def torchax() -> ModuleType:
     """Import the torchax module and repair it. The first call takes some seconds."""
-    _removed_overloads()
+    _register_removed_overloads()
     warnings.filterwarnings("ignore", message="Explicitly requested dtype (int|float)64")  # positions fit into 32 bits
     import torchax as module
     from torchax.ops import jaten
@@ -100,7 +100,7 @@ def _plain_linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -
 def _linear_on_cpu(value: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Multiply with one rounding, as PyTorch does. XLA's CPU product of bfloat16 is seven times as fast if its result is
     float32."""
-    if cpu_linear.serves(value, weight):
+    if cpu_linear.is_supported(value, weight):
         return cpu_linear.linear(value, weight, bias)
     product = jnp.einsum("...c,nc->...n", value, weight, preferred_element_type=jnp.float32)
     return (product if bias is None else product + bias).astype(value.dtype)

@@ -50,7 +50,7 @@ class OwnHeads:
     group: int
 
 
-def own_heads(
+def prepare_own_heads(
     projected,
     norms,
     tables,
@@ -78,8 +78,8 @@ def own_heads(
         head_width=head_width,
     )
     prepared = prepare(projected, norms, tables, how)
-    query, key, value = (to_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
-    key, value = (of_all_groups(array, group, sp) for array in (key, value))
+    query, key, value = (exchange_for_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
+    key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = jax.lax.axis_index("sp") % group * (heads // group) if sp > 1 else 0
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), prepared.bounds)
     return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group)
@@ -90,12 +90,12 @@ def _local_attention(
 ) -> jax.Array:
     """Compute one chip's part."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
     attended = attend(own.query, own.key, own.value, own.bounds)
-    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+    return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
 
 
-def of_all_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
+def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
     """Gather the tokens [B, S, W] of all groups of chips, for the heads of this chip."""
     if group == sp:
         return array
@@ -174,7 +174,7 @@ def _local_ring_attention(
 ) -> tuple[jax.Array, KeyRing]:
     """Compute one chip's part. Keys are not centred, because the ring has keys of other blocks with other means."""
     use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
     frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
 
     def written(kept: jax.Array, array: jax.Array) -> jax.Array:
@@ -191,24 +191,24 @@ def _local_ring_attention(
         bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
     ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)
     attended = attend(own.query, ring.key, ring.value, place, bounds)
-    return to_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
+    return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
 
 
-def to_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
+def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
     """Exchange tokens for heads: [groups, B, S, W / groups] of this chip's tokens to [B, groups * S, W / groups] of this chip's
     heads."""
-    exchanged = _exchange(grouped, group, sp)
+    exchanged = _exchange_parts(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
 
 
-def to_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
+def exchange_for_tokens(attended: jax.Array, group: int, sp: int, use_pallas: bool) -> jax.Array:
     """Exchange heads for tokens: [B, groups * S, W / groups] to [B, S, W]."""
     batch, _, width = attended.shape
-    exchanged = _exchange(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
+    exchanged = _exchange_parts(jnp.moveaxis(attended.reshape(batch, group, -1, width), 1, 0), group, sp)
     return ungroup_heads(exchanged, use_pallas=use_pallas)
 
 
-def _exchange(parts: jax.Array, group: int, sp: int) -> jax.Array:
+def _exchange_parts(parts: jax.Array, group: int, sp: int) -> jax.Array:
     """Send the i-th part to the i-th chip of the group, and receive one part from each chip."""
     if group == 1:
         return parts

@@ -14,7 +14,7 @@ import numpy as np
 
 from backend.errors import Stopped
 from backend.runtime.hosts import put
-from backend.runtime.mesh import placed
+from backend.runtime.mesh import with_sharding
 from backend.runtime.program import Program
 
 
@@ -88,7 +88,7 @@ def describe(work: Work) -> Any:
     return _drive(work, describe_effect)
 
 
-def calls_of(work: Work) -> list[Call]:
+def list_calls(work: Work) -> list[Call]:
     """Return the calls of programs in this work, in order, from shapes alone."""
     calls: list[Call] = []
 
@@ -109,7 +109,7 @@ def describe_effect(effect: Effect) -> Any:
         case OnHost(function, arguments):
             return jax.eval_shape(lambda *arrays: function(jnp, *arrays), *arguments)
         case Put(tree, sharding):
-            return placed(tree, sharding)
+            return with_sharding(tree, sharding)
         case Zeros(tree) | Make(_, tree):
             return tree
         case Wait():

@@ -117,7 +117,7 @@ def import_pipeline(
     from backend.runtime import hosts
 
     if place is not None:
-        hosts.join(place.index, place.count, place.coordinator, place.bind)
+        hosts.join_hosts(place.index, place.count, place.coordinator, place.bind)
     from backend.pipeline.live import live
     from backend.pipeline.load import load
     from backend.pipeline.memory_suggestions import suggest_smaller_requests
@@ -127,7 +127,7 @@ def import_pipeline(
     from backend.pipeline.storyboard import generate_video
     from backend.pipeline.warm_up import warm_up
     from backend.runtime.devices import device_facts
-    from backend.runtime.kernel_crash_guard import FIRST_RUNS
+    from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
     from backend.runtime.kernel_fallbacks import KERNEL_FALLBACKS
 
     if profile is not None:
@@ -143,8 +143,8 @@ def import_pipeline(
         live=live,
         device_facts=device_facts,
         refusals=KERNEL_FALLBACKS.sentences,
-        recall=functools.partial(FIRST_RUNS.recall, from_environment().kernels_dir),
-        excuse=FIRST_RUNS.excuse,
+        recall=functools.partial(KERNEL_CRASH_GUARD.withdraw_recorded, from_environment().kernels_dir),
+        excuse=KERNEL_CRASH_GUARD.forget_recent_runs,
         find_unused=find_unused,
         would_fit=functools.partial(suggest_smaller_requests, mesh=options.get("mesh")),
         model_cache=model_cache,

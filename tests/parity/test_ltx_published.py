@@ -70,4 +70,4 @@ def test_the_end_of_the_published_sound_is_ours(seed):
 
 
 def _one_device() -> Layout:
-    return Layout.over(MeshPlan(), jax.devices()[:1])
+    return Layout.create(MeshPlan(), jax.devices()[:1])

@@ -129,7 +129,7 @@ def test_one_program_serves_every_strength(tiny):
     made = tiny("wan2.1-t2v")
     steps = [
         {
-            call.program.variant(*call.arguments)
+            call.program.variant_key(*call.arguments)
             for call in calls(made.loaded.model, without_guidance(made, nag=scale), ("denoise",))
         }
         for scale in (4.0, SCALE)

@@ -144,7 +144,7 @@ def test_a_window_runs_the_program_of_an_ordinary_video_of_its_length(tiny, pict
     long, ordinary = (long_request(made, pictures, num_frames=count) for count in (FRAMES, 4 * WINDOW - 3))
     programs = [
         {
-            call.program.variant(*call.arguments)
+            call.program.variant_key(*call.arguments)
             for call in calls(made.loaded.model, request)
             if call.program.key == "denoise_step"
         }

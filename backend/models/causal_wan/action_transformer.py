@@ -92,13 +92,13 @@ class ActionDenoiser(BlockDenoiser):
         """See `BlockDenoiser`. The ring of the actions is replicated."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
         actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
-        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.whole(actions)))
+        return dataclasses.replace(past, ring=SteeredRing(tokens=past.ring, actions=self._layout.replicate_shapes(actions)))
 
     def past_sharding(self, shapes: Past) -> Past:
         """Return the shardings of a past that a program returns."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
-        actions = self._layout.whole(ring.actions)
+        actions = self._layout.replicate_shapes(ring.actions)
         return dataclasses.replace(placed, ring=SteeredRing(tokens=placed.ring, actions=actions))
 
     def block_steering(self, actions: np.ndarray, first: int, frames: int) -> Work:

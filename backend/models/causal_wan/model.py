@@ -109,7 +109,7 @@ class CausalWanModel(WanModel):
             _make_step_function(denoiser),
             key="denoise_step",
             donated=(1, 4),
-            places=lambda shapes: (layout.whole(shapes[0]), denoiser.past_sharding(shapes[1])),
+            places=lambda shapes: (layout.replicate_shapes(shapes[0]), denoiser.past_sharding(shapes[1])),
         )
         settle = program("a finished block's keys", denoiser.settled, key="settle", donated=(3,), places=denoiser.past_sharding)
         return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)

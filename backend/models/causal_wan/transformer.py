@@ -22,7 +22,7 @@ from diffusers import WanTransformer3DModel
 
 from backend.models.causal_wan.attention import RingAttention
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser
-from backend.runtime.mesh import Layout, as_leaf, placed
+from backend.runtime.mesh import Layout, as_leaf, with_sharding
 from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
@@ -81,12 +81,12 @@ class BlockDenoiser(Denoiser):
         if self._window.sink:
             shape = (*ring.key.shape[:2], self._window.sink * tokens, ring.key.shape[3])
             sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))
-        return Past(ring=ring, frames=self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
+        return Past(ring=ring, frames=self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32)), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
         """Return the shardings of a past that a program returns."""
-        ring, sink = placed((shapes.ring, shapes.sink), self._layout.sharding(RING))
-        return Past(ring=ring, frames=self._layout.whole(shapes.frames), sink=sink)
+        ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
+        return Past(ring=ring, frames=self._layout.replicate_shapes(shapes.frames), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Compute the rotary embedding of a block's latents [B, C, F, H, W] from latent frame `first` on. Yields work."""

@@ -75,7 +75,7 @@ def step_in_windows(
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
-    blend = yield Zeros(step.layout.whole(state))
+    blend = yield Zeros(step.layout.replicate_shapes(state))
     for window in windows:
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
         context = yield from contexts.of(window)

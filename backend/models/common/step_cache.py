@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import Layout, as_leaf, placed
+from backend.runtime.mesh import Layout, as_leaf, with_sharding
 
 
 @jax.tree_util.register_dataclass
@@ -36,8 +36,10 @@ def cached_sharding(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any,
     """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
     state, cache = shapes
     tokens = layout.sharding(layout.tokens)
-    cache = dataclasses.replace(layout.whole(cache), first=placed(cache.first, tokens), rest=placed(cache.rest, tokens))
-    return layout.whole(state), cache
+    cache = dataclasses.replace(
+        layout.replicate_shapes(cache), first=with_sharding(cache.first, tokens), rest=with_sharding(cache.rest, tokens)
+    )
+    return layout.replicate_shapes(state), cache
 
 
 def reuse_or_run(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import AXES, Layout, placed
+from backend.runtime.mesh import AXES, Layout, with_sharding
 from kernels.causal_conv_cut import padded_channels
 
 
@@ -59,7 +59,7 @@ class Strips:
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
         """Shapes and places of arrays [F, W, H, C] that are cut in this way."""
         sharding = self.layout.sharding(self.spec)
-        return {name: placed(leaf, sharding) for name, leaf in caches.items()}
+        return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 
     def cut(self, array: jax.Array, padded_rows: int) -> jax.Array:
         """[F, W, H, C] with padded columns and channels and so many rows, of an array [1, C, F, height, width]; what is added is

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call, shapes_of, with_prefix
 from backend.models.common.step_cache import StepCache, cached_sharding, reuse_or_run
-from backend.runtime.mesh import Layout, Role, placed
+from backend.runtime.mesh import Layout, Role, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, stack_weights, weights_sharding
@@ -88,7 +88,9 @@ class StackedTransformer:
         def where(name: str) -> NamedSharding:
             return self._layout.sharding(P(None, *self._layout.gathered_weight(self.role_of(name))))
 
-        return {prefix: {name: placed(leaf, where(name)) for name, leaf in stack.items()} for prefix, stack in shapes.items()}
+        return {
+            prefix: {name: with_sharding(leaf, where(name)) for name, leaf in stack.items()} for prefix, stack in shapes.items()
+        }
 
     def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
         """Tokens of latents of this shape, B C F H W."""
@@ -106,7 +108,7 @@ class StackedTransformer:
     def kept_sharding(self, shapes: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         """Where the result of a step lies that also gives what all layers added."""
         state, added = shapes
-        return self._layout.whole(state), placed(added, self._layout.sharding(self._layout.tokens))
+        return self._layout.replicate_shapes(state), with_sharding(added, self._layout.sharding(self._layout.tokens))
 
     def _gathered(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """One layer's parameters in the checkpoint's shapes, gathered from the chips where they rest."""

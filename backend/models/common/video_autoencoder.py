@@ -111,7 +111,7 @@ class StreamedAutoencoder(abc.ABC):
     def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
         latents, caches = shapes
-        return self._layout.whole(latents), self._place_caches(latents.shape[3:], caches)
+        return self._layout.replicate_shapes(latents), self._place_caches(latents.shape[3:], caches)
 
     def decoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
         """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
@@ -122,7 +122,7 @@ class StreamedAutoencoder(abc.ABC):
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
         """Pictures spread over space, counts on all devices; `size` is the latents' height and width."""
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
-        counts = {name: self._layout.whole(leaf) for name, leaf in caches.items() if not leaf.ndim}
+        counts = {name: self._layout.replicate_shapes(leaf) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
         strips = Strips.of(self._layout, *size, pads=self._pads_strips)
         place = strips.describe if are_strips else self._layout.describe_spread

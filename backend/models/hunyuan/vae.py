@@ -47,7 +47,7 @@ class VideoAutoencoder(StreamedAutoencoder):
             for place, layer in enumerate(block.attentions)
             for kind in KEYS_AND_VALUES
         }
-        seen = {FRAMES_SEEN: self._layout.whole(jax.ShapeDtypeStruct((), jnp.int32))}
+        seen = {FRAMES_SEEN: self._layout.replicate_shapes(jax.ShapeDtypeStruct((), jnp.int32))}
         if self._uses_strips(dtype):
             return vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype) | seen
         shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}

@@ -25,7 +25,7 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
 from backend.models.wan.block import run_block
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -204,7 +204,7 @@ class Denoiser(ClipTransformer):
         """Return the shardings of `prepare_text`'s result: heads over tp, guidance branches over dp."""
         sharding = self._layout.sharding(self._layout.stacked_text_heads)
         keys = dataclasses.replace(shapes, bias=None)
-        return dataclasses.replace(placed(keys, sharding), bias=self._layout.whole(shapes.bias))
+        return dataclasses.replace(with_sharding(keys, sharding), bias=self._layout.replicate_shapes(shapes.bias))
 
     def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
         text = context.text

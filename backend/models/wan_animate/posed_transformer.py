@@ -17,7 +17,7 @@ from backend.models.common.flat_attention import as_array
 from backend.models.common.transformer import layer_at
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
 from backend.models.wan_animate.faces import SPAN, encode_motion, face_tokens
-from backend.runtime.mesh import Layout, placed
+from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.torch_modules import call_module, torchax
 from backend.weights.stacked import StackedWeights
 
@@ -76,7 +76,7 @@ class PosedDenoiser(Denoiser):
 
     def face_sharding(self, shapes: FaceKeys) -> FaceKeys:
         """Where the result of `face_keys` lies."""
-        return placed(shapes, self._layout.sharding(self._layout.stacked_text_heads))
+        return with_sharding(shapes, self._layout.sharding(self._layout.stacked_text_heads))
 
     def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
         (hidden,), time = super()._begin(weights, latents, timestep, context)

@@ -21,7 +21,7 @@ from backend.models.common.transformer import RunLayer
 from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.attention import DrivenAttention
 from backend.models.wan_animate.names import to_wan_config
-from backend.runtime.driven_attention import ClipKeys, keys_sharding
+from backend.runtime.driven_attention import ClipKeys, describe_clip_keys
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -91,12 +91,12 @@ class DrivenDenoiser(Denoiser):
             return hidden, self._attention.extracted
 
         keys = jax.lax.scan(one_layer, hidden, super()._layers(weights, context))[1]
-        places = keys_sharding(self._layout, keys)
+        places = describe_clip_keys(self._layout, keys)
         return jax.tree.map(lambda array, place: self._layout.constrain(array, place.sharding.spec), keys, places)
 
     def clip_keys_sharding(self, shapes: ClipKeys) -> ClipKeys:
         """Where the result of `extracted` lies."""
-        return keys_sharding(self._layout, shapes)
+        return describe_clip_keys(self._layout, shapes)
 
     def _layer_runner(self, time: Any, context: DrivenContext) -> RunLayer:
         text, positions = context.text, context.positions

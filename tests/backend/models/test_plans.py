@@ -76,7 +76,7 @@ class Placed:
     copied: frozenset[str]
     copies_on_demand: bool
 
-    def regrouped(self, mesh: MeshPlan) -> "Placed":
+    def regroup(self, mesh: MeshPlan) -> "Placed":
         return dataclasses.replace(self, mesh=mesh)
 
 

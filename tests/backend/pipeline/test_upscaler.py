@@ -19,7 +19,7 @@ from backend.checkpoints.upscalers import UpscalerFile, find_upscaler
 from backend.errors import ModelError, RequestError
 from backend.pipeline import upscaler as module
 from backend.pipeline.upscaler import Tiling, Upscaler, halved, read_model
-from backend.runtime.picture_models import _spandrel
+from backend.runtime.picture_models import _import_spandrel
 from backend.runtime.real_esrgan import build_real_esrgan
 from backend.settings import PROJECT_FOLDER
 from backend.weights.read import read_tensor
@@ -45,7 +45,9 @@ def by_pytorch():
     """Spandrel's own object with the same weights."""
     places = find_upscaler("animevideov3", Path("/nowhere")).tensors()
     return (
-        _spandrel().ModelLoader("cpu").load_from_state_dict({name: read_tensor(place).float() for name, place in places.items()})
+        _import_spandrel()
+        .ModelLoader("cpu")
+        .load_from_state_dict({name: read_tensor(place).float() for name, place in places.items()})
     )
 
 
@@ -74,7 +76,7 @@ def test_the_embedded_model_makes_what_pytorch_makes_of_spandrels_class():
 @pytest.mark.parametrize("name", ["animevideov3", "x4plus-anime"])
 def test_real_esrgan_is_built_without_spandrel_and_equals_its_class(name):
     tensors = {key: read_tensor(place).float() for key, place in find_upscaler(name, Path("/nowhere")).tensors().items()}
-    network, expected = build_real_esrgan(tensors), _spandrel().ModelLoader("cpu").load_from_state_dict(dict(tensors))
+    network, expected = build_real_esrgan(tensors), _import_spandrel().ModelLoader("cpu").load_from_state_dict(dict(tensors))
     picture = torch.from_numpy(np.stack(frames(1, 9, 13))).permute(0, 3, 1, 2) / 255
     with torch.no_grad():
         torch.testing.assert_close(network(picture), expected.model(picture), atol=CLOSE, rtol=0)
@@ -89,7 +91,7 @@ def test_without_spandrel_the_embedded_models_work_and_others_say_what_to_instal
 
 
 def test_spandrel_is_imported_without_torchvision():
-    script = "import sys, tests\nfrom backend.runtime.picture_models import _spandrel\n_spandrel()\nprint(sys.modules.get('torchvision'))"
+    script = "import sys, tests\nfrom backend.runtime.picture_models import _import_spandrel\n_spandrel()\nprint(sys.modules.get('torchvision'))"
     hidden = f"import sys\nsys.meta_path.insert(0, type('No', (), {{'find_spec': staticmethod(refuse)}}))\n{script}"
     refuse = "def refuse(name, *rest):\n    assert not name.startswith('torchvision'), name\n"
     done = subprocess.run(
@@ -197,7 +199,7 @@ def windows():
     + [pytest.param(windows, "own.pth", 2, marks=pytest.mark.slow)],
 )
 def test_files_that_people_have_make_what_pytorch_makes_of_them(tmp_path, make, name, scale):
-    _spandrel()
+    _import_spandrel()
     network = make()
     file = own(tmp_path, network, name)  # also gives the network its numbers
     upscaler = Upscaler(read_model(file), jax.devices())
@@ -253,9 +255,9 @@ def test_bytes_from_anywhere_are_one_sentence(tmp_path, name, content):
 
 
 def test_a_network_that_spandrel_does_not_know_or_that_is_for_something_else_is_one_sentence(tmp_path):
-    from backend.runtime.picture_models import picture_model
+    from backend.runtime.picture_models import build_picture_model
 
-    _spandrel()
+    _import_spandrel()
     with pytest.raises(ModelError, match="the upscaler own.safetensors must be a network that spandrel knows"):
         read_model(own(tmp_path, torch.nn.Linear(4, 4)))
     from spandrel.architectures.Compact import Compact
@@ -263,19 +265,19 @@ def test_a_network_that_spandrel_does_not_know_or_that_is_for_something_else_is_
 
     grey = Compact(num_in_ch=1, num_out_ch=1, num_feat=8, num_conv=2, upscale=2).state_dict()
     with pytest.raises(ModelError, match="is of the kind RealESRGAN Compact and must make colour pictures larger"):
-        picture_model("grey.pth", grey)
+        build_picture_model("grey.pth", grey)
     with pytest.raises(ModelError, match="of the kind SAFMN, which cannot be run here"):
-        picture_model("other.pth", SAFMN(dim=8, n_blocks=1, upscaling_factor=2).state_dict())
+        build_picture_model("other.pth", SAFMN(dim=8, n_blocks=1, upscaling_factor=2).state_dict())
 
 
 def test_a_model_that_gives_something_else_here_is_refused(monkeypatch):
     from backend.runtime import picture_models
 
-    _spandrel()
+    _import_spandrel()
     from spandrel.architectures.Compact import Compact
 
     called = picture_models.call_module
     monkeypatch.setattr(picture_models, "call_module", lambda *given: called(*given) * 0.9)
     torch.manual_seed(0)
     with pytest.raises(ModelError, match="does not give here what it gives in PyTorch"):
-        picture_models.picture_model("a.pth", Compact(num_feat=8, num_conv=2, upscale=2).state_dict())
+        picture_models.build_picture_model("a.pth", Compact(num_feat=8, num_conv=2, upscale=2).state_dict())

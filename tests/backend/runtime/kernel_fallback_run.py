@@ -36,7 +36,7 @@ def refuse(what: str) -> None:
 
 
 def program() -> tuple[Program, tuple]:
-    layout = Layout.over(MeshPlan(), described_devices("v6e:1x1"))
+    layout = Layout.create(MeshPlan(), described_devices("v6e:1x1"))
     attend = functools.partial(attend_flat, head_width=HEAD, num_keys=TOKENS)
 
     def run(query, key, value, weight, table):
@@ -47,7 +47,7 @@ def program() -> tuple[Program, tuple]:
     return Program("the attention", run, layout), (flat, flat, flat, weight, table)
 
 
-def uses_in(text: str) -> list[str]:
+def find_kernel_uses(text: str) -> list[str]:
     calls = [line for line in text.splitlines() if "tpu_custom_call" in line]
     return sorted({use for name, use in KERNELS.items() if any(name in call for call in calls)})
 
@@ -63,7 +63,7 @@ def main() -> None:
         except KernelRefused as error:
             assert not refused, "refused twice"
             refused = str(error)
-    print(json.dumps({"refused": refused, "sentences": KERNEL_FALLBACKS.sentences(), "kernels": uses_in(first)}))
+    print(json.dumps({"refused": refused, "sentences": KERNEL_FALLBACKS.sentences(), "kernels": find_kernel_uses(first)}))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Latents after the steps, and the video, of the same weights, noise and tokens."""
     configs, transformer, vae, text = models
-    layout = Layout.over(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand)
+    layout = Layout.create(plan, jax.devices()[: plan.num_devices], copied, copies_on_demand=on_demand)
     programs = make_programs(configs, TextEncoder(TEXT, None), layout, None, compiler=compile_now)
     weights = load(transformer, programs)
     generator = np.random.default_rng(0)

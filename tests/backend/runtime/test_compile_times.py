@@ -12,7 +12,7 @@ KNOWN = {"text": 30.0, "step": 60.0, "decoder": 90.0}
 def left(kinds: list[str], known: dict[str, float], *taken: float) -> float:
     forecast = Forecast(kinds, known)
     for seconds in taken:
-        forecast.done(seconds)
+        forecast.record_finished(seconds)
     return forecast.seconds_left
 
 
@@ -40,8 +40,8 @@ def test_at_the_end_nothing_is_left():
 def test_the_most_seconds_are_written_down_and_survive(tmp_path):
     path = tmp_path / "cache" / "seconds.json"
     times = CompileTimes(path)
-    times.learn({"step": 61.26, "tiny": 0.04})
-    times.learn({"step": 0.4, "text": 30.0})  # the second time the step came from a cache
+    times.record({"step": 61.26, "tiny": 0.04})
+    times.record({"step": 0.4, "text": 30.0})  # the second time the step came from a cache
     assert CompileTimes(path).read() == {"step": 61.3, "text": 30.0}
 
 
@@ -50,9 +50,9 @@ def test_a_file_that_was_spoiled_is_as_none(tmp_path, content):
     path = tmp_path / "seconds.json"
     path.write_text(content)
     assert CompileTimes(path).read() == {}
-    CompileTimes(path).learn({"step": 5.0})
+    CompileTimes(path).record({"step": 5.0})
     assert CompileTimes(path).read() == {"step": 5.0}
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm():
-    CompileTimes(Path("/proc/nowhere/seconds.json")).learn({"step": 5.0})
+    CompileTimes(Path("/proc/nowhere/seconds.json")).record({"step": 5.0})

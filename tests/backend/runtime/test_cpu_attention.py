@@ -72,7 +72,7 @@ def test_where_the_platform_is_known_the_program_has_no_choice_to_make():
 
 def test_one_of_several_devices_and_other_dtypes_have_the_kernels_own():
     query, key, value = random_arrays(100, 100)
-    assert cpu_attention._serves(query, key, value, AttentionOptions())
-    assert not cpu_attention._serves(query.astype(jnp.bfloat16), key, value, AttentionOptions())
+    assert cpu_attention._is_supported(query, key, value, AttentionOptions())
+    assert not cpu_attention._is_supported(query.astype(jnp.bfloat16), key, value, AttentionOptions())
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((8,), ("sp",))):
-        assert not cpu_attention._serves(query, key, value, AttentionOptions())
+        assert not cpu_attention._is_supported(query, key, value, AttentionOptions())

@@ -79,22 +79,22 @@ def test_in_bfloat16_it_rounds_once(has_bias):
 @needs_mkl
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_serves_what_the_models_have(dtype):
-    assert cpu_linear.serves(*factors(4680, 1536, 8960, dtype))
+    assert cpu_linear.is_supported(*factors(4680, 1536, 8960, dtype))
 
 
 @needs_amx
 @needs_mkl
 def test_it_leaves_to_xla_what_xla_does_as_well():
     value, weight = factors(1024, 1024, 1024, "float32")
-    assert cpu_linear.serves(value, weight)
-    assert not cpu_linear.serves(value[:, 1:], weight)
-    assert not cpu_linear.serves(value, weight[:512])
-    assert not cpu_linear.serves(value, weight.astype(jnp.bfloat16))
+    assert cpu_linear.is_supported(value, weight)
+    assert not cpu_linear.is_supported(value[:, 1:], weight)
+    assert not cpu_linear.is_supported(value, weight[:512])
+    assert not cpu_linear.is_supported(value, weight.astype(jnp.bfloat16))
 
 
 def test_without_amx_it_serves_nothing(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not cpu_linear.serves(*factors(1024, 1024, 1024, "float32"))
+    assert not cpu_linear.is_supported(*factors(1024, 1024, 1024, "float32"))
 
 
 @needs_amx

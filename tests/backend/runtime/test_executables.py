@@ -15,7 +15,7 @@ from backend.runtime.program import Program
 
 @functools.cache
 def one_device() -> Layout:
-    return Layout.over(MeshPlan(), jax.devices()[:1])
+    return Layout.create(MeshPlan(), jax.devices()[:1])
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def triple(array: jax.Array) -> jax.Array:
 @pytest.fixture
 def folder(tmp_path):
     """A folder with `double` for eight numbers."""
-    Program("doubling", double, one_device(), compiler=ExecutableWriter(folder=tmp_path, tell=lambda *_: None)).prepare(
+    Program("doubling", double, one_device(), compiler=ExecutableWriter(folder=tmp_path, report=lambda *_: None)).prepare(
         eight_numbers()
     )
     return tmp_path
@@ -83,7 +83,7 @@ def test_a_broken_file_is_told_and_compiled_instead(folder, content, caplog):
 def test_what_is_there_is_not_made_again(folder):
     told = []
     again = Program(
-        "doubling", double, one_device(), compiler=ExecutableWriter(folder=folder, tell=lambda *told_: told.append(told_))
+        "doubling", double, one_device(), compiler=ExecutableWriter(folder=folder, report=lambda *told_: told.append(told_))
     )
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     described = again.prepare(eight_numbers())

@@ -9,7 +9,7 @@ import pytest
 
 from backend.errors import KernelRefused
 from backend.runtime import kernel_fallbacks as fallbacks_module
-from backend.runtime.kernel_crash_guard import KEPT_SECONDS, FirstRuns
+from backend.runtime.kernel_crash_guard import KEPT_SECONDS, KernelCrashGuard
 from backend.runtime.kernel_fallbacks import KernelFallbacks
 from backend.schemas.events import Finished, Interrupted
 from tests.backend.conftest import all_events, request
@@ -23,52 +23,52 @@ def the_kernels_stay(monkeypatch):
     monkeypatch.setattr(fallbacks_module, "withdraw", lambda name: None)
 
 
-def made(folder, agree=lambda own: [own]) -> tuple[FirstRuns, KernelFallbacks]:
+def made(folder, agree=lambda own: [own]) -> tuple[KernelCrashGuard, KernelFallbacks]:
     """As a new process makes them."""
-    refusals = KernelFallbacks()
-    runs = FirstRuns(refusals)
-    runs.recall(folder, agree)
-    return runs, refusals
+    fallbacks = KernelFallbacks()
+    guard = KernelCrashGuard(fallbacks)
+    guard.withdraw_recorded(folder, agree)
+    return guard, fallbacks
 
 
 def leave_a_note(folder) -> None:
     """What a process leaves that dies in the first run of the attention kernel."""
-    runs, _ = made(folder)
-    with runs.watch("the denoising step", ["attention"]):
+    guard, _ = made(folder)
+    with guard.guard_first_run("the denoising step", ["attention"]):
         (note,) = folder.iterdir()
         content = note.read_text()
     (folder / "1-aaaa.first-run").write_text(content)
 
 
 def test_a_run_that_ends_well_leaves_nothing(tmp_path):
-    runs, refusals = made(tmp_path)
-    with runs.watch("the denoising step", ["attention"]):
+    guard, fallbacks = made(tmp_path)
+    with guard.guard_first_run("the denoising step", ["attention"]):
         assert len(list(tmp_path.iterdir())) == 1
-    assert list(tmp_path.iterdir()) == [] and refusals.sentences() == ()
+    assert list(tmp_path.iterdir()) == [] and fallbacks.sentences() == ()
 
 
 def test_an_error_withdraws_the_kernel_here_and_in_the_next_process(tmp_path):
-    runs, refusals = made(tmp_path)
-    with pytest.raises(KernelRefused, match="A kernel in the decoder"), runs.watch("the decoder", ["convolution"]):
+    guard, fallbacks = made(tmp_path)
+    with pytest.raises(KernelRefused, match="A kernel in the decoder"), guard.guard_first_run("the decoder", ["convolution"]):
         raise jax.errors.JaxRuntimeError("INTERNAL: the core halted")
     why = f"The video decoder's kernel failed when it first ran here, in the decoder (INTERNAL: the core halted), {SERVE}"
-    assert refusals.sentences() == (why,)
+    assert fallbacks.sentences() == (why,)
     assert made(tmp_path)[1].sentences() == (why,)
 
 
 @pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: no room", "UNAVAILABLE: the chip is gone"])
 def test_other_faults_are_not_the_kernels(tmp_path, text):
-    runs, refusals = made(tmp_path)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=text[:8]), runs.watch("the decoder", ["convolution"]):
+    guard, fallbacks = made(tmp_path)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text[:8]), guard.guard_first_run("the decoder", ["convolution"]):
         raise jax.errors.JaxRuntimeError(text)
-    assert refusals.sentences() == () and list(tmp_path.iterdir()) == []
+    assert fallbacks.sentences() == () and list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_ended_its_process_withdraws_the_kernel_and_what_goes_with_it(tmp_path):
     leave_a_note(tmp_path)
-    _, refusals = made(tmp_path)
-    assert "attention" in refusals and "passes" in refusals
-    [sentence] = refusals.sentences()
+    _, fallbacks = made(tmp_path)
+    assert "attention" in fallbacks and "passes" in fallbacks
+    [sentence] = fallbacks.sentences()
     assert sentence == f"The attention kernel ended or hung the process when it first ran here, in the denoising step, {SERVE}"
 
 
@@ -84,21 +84,21 @@ def test_a_kernel_is_tried_again_after_a_day_and_with_other_libraries(tmp_path):
 
 
 def test_a_living_processes_run_says_nothing(tmp_path):
-    runs, _ = made(tmp_path)
-    with runs.watch("the denoising step", ["attention"]):
+    guard, _ = made(tmp_path)
+    with guard.guard_first_run("the denoising step", ["attention"]):
         assert made(tmp_path)[1].sentences() == ()
 
 
 def test_a_process_that_is_asked_to_end_says_nothing(tmp_path):
-    runs, _ = made(tmp_path)
-    with runs.watch("the denoising step", ["attention"]):
-        runs.excuse()
+    guard, _ = made(tmp_path)
+    with guard.guard_first_run("the denoising step", ["attention"]):
+        guard.forget_recent_runs()
         assert list(tmp_path.iterdir()) == []
 
 
 def test_what_one_host_does_without_all_do(tmp_path):
-    _, refusals = made(tmp_path, lambda own: [own, "passes"])
-    assert refusals.sentences() == (f"The kernels around the attention failed on another host, {SERVE}",)
+    _, fallbacks = made(tmp_path, lambda own: [own, "passes"])
+    assert fallbacks.sentences() == (f"The kernels around the attention failed on another host, {SERVE}",)
 
 
 @pytest.mark.demo_model

@@ -18,7 +18,7 @@ from tests.many_devices import without_quick
 
 
 def one_device() -> Layout:
-    return Layout.over(MeshPlan(), jax.devices()[:1])
+    return Layout.create(MeshPlan(), jax.devices()[:1])
 
 
 @pytest.fixture

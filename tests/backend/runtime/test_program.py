@@ -14,7 +14,7 @@ def test_a_function_is_traced_once_to_be_described_compiled_and_run():
         traced.append(array.shape)
         return 2 * array
 
-    program = Program("doubling", double, Layout.over(MeshPlan(), jax.devices()[:1]))
+    program = Program("doubling", double, Layout.create(MeshPlan(), jax.devices()[:1]))
     assert program.describe(jax.ShapeDtypeStruct((3,), jnp.float32)).shape == (3,)
     program.prepare(jax.ShapeDtypeStruct((3,), jnp.float32))
     assert program(jnp.ones(3)).tolist() == [2.0, 2.0, 2.0]

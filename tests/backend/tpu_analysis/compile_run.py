@@ -57,7 +57,7 @@ class KnowingInspector(Inspector):
         return result
 
 
-def calls_of(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
+def list_calls(only: str | None, model: Model, request: GenerationRequest) -> Iterator[Call]:
     """Of the program with this key, or of all."""
     return (call for call in calls(model, request) if only in (None, call.program.key))
 
@@ -66,7 +66,7 @@ def report_on(preset: str, topology: str, inspector: KnowingInspector) -> dict:
     """What `check-tpu` would say, of the programs that are asked for."""
     request, mesh = example_request(find_preset(preset)), dict.fromkeys(AXES)
     described = describe_slice(request, topology, mesh, inspector)
-    with mock.patch.object(report_module, "calls", functools.partial(calls_of, inspector.only)):
+    with mock.patch.object(report_module, "calls", functools.partial(list_calls, inspector.only)):
         return report_module.report(described, inspector)
 
 

@@ -54,7 +54,7 @@ def checkpoint(tmp_path) -> Path:
 
 
 def load(folder: Path, dtype: str):
-    denoiser = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1]))
+    denoiser = Denoiser(CONFIG, Layout.create(MeshPlan(), jax.devices()[:1]))
     part = Part(folder, "transformer")
     described = denoiser.describe_weights(jnp.dtype(dtype))
     return load_stacked(part, described, lambda name, tensor: tensor, LoadProgress(part.num_bytes, silent)), described
@@ -126,7 +126,7 @@ def test_what_goes_wrong_in_a_reader_is_raised_and_ends_the_others(checkpoint):
             raise ModelError("This tensor", "is broken", "take another")
         return tensor
 
-    described = Denoiser(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1])).describe_weights(jnp.dtype("float32"))
+    described = Denoiser(CONFIG, Layout.create(MeshPlan(), jax.devices()[:1])).describe_weights(jnp.dtype("float32"))
     with pytest.raises(ModelError, match="This tensor"):
         load_stacked(part, described, adjust, LoadProgress(part.num_bytes(part.places), silent))
     assert len(seen) < len(part.places) and not any(thread.name.startswith("reader") for thread in threading.enumerate())

@@ -145,7 +145,7 @@ def main() -> None:
     for words in sys.argv[1:]:
         sp, tp, block, frames, blocks = map(int, words.split(","))
         scene, window = make_scene(block, blocks), Window(frames=frames, trained=frames)
-        layout = Layout.over(MeshPlan(sp=sp, tp=tp), jax.devices()[: sp * tp])
+        layout = Layout.create(MeshPlan(sp=sp, tp=tp), jax.devices()[: sp * tp])
         pairs = zip(ours(scene, window, layout), plain(scene, window), strict=True)
         differences[words] = max(float(np.abs(found - wanted).max()) for found, wanted in pairs)
     sys.stdout.write(json.dumps(differences) + "\n")

@@ -199,7 +199,7 @@ def main() -> None:
         sp, tp, block, frames, sink, trained, blocks, *switches = map(int, words.split(","))
         window, switch = Window(frames=frames, sink=sink, trained=trained), next(iter(switches), None)
         reference = masked(model, block, blocks) if frames >= block * blocks else plain(model, window, block, blocks, switch)
-        layout = Layout.over(MeshPlan(sp=sp, tp=tp), jax.devices()[: sp * tp])
+        layout = Layout.create(MeshPlan(sp=sp, tp=tp), jax.devices()[: sp * tp])
         pairs = zip(ours(model, window, layout, block, blocks, switch), reference, strict=True)
         differences[words] = max(float(np.abs(found - wanted).max()) for found, wanted in pairs)
     sys.stdout.write(json.dumps(differences) + "\n")

@@ -107,7 +107,7 @@ def main() -> None:
     for words in sys.argv[1:]:
         dp, sp, tp, branches, has_picture, has_room = map(int, words.split(","))
         plan = MeshPlan(dp=dp, sp=sp, tp=tp)
-        layout = Layout.over(plan, jax.devices()[: plan.num_devices])
+        layout = Layout.create(plan, jax.devices()[: plan.num_devices])
         arrays = make_inputs(bool(has_picture))
         found = ours(model, arrays, branches, layout, bool(has_room))
         differences[words] = float(np.abs(found - theirs(model, arrays, branches)).max())

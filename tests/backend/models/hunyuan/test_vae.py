@@ -26,7 +26,7 @@ def vae() -> AutoencoderKLHunyuanVideo15:
 
 @pytest.fixture(scope="module")
 def ours() -> VideoAutoencoder:
-    return VideoAutoencoder(CONFIG, Layout.over(MeshPlan(), jax.devices()[:1]))
+    return VideoAutoencoder(CONFIG, Layout.create(MeshPlan(), jax.devices()[:1]))
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def main() -> None:
     found = {}
     for words in sys.argv[1:]:
         devices, *size = (int(word) for word in words.split(","))
-        layout = Layout.over(PLANS[devices], jax.devices()[:devices])
+        layout = Layout.create(PLANS[devices], jax.devices()[:devices])
         case = Case(module=module, weights=weights, size=tuple(size), layout=layout)
         found[words] = decode_both(case) + encode_both(case)
     sys.stdout.write(json.dumps(found) + "\n")

@@ -48,7 +48,7 @@ def difference(name: str, layout: Layout) -> float:
 
 def main() -> None:
     devices = jax.devices()
-    layout = Layout.over(MeshPlan(sp=len(devices)), devices)
+    layout = Layout.create(MeshPlan(sp=len(devices)), devices)
     sys.stdout.write(json.dumps({name: difference(name, layout) for name in MAKERS}) + "\n")
 
 

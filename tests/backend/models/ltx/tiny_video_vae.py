@@ -43,7 +43,7 @@ def distances(name: str, height: int, width: int) -> dict[str, float]:
     vae = AutoencoderKLLTX2Video(**CONFIGS[name]).eval()
     vae.latents_mean.copy_(0.1 * torch.randn(8))
     vae.latents_std.copy_(1 + 0.2 * torch.rand(8))
-    layout = Layout.over(MeshPlan(sp=jax.device_count()), jax.devices())
+    layout = Layout.create(MeshPlan(sp=jax.device_count()), jax.devices())
     ours = VideoAutoencoder(vae.config, layout)
     weights = {key: jnp.asarray(value.numpy()) for key, value in vae.state_dict().items()}
     latents, pixels = torch.randn(1, 8, 3, height, width), torch.rand(1, 3, 9, 32 * height, 32 * width) * 2 - 1

@@ -15,7 +15,7 @@ COPIES = 3
 PRESETS = {2: "wan2.2-t2v-a14b-480p", 1: "wan2.1-t2v-14b-480p"}
 
 
-def calls_of(experts: int) -> tuple[Counter, list[int]]:
+def list_calls(experts: int) -> tuple[Counter, list[int]]:
     """How often each program is called, and the bytes of weights at rest among each step's arguments, less those of a whole
     expert."""
     preset = load_preset(PRESETS[experts])
@@ -31,12 +31,12 @@ def calls_of(experts: int) -> tuple[Counter, list[int]]:
 
 
 def test_each_of_two_experts_gathers_its_matrices_once_and_its_steps_take_the_copies():
-    found, lacking = calls_of(2)
+    found, lacking = list_calls(2)
     assert found["expert_copies"] == found["prompt_keys"] == 2 and found["denoise_step"] == 4
     matrix = 5120 * 5120 * 40 * 2  # bytes of one in all layers
     assert lacking == [COPIES * matrix] * 4
 
 
 def test_one_transformer_keeps_its_copies():
-    found, lacking = calls_of(1)
+    found, lacking = list_calls(1)
     assert "expert_copies" not in found and lacking == [0] * 4

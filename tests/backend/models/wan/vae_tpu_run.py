@@ -98,7 +98,7 @@ def run(kind: str, way: str, devices: int, size: tuple[int, int]) -> list[float]
     module = AutoencoderKLWan(**KINDS[kind], num_res_blocks=RES_BLOCKS[way]).eval()
     arrange = jax.jit(functools.partial(tpu_autoencoder.arrange, module))
     weights = arrange({name: value.detach().numpy() for name, value in module.state_dict().items()})
-    layout = Layout.over(PLANS[devices], jax.devices()[:devices])
+    layout = Layout.create(PLANS[devices], jax.devices()[:devices])
     return WAYS[way](Case(module=module, weights=weights, size=size, layout=layout))
 
 
