@@ -1,6 +1,6 @@
 """Generate the requirements files and requirements.lock from pyproject.toml.
 
-    python deploy/requirements.py            after a change of a dependency; the lock keeps its versions where it can
+    python deploy/requirements.py            after you changed a dependency; the lock keeps its other versions
     python deploy/requirements.py --upgrade  also take the newest versions of the packages that pyproject.toml does not name
 
 The lock needs the command `uv` (pip install uv).
@@ -27,7 +27,7 @@ _BASES = {"tpu": [""]}  # files that an extra's file includes although the extra
 
 
 def requirements_file(extra: str) -> str:
-    """Return the name of an extra's requirements file; "" stands for the studio itself."""
+    """Return the name of an extra's requirements file; "" is the studio itself."""
     return f"requirements-{extra}.txt" if extra else "requirements.txt"
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The studio on a TPU VM, for an ordinary user without root:
-#   bash deploy/start.sh                  all of it: install what is missing, let the doctor look, begin
-#   bash deploy/start.sh install          uv, a Python that is new enough, the packages
-#   bash deploy/start.sh begin [OPTION]   the studio in tmux, which goes on when the SSH connection ends
-#   bash deploy/start.sh run [OPTION]     the studio in the foreground, as systemd wants it
-# OPTIONs are those of `app.py serve`, in place of --share. STUDIO_VENV names another environment than .venv; where videos,
-# checkpoints and caches go, STUDIO_DATA_DIR and HF_HOME say (docs/tpu.md).
+#   bash deploy/start.sh                  install missing packages, run the doctor, start the studio in tmux
+#   bash deploy/start.sh install          install uv, a supported Python and the packages
+#   bash deploy/start.sh begin [OPTION]   start the studio in tmux, where it continues when the SSH connection ends
+#   bash deploy/start.sh run [OPTION]     run the studio in the foreground, for systemd
+# OPTIONs are options of `app.py serve` and replace the default --share. STUDIO_VENV is the virtual environment (default .venv).
+# STUDIO_DATA_DIR and HF_HOME are the folders of videos, caches and checkpoints (docs/tpu.md).
 set -euo pipefail
-umask 077 # the log has the operator's link in it, and the data folder what visitors made
+umask 077 # the log contains the operator's link, and the data folder the visitors' videos
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=${STUDIO_VENV:-.venv}
 session=wan-studio
@@ -18,49 +18,49 @@ install_all() {
     export PATH="$HOME/.local/bin:$PATH"
     command -v uv >/dev/null || get_uv
     [ -x "$venv/bin/python" ] || uv venv --quiet --python ">=3.11,<3.14" "$venv"
-    # PyTorch's CPU build where it can be had: the usual one brings gigabytes of CUDA that nothing here uses
+    # Prefer PyTorch's CPU build: the default build includes gigabytes of CUDA that the studio does not use
     uv pip install --quiet --python "$venv" --torch-backend cpu --requirement requirements-tpu.txt ||
         uv pip install --quiet --python "$venv" --requirement requirements-tpu.txt
 }
 
 get_uv() {
-    # newer systems let nobody but the administrator use their pip, but for this flag
+    # newer systems refuse pip installs by ordinary users without this flag
     python3 -m pip install --quiet --user "$uv" 2>/dev/null ||
         python3 -m pip install --quiet --user --break-system-packages "$uv" ||
-        { echo "uv cannot be installed: is there a python3 with pip, and a network?" >&2 && exit 1; }
+        { echo "uv cannot be installed: check that python3 has pip and that the network works" >&2 && exit 1; }
 }
 
 begin() {
     local variable given=""
     mkdir -p "$(dirname "$log")"
-    if [ -n "${STUDIO_AUTH:-}" ]; then # no command line may show it, and a tmux that runs already does not know it
+    if [ -n "${STUDIO_AUTH:-}" ]; then # a command line would show the password, and a running tmux server would not pass the variable on
         STUDIO_AUTH_FILE=$(cd "$(dirname "$log")" && pwd)/password
         printf '%s' "$STUDIO_AUTH" >"$STUDIO_AUTH_FILE"
         export STUDIO_AUTH_FILE
         unset STUDIO_AUTH
     fi
-    export STUDIO_LOG="$log" # the server begins it anew when it is large
+    export STUDIO_LOG="$log" # the server starts a new log when it is large
     for variable in STUDIO_VENV STUDIO_DATA_DIR STUDIO_CACHE_DIR STUDIO_AUTH_FILE STUDIO_LOG HF_HOME HF_ENDPOINT JAX_PLATFORMS; do
-        # a tmux that runs already has the environment of its own start
+        # a running tmux server has the environment of its own start
         [ -z "${!variable:-}" ] || given+="$variable=$(printf '%q' "${!variable}") "
     done
     if command -v tmux >/dev/null && tmux has-session -t "=$session" 2>/dev/null; then
-        echo "It runs already: tmux attach -t $session" >&2
+        echo "The studio is already running: tmux attach -t $session" >&2
         exit 1
     fi
-    rm -f "$log" # one of an older version could be read by others
+    rm -f "$log" # other users could read the log of an older version
     : >"$log"
     if ! command -v tmux >/dev/null; then
         setsid nohup bash deploy/start.sh run "$@" >>"$log" 2>&1 &
     else
         tmux new-session -d -s "$session" "$given$(printf '%q ' bash deploy/start.sh run "$@") 2>&1 | tee -a $(printf '%q' "$log")"
     fi
-    for _ in $(seq 120); do # the last line of a start is the operator's link
+    for _ in $(seq 120); do # a start ends with the operator's link
         sleep 1
         grep -q "For the operator" "$log" && break
     done
     cat "$log"
-    echo "It goes on when you leave. Its log is $log; tmux kill-session -t $session ends it."
+    echo "The studio continues when you log out. Its log is $log; tmux kill-session -t $session ends it."
 }
 
 run() {
@@ -74,7 +74,7 @@ case $what in
 all)
     install_all
     "$venv/bin/python" app.py doctor || {
-        echo "Mend what it says, then start again; \`bash deploy/start.sh begin\` starts all the same." >&2
+        echo "Fix these problems, then start again. \`bash deploy/start.sh begin\` starts without the check." >&2
         exit 1
     }
     begin "$@"
@@ -83,7 +83,7 @@ install) install_all ;;
 begin) begin "$@" ;;
 run) run "$@" ;;
 *)
-    echo "$what must be install, begin or run, or be left out" >&2
+    echo "unknown command $what: give install, begin, run or nothing" >&2
     exit 2
     ;;
 esac

@@ -61,7 +61,7 @@ def test_the_unit_starts_what_the_script_offers():
 
 def test_a_word_that_it_does_not_know_is_refused():
     done = run("bash", SCRIPT, "strat")
-    assert (done.returncode, done.stderr) == (2, "strat must be install, begin or run, or be left out\n")
+    assert (done.returncode, done.stderr) == (2, "unknown command strat: give install, begin, run or nothing\n")
 
 
 def test_without_pip_and_uv_it_says_what_is_missing(tmp_path):
@@ -79,10 +79,10 @@ def test_it_begins_in_tmux_and_goes_on_without_a_terminal(tmp_path):
     try:
         done = run("bash", SCRIPT, "begin", "--port", port, **variables)
         assert done.returncode == 0, done.stderr
-        assert f"http://127.0.0.1:{port}" in done.stdout and "It goes on when you leave." in done.stdout
+        assert f"http://127.0.0.1:{port}" in done.stdout and "continues when you log out" in done.stdout
         assert {(tmp_path / "data" / name).stat().st_mode & 0o077 for name in (".", "server.log", "operator.key")} == {0}
         again = run("bash", SCRIPT, "begin", "--port", port, **variables)
-        assert again.returncode == 1 and "It runs already: tmux attach -t wan-studio" in again.stderr
+        assert again.returncode == 1 and "already running: tmux attach -t wan-studio" in again.stderr
     finally:
         run("tmux", "kill-server", **variables)
     deadline = time.monotonic() + 60
