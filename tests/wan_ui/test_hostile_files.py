@@ -91,10 +91,10 @@ def test_json_costs_what_it_says(visitor):
     status, answer = visitor.post("/v1/videos", small)
     assert status == 400 and len(answer) < 1000 and b"must be a text" in answer
     status, answer = visitor.post("/v1/videos", small + b" " * JSON_BYTES.of_visitor)
-    assert status == 413 and b"1 MB beside 16 data URLs" in answer
+    assert status == 413 and b"1 MB besides 16 data URLs" in answer
     data = b"data:image/png;base64," + b"A" * 3_000_000
     status, answer = visitor.post("/v1/videos", b'{"prompt": "x", "negative_prompt": "' + data + b'"}')
-    assert status == 400 and b"may stand in input_reference, video, sound, control, drive or figures only" in answer
+    assert status == 400 and b"may be used only once, in input_reference, video, sound, control, drive or figures" in answer
     assert visitor.post("/v1/videos", b"[" * 100_000)[0] == 400
 
 

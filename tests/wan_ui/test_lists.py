@@ -20,7 +20,7 @@ from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.library.handlers import LibraryHandlers
 from wan_ui.queue.queue_query import queue_now
-from wan_ui.routes.changes import _look
+from wan_ui.routes.changes import _render_parts
 from wan_ui.routes.videos import Videos
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
@@ -100,7 +100,7 @@ def read_list(name: str, context: StudioContext, caller: Caller) -> str:
         case "queue":
             return queue_now(context, caller)
         case "changes":
-            return _look(context, caller)[0]["queue"]
+            return _render_parts(context, caller)[0]["queue"]
         case "videos":
             return videos_page(context, caller)
         case "prompts":

@@ -1,11 +1,11 @@
-"""The endpoint for programs: `/generate`, through gradio_client or plain HTTP. Its name and arguments are stable.
+"""`/generate`, the endpoint for programs, through gradio_client or plain HTTP. Its name and arguments are stable.
 
     client = gradio_client.Client("http://127.0.0.1:7860/")
     video, facts = client.predict("a red circle moving right", api_name="/generate")
     video, facts = client.predict("...", "wan-tiny", gradio_client.handle_file("first.png"), {"steps": 8, "seed": 1},
                                   api_name="/generate")
 
-A call waits in the same queue as all other videos and returns when its video is done.
+A call waits in the queue of all videos and returns when its video is finished.
 """
 
 import asyncio
@@ -36,79 +36,95 @@ FILES = {
     "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
     "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
 }
-"""Files that come among the settings, and what each is."""
-_WHAT: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
+"""Settings that are files, with the type of each and its description in errors."""
+_UPLOAD_KINDS: dict[str, UploadKind] = {"image": "image", "sound": "sound", "track": "sound"}
 
 
 def add_api(context: StudioContext) -> None:
-    """Adds the endpoint to the page that is being built."""
-    gr.api(_generate_with(context), api_name="generate", concurrency_limit=None)
+    """Add the endpoint to the current Gradio page."""
+    gr.api(_make_generate(context), api_name="generate", concurrency_limit=None)
 
 
-def _generate_with(context: StudioContext) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
-    # Gradio makes the API's description of these annotations, and knows a JSON object by a plain `dict` alone
+def _make_generate(context: StudioContext) -> Callable[..., Coroutine[Any, Any, tuple[dict[str, Any], dict[str, Any]]]]:
+    # Gradio builds the API description from these annotations. It recognizes a JSON object only by a plain `dict`.
     async def generate(
         prompt: str,
         preset: str = "",
         image: dict | None = None,  # ty: ignore[missing-type-argument]
         settings: dict | None = None,  # ty: ignore[missing-type-argument]
-        request: gr.Request = None,  # ty: ignore[invalid-parameter-default]  # Gradio always gives it
+        request: gr.Request = None,  # ty: ignore[invalid-parameter-default]  # Gradio always passes it
     ) -> tuple[dict, dict]:  # ty: ignore[missing-type-argument]
-        """Makes a video.
+        """Generate a video.
 
         Parameters:
             prompt: what the video shows
             preset: name of a preset; empty for the first
             image: the first frame as an uploaded file, for image to video
-            settings: values to use in place of the preset's own: negative_prompt, width, height, num_frames, fps,
-                steps, guidance (a list, one value per expert), guided_steps (only so many first ones have guidance),
-                cfg_zero (true for CFG-Zero*), mag_cache (MagCache's error, 0.24 for Wan 2.1; 0 is off),
-                nag (how strongly the negative prompt acts without guidance),
-                progressive (1 to 4: the first steps at half the size),
-                upscale (2 or 4: the finished video so many times larger) with upscaler (a model's name),
-                context_windows (false for a long video in one piece),
-                shots (a list of {"prompt": "...", "seconds": 2, "seed": 1}, each from the last frames of the one before; with
-                "cut": true from its words, with "fade" over so many seconds of the one before; {"job": "..."} for a video of
-                yours as it is, with "trim": [from, to] in seconds: if all are, the film is cut without a model),
-                track (a sound as an uploaded file, below all shots) with track_start, track_fade (seconds), track_volume,
-                again ({"job": ..., "from_shot": 2}: that storyboard's earlier shots are kept),
-                for shots of presets of VACE: figures (a list of {"name": "Anna", "image": a file}: a shot whose prompt names one
-                is shown that picture),
-                flow_shift, solver, seed, and for live presets cues: a list
-                of {"block": 8, "prompt": "...", "action": "left"}, either of the last two, that hold from that block on;
-                video: a clip as an uploaded file, which is made anew, with strength (0 to 1) and trim ([from, to] in seconds);
-                for models that make sound: sound (an uploaded file, which the picture follows) with sound_start (seconds), make
-                ("sound" for that of the video alone, whose pictures stay), keeps_sound (false for none);
-                for presets that animate: drive (a clip as an uploaded file, whose movements the figure in the image makes), with
-                trim and drive_prompt, or each of the shots a "drive" of its own (a path of an uploaded file); where drive is a
-                clip of poses, face (a clip of one), and video with mask to be put into;
-                for presets of VACE and LTX-2: keyframes (a list of {"frame": 0, "image": a file});
-                control (a clip as an uploaded file), control_kind ("as-is", "edges", "grey"), control_scale, and for LTX-2
-                control_downscale (1, or 2 for a LoRA that was trained with clips of half the size);
-                for presets of VACE: mask (an uploaded file), references (a list of them), margins (a list: left, top, right,
-                bottom, in pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
+            settings: values that replace the preset's defaults, by name
+
+        Settings for all videos:
+
+        - negative_prompt, width, height, num_frames, fps, steps, flow_shift, solver, seed
+        - guidance: a list, one value per expert
+        - guided_steps: the number of first steps with guidance
+        - cfg_zero: true for CFG-Zero*
+        - mag_cache: MagCache's error, 0.24 for Wan 2.1, 0 for off
+        - nag: the strength of the negative prompt without guidance
+        - progressive: 1 to 4, the first steps run at half the size
+        - upscale: 2 or 4 to enlarge the finished video, with upscaler, a model's name
+        - context_windows: false to denoise a long video in one piece
+
+        Settings for storyboards:
+
+        - shots: a list of {"prompt": "...", "seconds": 2, "seed": 1}. A shot starts with the last frames of the previous shot, or
+          fresh from its prompt with "cut": true. "fade" is a cross-fade with the previous shot, in seconds. {"job": "..."} uses
+          one of your videos unchanged, with "trim": [from, to] in seconds. If all shots are such videos,
+          no model runs.
+        - track: a soundtrack as an uploaded file, with track_start, track_fade (seconds) and track_volume
+        - again: {"job": ..., "from_shot": 2} regenerates a storyboard from this shot on and keeps its earlier shots
+        - figures, for VACE presets: characters, a list of {"name": "Anna", "image": a file}. A shot whose prompt contains the
+          name shows the character.
+
+        Settings for some presets:
+
+        - cues, for live presets: a list of {"block": 8, "prompt": "...", "action": "left"} with a prompt, an action or both, used
+          from this block on
+        - video: a clip as an uploaded file, which is regenerated, with strength (0 to 1) and trim ([from, to] in seconds)
+        - sound, for models with audio: an uploaded file that the video follows, with sound_start (seconds)
+        - make, for models with audio: "sound" generates only audio for the clip
+        - keeps_sound: false for no audio
+        - drive, for Animate presets: a driving video as an uploaded file, with trim and drive_prompt. The person in the image
+          moves as the person in the driving video. Each shot may have its own "drive", the path of an uploaded file.
+        - face: a clip of a face, if drive is a clip of poses
+        - mask, for Animate presets: an uploaded file with the person to replace in video
+        - keyframes, for VACE and LTX-2 presets: a list of {"frame": 0, "image": a file}
+        - control: a clip as an uploaded file, with control_kind ("as-is", "edges", "grey") and control_scale
+        - control_downscale, for LTX-2: 1, or 2 for a LoRA that was trained with clips of half the size
+        - for VACE presets: mask (an uploaded file), references (a list of files), margins (a list: left, top, right, bottom, in
+          pixels), extend ("after" or "before" the video), overlap (frames), keeps_pixels
+
         Returns:
-            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage,
-            and the rates of its arithmetic: floating-point operations a second and, on a TPU, their share of its peak (mfu)
+            the video file, and its facts: job_id, seed, width, height, num_frames, fps, seconds by stage, and rates. Rates are
+            floating-point operations per second and, on a TPU, their share of the chip's peak (mfu).
         """
         try:
-            settings, again = _without_again(settings)
-            wanted = Wanted.of(prompt, preset, image, *without_files(settings))
+            settings, again = _split_again(settings)
+            wanted = GenerateArguments.parse_arguments(prompt, preset, image, *split_files(settings))
             caller = context.identify_caller(request)
-            preset_named, values = await asyncio.to_thread(wanted.values, context.preset_names(caller)[0])
+            preset_named, values = await asyncio.to_thread(wanted.resolve_settings, context.preset_names(caller)[0])
             job = await context.submit(await request_from_settings(context, caller, preset_named, values), caller, again)
-            result = await _wait(context.engine, job.id)
+            result = await _wait_for_video(context.engine, job.id)
         except StudioError as error:
             raise gr.Error(shorten_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
-        assert request.request is not None, "Gradio makes it of the caller's request"
-        return _file(video_url(job.id, request.request, context.access)), facts_of(job.id, result) | {"rates": rates}
+        assert request.request is not None, "Gradio always passes the caller's request"
+        return _file_data(video_url(job.id, request.request, context.access)), video_facts(job.id, result) | {"rates": rates}
 
     return generate
 
 
-def _without_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
-    """The settings, and which storyboard is made again from which shot on. Raises: RequestError."""
+def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
+    """Split `again` from the settings. Return it as (job id, first regenerated shot), or None. Raises: RequestError."""
     if not isinstance(settings, dict) or settings.get("again") is None:
         return settings, None
     again = settings["again"]
@@ -117,8 +133,8 @@ def _without_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
     return {name: value for name, value in settings.items() if name != "again"}, (again["job"], again["from_shot"])
 
 
-def without_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
-    """The settings, and the files that were among them by role; whatever came, if it is no object."""
+def split_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
+    """Split the settings from the files among them, by role. A value that is not an object is returned unchanged."""
     if not isinstance(settings, dict):
         return settings, None
     files = {name: value for name, value in settings.items() if name in FILES}
@@ -126,8 +142,8 @@ def without_files(settings: object) -> tuple[Any, dict[str, Any] | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A call's arguments, as they came from outside."""
+class GenerateArguments:
+    """A call's arguments. Only their types are checked."""
 
     prompt: str
     preset: str
@@ -136,8 +152,10 @@ class Wanted:
     files: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, prompt: Any, preset: Any, image: Any, settings: Any, files: dict[str, Any] | None = None) -> "Wanted":
-        """The arguments, which may be anything; None counts as left out. Raises: RequestError for one of the wrong kind."""
+    def parse_arguments(
+        cls, prompt: Any, preset: Any, image: Any, settings: Any, files: dict[str, Any] | None = None
+    ) -> "GenerateArguments":
+        """Check the types of untrusted arguments. None counts as missing. Raises: RequestError for a wrong type."""
         given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, **(files or {})}
         kinds = {
             "prompt": (str, "a text"),
@@ -152,56 +170,56 @@ class Wanted:
                 raise RequestError(f"{name}={short(value)}", f"must be {words}", f"correct {name}")
         return cls(prompt=prompt or "", preset=preset or "", image=image, settings=settings or {}, files=files or {})
 
-    def to_request(self, usual: str = "") -> GenerationRequest:
-        """The request; `usual` is the preset if none is named, else the first of all. Raises: RequestError."""
-        preset, values = self.values(usual)
+    def to_request(self, default_preset: str = "") -> GenerationRequest:
+        """Return the request. `default_preset` is used without a preset name, "" for the first preset. Raises: RequestError."""
+        preset, values = self.resolve_settings(default_preset)
         return GenerationRequest.from_preset(preset, **values)
 
-    def values(self, usual: str = "") -> tuple[Preset, dict[str, Any]]:
-        """The preset and the request's settings. Raises: RequestError."""
+    def resolve_settings(self, default_preset: str = "") -> tuple[Preset, dict[str, Any]]:
+        """Return the preset and the request's settings. Raises: RequestError."""
         unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
             rule = f"may have {', '.join(sorted(FOR_PROGRAMS))}"
             raise RequestError(f"settings has {unknown[0]!r} and", rule, "correct its name or leave it out")
-        preset = find_preset(self.preset or usual or list_presets()[0].name)
-        return preset, {"prompt": self.prompt, **self._paths(), **self.settings}
+        preset = find_preset(self.preset or default_preset or list_presets()[0].name)
+        return preset, {"prompt": self.prompt, **self._upload_paths(), **self.settings}
 
-    def _paths(self) -> dict[str, Any]:
-        """The uploaded files' paths by the request's fields. Raises: ImageError, ClipError, SoundError, RequestError."""
+    def _upload_paths(self) -> dict[str, Any]:
+        """Return the paths of uploaded files by request field. Raises: ImageError, ClipError, SoundError, RequestError."""
         files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
         paths: dict[str, Any] = {}
         for name, value in files.items():
             if name == "keyframes":
-                frames = [_keyframe(one) for one in value]
+                frames = [_parse_keyframe(one) for one in value]
                 paths["keyframe_at"] = tuple(number for number, _ in frames)
                 paths[name] = tuple(path for _, path in frames)
             elif name == "figures":
-                paths[name] = tuple(_figure(one) for one in value)
+                paths[name] = tuple(_parse_character(one) for one in value)
             elif name == "references":
-                paths[name] = tuple(_path(one, "image") for one in value)
+                paths[name] = tuple(_upload_path(one, "image") for one in value)
             else:
-                paths[name] = _path(value, _WHAT.get(name, "clip"))
+                paths[name] = _upload_path(value, _UPLOAD_KINDS.get(name, "clip"))
         return paths
 
 
-def _keyframe(given: object) -> tuple[Any, str]:
+def _parse_keyframe(given: object) -> tuple[Any, str]:
     if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
         raise RequestError(f"keyframes has {short(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
-    return given["frame"], _path(given["image"], "image")
+    return given["frame"], _upload_path(given["image"], "image")
 
 
-def _figure(given: object) -> dict[str, Any]:
+def _parse_character(given: object) -> dict[str, Any]:
     if not isinstance(given, dict) or given.keys() != {"name", "image"}:
         raise RequestError(f"figures has {short(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
-    return {"name": given["name"], "image": _path(given["image"], "image")}
+    return {"name": given["name"], "image": _upload_path(given["image"], "image")}
 
 
-def _path(file: Any, what: UploadKind) -> str:
+def _upload_path(file: Any, what: UploadKind) -> str:
     return str(uploaded_path(file, what))
 
 
-async def _wait(engine: Engine, job_id: str) -> VideoResult:
-    """The job's video. Raises: StudioError if there is none."""
+async def _wait_for_video(engine: Engine, job_id: str) -> VideoResult:
+    """Wait for the job's video. Raises: StudioError if the job fails or is stopped."""
     view = None
     async for view in follow_job(engine, job_id):  # noqa: B007 - the last one counts
         pass
@@ -209,20 +227,22 @@ async def _wait(engine: Engine, job_id: str) -> VideoResult:
 
 
 def finished_video(view: StageView | None) -> VideoResult:
-    """The video in a job's last view. Raises: StudioError if there is none."""
+    """Return the video in a job's last view. Raises: StudioError if the job did not finish."""
     if view is None or view.phase != "finished" or view.result is None:
         cause = view.cause if view and view.cause else "the video was stopped"
         raise StudioError(cause, fix=view.fix if view else "")
     return view.result
 
 
-def _file(address: str) -> dict[str, Any]:
-    """The video at its own address. Gradio does not copy a stream, and its clients fetch it from its address; it would copy any
-    other file, and serve that to everybody who is logged in."""
+def _file_data(address: str) -> dict[str, Any]:
+    """Return Gradio's file data with the video's address.
+
+    The video is marked as a stream, because Gradio copies other files and serves the copy to all visitors who are logged in.
+    """
     return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
 
 
-def facts_of(job_id: str, result: VideoResult) -> dict[str, Any]:
-    """A finished video in plain values."""
+def video_facts(job_id: str, result: VideoResult) -> dict[str, Any]:
+    """Return the facts of a finished video as JSON values."""
     names = ("width", "height", "num_frames", "fps", "seconds")
     return {"job_id": job_id, "seed": result.request.seed} | {name: getattr(result, name) for name in names}

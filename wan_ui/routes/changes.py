@@ -1,9 +1,12 @@
-"""`/studio/changes`: what has changed for a visitor, as server-sent events, so that pages are told and need not ask.
+"""`/studio/changes`: changes that a visitor can see, as server-sent events, so that pages need no polling.
 
-Each event carries as JSON those parts of the page that now look different, by element id; `count`, the engine's count of
-changes when something changed last that this visitor sees, by which a page knows that its view may show something old; and
-`since`, when the first of these changes came. Where nothing that the visitor sees has changed, nothing is sent. A browser keeps
-one such stream for all of its tabs.
+Each event is a JSON object:
+
+- `parts`: the changed parts of the page as HTML, by element id,
+- `count`: the engine's change count at the last change that the visitor can see; a page with an older count reloads its view,
+- `since`: the time of the first of these changes.
+
+No event is sent for changes that the visitor cannot see. A browser keeps one such stream for all of its tabs.
 Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
 """
 
@@ -30,26 +33,26 @@ from wan_ui.services.studio_context import StudioContext
 
 PATH = "/studio/changes"
 SHORTEST_SECONDS = 0.2  # between two events
-SILENCE_SECONDS = 15.0  # "still" is sent after that, so that proxies keep the connection and pages know that it is there
-_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
+SILENCE_SECONDS = 15.0  # without changes, a "still" event is sent this often, so that proxies and pages keep the connection
+_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
 
-Looks = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ...]]]
-"""All streams of one visitor in one language share one look."""
+SharedRenders = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[object, ...]]]
+"""The rendered parts, shared by all streams of one visitor in one language."""
 
 
 def changes_route(context: StudioContext) -> Route:
-    """The endpoint."""
+    """Return the route of `/studio/changes`."""
 
-    looks: Looks = SharedWork()
+    renders: SharedRenders = SharedWork()
 
     async def answer(request: Request) -> Response:
-        events = _events(context, context.identify_caller(gr.Request(request)), looks)
+        events = _event_stream(context, context.identify_caller(gr.Request(request)), renders)
         return StreamingResponse(events, media_type="text/event-stream", headers=_AT_ONCE)
 
     return Route(PATH, answer, methods=["GET"])
 
 
-async def _events(context: StudioContext, caller: Caller, looks: Looks) -> AsyncIterator[str]:
+async def _event_stream(context: StudioContext, caller: Caller, renders: SharedRenders) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
     seen, last = None, 0
     yield "retry: 2000\n\n"
@@ -59,7 +62,7 @@ async def _events(context: StudioContext, caller: Caller, looks: Looks) -> Async
             continue
         count, now = context.engine.changes(), now_microseconds()
         whose = caller.owner, caller.is_operator, id(caller.texts)
-        parts, jobs = await looks.result(whose, functools.partial(_look, context, caller))
+        parts, jobs = await renders.result(whose, functools.partial(_render_parts, context, caller))
         news = {name: html for name, html in parts.items() if sent.get(name) != html}
         if news or jobs != seen:
             last = last if jobs == seen else count
@@ -69,20 +72,19 @@ async def _events(context: StudioContext, caller: Caller, looks: Looks) -> Async
         await asyncio.sleep(SHORTEST_SECONDS)
 
 
-def _warm(workers: Sequence[WorkerView]) -> str:
-    """Short, and another word whenever other models are kept or other programs are ready: then the estimate is another one."""
+def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
+    """Return a short hash of the cached models and compiled programs. When it changes, the page requests a new estimate."""
     known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.kept))
     return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
 
 
-def _look(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
-    """The parts that all views share, as this visitor sees them, by element id; and all that other views may show of the
-    visitor's jobs, to be compared."""
+def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
+    """Render the parts that all views share, by element id. Also return the visitor's jobs, to detect changes of other views."""
     queue = queue_of(context, caller)
     parts = {
         "worker-status": status_html(context.engine.workers(), caller.texts),
         "queue": queue_html(queue, caller.texts),
-        "warm": _warm(context.engine.workers()),
+        "warm": _fingerprint_models(context.engine.workers()),
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
     return parts, (context.engine.touches(), [(entry.job, entry.view) for entry in entries])

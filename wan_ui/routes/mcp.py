@@ -1,10 +1,11 @@
-"""`/mcp`: one tool, `generate_video`, for assistants that speak the Model Context Protocol over HTTP.
+"""`/mcp`: one tool, `generate_video`, for assistants that use the Model Context Protocol over HTTP.
 
-Gradio's own MCP server needs the `mcp` package below version 2 and a pydantic older than ours, so this is the small part of the
-protocol that one tool needs: JSON-RPC in a POST, answered with JSON, or with a stream of events if the assistant asks for
-progress. No session is kept. If visitors need a password, a key is needed as a bearer token: the operator's, which makes the
-caller the operator, or a program's own; otherwise a caller without one is a visitor. Requests from a foreign web page are refused
-(Origin), as the protocol demands.
+Gradio's own MCP server needs the `mcp` package below version 2 and an older pydantic than the studio. Therefore this module
+implements the small part of the protocol that one tool needs: JSON-RPC in a POST. The answer is JSON, or a stream of events if
+the assistant requests progress. Calls have no session.
+
+If a password is set, a bearer token is required: the operator's key or a program's key. Otherwise a caller without a key is a
+visitor. Requests from pages of other origins are refused, as the protocol requires.
 Source: modelcontextprotocol.io, specification 2025-06-18, "Streamable HTTP", "Tools" and "Progress".
 """
 
@@ -28,41 +29,41 @@ from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView, progress_texts
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.routes.api import Wanted, facts_of, finished_video
+from wan_ui.routes.api import GenerateArguments, finished_video, video_facts
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
 VERSIONS = ("2025-06-18", "2025-03-26")
-NAME = "mcp"  # of the owners
-_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass each event on
+NAME = "mcp"  # the prefix of the owner names of callers without a key
+_AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not delay events
 _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -32602
 
 
 def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
-    """The endpoint."""
+    """Return the route of `/mcp`. With `is_open`, no password is set."""
     access = context.access
 
     async def answer(request: Request) -> Response:
         if not _is_allowed(request, access, is_open):
             return Response("Not allowed", 401 if not is_open else 403)
         try:
-            message = json.loads(await request.body(), parse_constant=_refuse)
+            message = json.loads(await request.body(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
-            return JSONResponse(_error(None, _PARSE_ERROR, "the body must be JSON"), 400)
+            return JSONResponse(_error_message(None, _PARSE_ERROR, "the body must be JSON"), 400)
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-            return JSONResponse(_error(None, _INVALID, "one JSON-RPC 2.0 message is expected"), 400)
+            return JSONResponse(_error_message(None, _INVALID, "one JSON-RPC 2.0 message is expected"), 400)
         if "id" in message and not _is_id(message["id"]):
-            return JSONResponse(_error(None, _INVALID, "id must be a text or a whole number"), 400)
+            return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification
         if _wants_video(message):
-            messages = _make_video(context, message, request)
+            messages = _run_tool(context, message, request)
             if _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=_AT_ONCE)
-            return JSONResponse(await _last(messages, request))
-        return JSONResponse(_answer(message, context.preset_names(context.identify_program(request, NAME))))
+            return JSONResponse(await _last_message(messages, request))
+        return JSONResponse(_reply(message, context.preset_names(context.identify_program(request, NAME))))
 
     return Route("/mcp", answer, methods=["POST"])
 
@@ -74,20 +75,20 @@ def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
     return is_open or access.has_key(request.headers) or access.find_program_key(request.headers) is not None
 
 
-def _refuse(constant: str) -> None:
-    """JSON has no NaN and no Infinity."""
+def _refuse_constant(constant: str) -> None:
+    """Refuse NaN and Infinity, which JSON does not allow."""
     raise ValueError(constant)
 
 
 def _is_id(value: object) -> bool:
-    """Whether this can be a message's id: a whole number, or text that can be sent back."""
+    """Return whether the value can be a message id: an integer, or text that can be encoded."""
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-async def _last(messages: AsyncGenerator[dict[str, Any] | None, None], request: Request) -> dict[str, Any] | None:
-    """The answer, for which an assistant waits without progress; if it hangs up, nobody waits any longer."""
+async def _last_message(messages: AsyncGenerator[dict[str, Any] | None, None], request: Request) -> dict[str, Any] | None:
+    """Return the last message, the answer. Stop when the assistant disconnects."""
     message = None
     async with aclosing(messages):
         async for message in messages:
@@ -97,10 +98,10 @@ async def _last(messages: AsyncGenerator[dict[str, Any] | None, None], request: 
 
 
 def _params(message: dict[str, Any]) -> dict[str, Any]:
-    return _object(message.get("params"))
+    return _dict_or_empty(message.get("params"))
 
 
-def _object(given: object) -> dict[str, Any]:
+def _dict_or_empty(given: object) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
@@ -109,13 +110,13 @@ def _wants_video(message: dict[str, Any]) -> bool:
 
 
 def _progress_token(message: dict[str, Any]) -> str | int | None:
-    """The assistant's token for progress messages; None if it wants none."""
-    token = _object(_params(message).get("_meta")).get("progressToken")
+    """Return the assistant's token for progress messages, None without one."""
+    token = _dict_or_empty(_params(message).get("_meta")).get("progressToken")
     return token if isinstance(token, str | int) else None
 
 
-def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
-    """The answer to every message but a call of the tool, which the caller may use with these presets."""
+def _reply(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
+    """Return the answer to a message that does not call the tool. `presets` are the names that the caller may use."""
     params = _params(message)
     match message.get("method"):
         case "initialize":
@@ -128,22 +129,22 @@ def _answer(message: dict[str, Any], presets: list[str]) -> dict[str, Any]:
         case "ping":
             result = {}
         case "tools/list":
-            result = {"tools": [tool(presets)]}
+            result = {"tools": [describe_tool(presets)]}
         case "tools/call":
-            return _error(message["id"], _BAD_ARGUMENTS, "the only tool is generate_video")
+            return _error_message(message["id"], _BAD_ARGUMENTS, "the only tool is generate_video")
         case method:
-            return _error(message["id"], _UNKNOWN, f"there is no method {str(method)[:60]!r}")
+            return _error_message(message["id"], _UNKNOWN, f"there is no method {str(method)[:60]!r}")
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def tool(presets: list[str]) -> dict[str, Any]:
-    """The tool's description for assistants who may use these presets."""
-    cues = '[{"block": 8, "prompt": "...", "action": "left"}], what holds from that block of the video on'
-    about = f"values in place of the preset's own: {', '.join(sorted(FOR_PROGRAMS))}; for live presets cues are {cues}"
+def describe_tool(presets: list[str]) -> dict[str, Any]:
+    """Return the tool's description for assistants who may use these presets."""
+    cues = '[{"block": 8, "prompt": "...", "action": "left"}], used from this block of the video on'
+    about = f"values that replace the preset's defaults: {', '.join(sorted(FOR_PROGRAMS))}; for live presets cues are {cues}"
     settings = {"type": "object", "description": about}
     return {
         "name": "generate_video",
-        "description": "Makes a short video from a prompt and gives its address. Waits in the queue, so it may take minutes.",
+        "description": "Generates a short video from a prompt and returns its address. Waits in a queue, so it may take minutes.",
         "inputSchema": {
             "type": "object",
             "required": ["prompt"],
@@ -157,23 +158,23 @@ def tool(presets: list[str]) -> dict[str, Any]:
     }
 
 
-async def _make_video(
+async def _run_tool(
     context: StudioContext, message: dict[str, Any], request: Request
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Runs the tool: yields its progress if the assistant gave a token, None while there is no news, and last the answer.
+    """Run the tool. Yield progress messages if the assistant sent a token, None without news, and last the answer.
 
-    An error is the tool's answer, too, in the engine's words, so that the assistant can correct its call. If the assistant hangs
-    up while its video waits, the video is taken out of the queue.
+    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects while its
+    video is queued, the job is cancelled.
     """
     token, reached, view, job = _progress_token(message), -1.0, None, None
     try:
         caller = context.identify_program(request, NAME)
-        wanted = await asyncio.to_thread(_wanted, context, _object(_params(message).get("arguments")), caller)
+        wanted = await asyncio.to_thread(_parse_request, context, _dict_or_empty(_params(message).get("arguments")), caller)
         job = await context.submit(wanted, caller)
         async for view in follow_job(context.engine, job.id):
-            yield None if token is None or view.fraction <= reached else _progress(token, view)
+            yield None if token is None or view.fraction <= reached else _progress_message(token, view)
             reached = max(reached, view.fraction)
-        result = _facts(finished_video(view), job.id, video_url(job.id, request, context.access))
+        result = _tool_result(finished_video(view), job.id, video_url(job.id, request, context.access))
     except StudioError as error:
         result = {"content": [{"type": "text", "text": shorten_paths(str(error))}], "isError": True}
     except (asyncio.CancelledError, GeneratorExit):
@@ -183,28 +184,30 @@ async def _make_video(
     yield {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
-def _wanted(context: StudioContext, arguments: dict[str, Any], caller: Caller) -> GenerationRequest:
-    """The request. Raises: StudioError."""
-    wanted = Wanted.of(arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings"))
+def _parse_request(context: StudioContext, arguments: dict[str, Any], caller: Caller) -> GenerationRequest:
+    """Build the request. Raises: StudioError."""
+    wanted = GenerateArguments.parse_arguments(
+        arguments.get("prompt") or "", arguments.get("preset"), None, arguments.get("settings")
+    )
     return wanted.to_request(context.preset_names(caller)[0])
 
 
-def _progress(token: str | int, view: StageView) -> dict[str, Any]:
+def _progress_message(token: str | int, view: StageView) -> dict[str, Any]:
     words = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
     params = {"progressToken": token, "progress": round(view.fraction, 4), "total": 1, "message": words}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
 async def _as_events(messages: AsyncIterator[dict[str, Any] | None]) -> AsyncIterator[str]:
-    """Server-sent events; a comment if there is no news, so that the connection is not taken for dead."""
+    """Yield server-sent events. None becomes a comment, which keeps the connection open."""
     async for message in messages:
         yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
-def _facts(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
-    facts = {"url": url} | facts_of(job_id, result)
+def _tool_result(result: VideoResult, job_id: str, url: str) -> dict[str, Any]:
+    facts = {"url": url} | video_facts(job_id, result)
     return {"content": [{"type": "text", "text": json.dumps(facts)}], "structuredContent": facts}
 
 
-def _error(message_id: object, code: int, text: str) -> dict[str, Any]:
+def _error_message(message_id: object, code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": text}}

@@ -1,4 +1,4 @@
-"""`/studio/tasks`: the caller's exports, films, comparisons and projects that are being made, with progress; and to stop one."""
+"""`/studio/tasks`: list the caller's running exports, storyboard files, comparisons and projects with progress, and stop them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ PATH = "/studio/tasks"
 
 
 def tasks_routes(context: StudioContext) -> Sequence[Route]:
-    """The addresses. A caller sees and stops only what their own cookie began."""
+    """Return the routes. A caller sees and stops only tasks that were started with the same cookie."""
 
     async def show(request: Request) -> Response:
         texts = texts_for(request.headers)
-        tasks = [_described(task, texts) for task in context.engine.sandbox.tasks(requester_from_request(request).owner)]
+        tasks = [_describe_task(task, texts) for task in context.engine.sandbox.tasks(requester_from_request(request).owner)]
         return JSONResponse({"tasks": tasks, "stop": texts.stop}, headers=PRIVATE)
 
     async def stop(request: Request) -> Response:
@@ -33,7 +33,7 @@ def tasks_routes(context: StudioContext) -> Sequence[Route]:
     return [Route(PATH, show, methods=["GET"]), Route(f"{PATH}/{{task_id}}/stop", stop, methods=["POST"])]
 
 
-def _described(task: Task, texts: Texts) -> dict[str, str | int | None]:
+def _describe_task(task: Task, texts: Texts) -> dict[str, str | int | None]:
     name = getattr(texts, f"task_{task.kind}")
     if task.share is None:
         return {"id": task.id, "text": f"{name} · {texts.task_waiting}", "percent": None}

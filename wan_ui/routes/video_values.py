@@ -1,7 +1,7 @@
-"""A video in OpenAI's words and in ours: the request that a program's fields describe, and the object that describes a job.
+"""Translate between OpenAI's video fields and the studio's requests and jobs.
 
-`seconds` count from the first frame to the last: 81 frames at 16 a second are 5 seconds. Nothing is rounded: what a preset cannot
-make is refused with what it can.
+`seconds` count from the first frame to the last: 81 frames at 16 fps are 5 seconds. Values are never rounded. The error for a
+refused value names the values that the preset supports.
 Source: openai-python 3.54.0, `types/video.py` and `types/video_create_params.py`.
 """
 
@@ -19,7 +19,7 @@ from backend.schemas.settings import FOR_PROGRAMS
 from presets import Preset
 from wan_ui.components.field_errors import shorten_paths
 from wan_ui.components.progress import StageView
-from wan_ui.routes.video_body import FIGURES, FILES, Sent
+from wan_ui.routes.video_body import FIGURES, FILES, VideoBody
 
 FIELDS = ("model", "prompt", "seconds", "size", *FILES, FIGURES)
 STATUS = {"queued": "queued", "running": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "failed"}
@@ -30,48 +30,50 @@ _DAY = 86_400
 
 
 class UnknownField(RequestError):
-    """The request has a field that nobody knows."""
+    """The request has an unknown field."""
 
 
 class UnknownModel(RequestError):
-    """No preset has the name that was given as `model`."""
+    """No preset has the name in `model`."""
 
 
-def values_of(sent: Sent, usual: str) -> tuple[Preset, dict[str, Any]]:
-    """The preset and the settings of the video that is asked for; `usual` is the preset if no model is named. Raises:
-    RequestError."""
+def parse_settings(sent: VideoBody, default_model: str) -> tuple[Preset, dict[str, Any]]:
+    """Return the preset and the settings of the requested video. `default_model` is used without a `model`.
+
+    Raises: RequestError.
+    """
     settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
     if unknown := sorted(settings.keys() - FOR_PROGRAMS):
         known = ", ".join([*FIELDS, *sorted(FOR_PROGRAMS)])
-        raise UnknownField(one_line(unknown[0])[:60], f"is not known; there may be {known}", "correct its name or leave it out")
-    preset = _preset(_text(sent.fields, "model") or usual)
-    settings |= _sides(sent.fields, preset) | _length(sent.fields, preset)
+        raise UnknownField(one_line(unknown[0])[:60], f"is not known; allowed: {known}", "correct its name or leave it out")
+    preset = _find_model(_text_field(sent.fields, "model") or default_model)
+    settings |= _parse_size(sent.fields, preset) | _parse_seconds(sent.fields, preset)
     files = {"image": sent.picture, "video": sent.clip, "sound": sent.sound, "control": sent.control, "drive": sent.drive}
     given: dict[str, Any] = {name: str(path) for name, path in files.items() if path}
     given |= {FIGURES: sent.figures} if sent.figures else {}
-    return preset, {"prompt": _text(sent.fields, "prompt"), **given, **settings}
+    return preset, {"prompt": _text_field(sent.fields, "prompt"), **given, **settings}
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
+def _text_field(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
         raise RequestError(f"{name}={short(value)}", "must be a text", f"correct {name}")
     return value
 
 
-def _preset(name: str) -> Preset:
+def _find_model(name: str) -> Preset:
     try:
         return find_preset(name)
     except RequestError as error:
         raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
 
 
-def _sides(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
-    """Width and height, if a size is given."""
+def _parse_size(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+    """Return width and height from `size`, empty without it. Raises: RequestError."""
     if "size" not in fields:
         return {}
-    size = _text(fields, "size")
-    _only("size", fields, "width", "height")
+    size = _text_field(fields, "size")
+    _refuse_both("size", fields, "width", "height")
     found = _SIZE.fullmatch(size)
     if found:
         width, height = int(found[1]), int(found[2])
@@ -79,56 +81,56 @@ def _sides(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
             check_size(preset, width, height, preset.num_frames)
             return {"width": width, "height": height}
         except RequestError:
-            pass  # said below, in terms of sizes
+            pass  # the error below lists the sizes in OpenAI's format
     offered = ", ".join(f"{width}x{height}" for width, height in preset.sizes)
     sides = f"{preset.min_width} to {preset.max_width} wide and {preset.min_height} to {preset.max_height} high"
     rule = f"does not fit {preset.name}, which makes {offered} and other multiples of {preset.size_multiple}, {sides}"
     raise RequestError(f"size={size[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _length(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
-    """The number of frames, if seconds are given."""
+def _parse_seconds(fields: dict[str, Any], preset: Preset) -> dict[str, int]:
+    """Return the number of frames from `seconds`, empty without it. Raises: RequestError."""
     if "seconds" not in fields:
         return {}
-    _only("seconds", fields, "num_frames")
-    seconds, fps = str(fields["seconds"]), _fps(fields, preset)
+    _refuse_both("seconds", fields, "num_frames")
+    seconds, fps = str(fields["seconds"]), _parse_fps(fields, preset)
     found = _SECONDS.fullmatch(seconds)
     frames = round(float(seconds) * fps) + 1 if found else -1
     fits = preset.min_frames <= frames <= preset.max_frames and is_frame_count(frames, preset.frame_step, preset.first_frames)
-    if fits and spoken(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
+    if fits and format_seconds(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
         return {"num_frames": frames}
-    offered = " or ".join(spoken(count, fps) for count in preset.frame_counts)
-    rule = f"does not fit {preset.name}, which makes {offered} and others {_lengths(preset, fps)}"
+    offered = " or ".join(format_seconds(count, fps) for count in preset.frame_counts)
+    rule = f"does not fit {preset.name}, which makes {offered} and others {_describe_lengths(preset, fps)}"
     raise RequestError(f"seconds={seconds[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _fps(fields: dict[str, Any], preset: Preset) -> int:
+def _parse_fps(fields: dict[str, Any], preset: Preset) -> int:
     fps = str(fields.get("fps", preset.fps))
     if not (_WHOLE.fullmatch(fps) and 1 <= int(fps) <= preset.max_fps):
         raise RequestError(f"fps={fps[:20]!r}", f"must be between 1 and {preset.max_fps}", f"{preset.fps} is usual")
     return int(fps)
 
 
-def _lengths(preset: Preset, fps: int) -> str:
+def _describe_lengths(preset: Preset, fps: int) -> str:
     limits = (preset.min_frames, preset.max_frames, preset.frame_step, preset.first_frames)
     shortest, longest = (nearest_frame_counts(count, *limits)[0] for count in limits[:2])
-    first, last = spoken(shortest, fps), spoken(longest, fps)
-    return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames a second"
+    first, last = format_seconds(shortest, fps), format_seconds(longest, fps)
+    return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames per second"
 
 
-def _only(name: str, fields: dict[str, Any], *others: str) -> None:
-    """Raises: RequestError if the same thing is said twice."""
+def _refuse_both(name: str, fields: dict[str, Any], *others: str) -> None:
+    """Check that a value is given by only one field. Raises: RequestError."""
     if given := next((other for other in others if other in fields), None):
-        raise RequestError(f"{given} was given", f"beside {name}, which says the same", "leave one of them out")
+        raise RequestError(f"{given} was given", f"together with {name}, which sets the same value", "leave one of the two out")
 
 
-def spoken(num_frames: int, fps: int) -> str:
-    """The seconds from the first frame to the last, to the thousandth: 17 frames at 16 a second are "1"."""
+def format_seconds(num_frames: int, fps: int) -> str:
+    """Return the seconds from the first frame to the last, to the thousandth: "1" for 17 frames at 16 fps."""
     return f"{(num_frames - 1) / fps:.3f}".rstrip("0").rstrip(".")
 
 
 def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, Any]:
-    """The job as OpenAI's `video`, and with what ours have besides; `view` is how far it is."""
+    """Return the job as OpenAI's `video` object, with the studio's additional fields. `view` is the job's progress."""
     request, is_done = job.summary, job.state == "finished"
     expires = None
     if is_done and job.ended is not None and limits.days is not None and not job.is_starred:
@@ -142,18 +144,18 @@ def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, A
         "created_at": int(job.created),
         "completed_at": int(job.ended) if is_done and job.ended is not None else None,
         "expires_at": expires,
-        "seconds": spoken(request.total_frames, request.fps),
+        "seconds": format_seconds(request.total_frames, request.fps),
         "size": f"{request.final_width}x{request.final_height}",
         "prompt": request.prompt,
         "remixed_from_video_id": None,
-        "error": _error(job, view),
+        "error": _error_object(job, view),
         "seed": request.seed,
         "num_frames": request.num_frames,
         "fps": request.fps,
     }
 
 
-def _error(job: ListedJob, view: StageView) -> dict[str, Any] | None:
+def _error_object(job: ListedJob, view: StageView) -> dict[str, Any] | None:
     if job.state == "cancelled":
         return {"code": "cancelled", "message": "The video was stopped."}
     if job.state != "failed":

@@ -4,9 +4,9 @@
     video = client.videos.create_and_poll(model="wan-tiny", prompt="a red circle moving right", seconds="1")
     client.videos.download_content(video.id).write_to_file("out.mp4")
 
-Creating returns at once; the video waits in the same queue as all others, and is asked for until it is done. A key's videos are
-seen by it and by the operator; for everybody else they do not exist (404). Deleting stops a video that is still being made,
-because OpenAI's addresses have no other way to stop one.
+A create call returns immediately. The video waits in the queue of all videos, and programs poll until it is completed. Only the
+key that created a video and the operator see it, all other callers receive 404. Deleting also stops a queued or running video,
+because OpenAI's API has no other way to stop a video.
 Source: openai-python 3.54.0, `resources/videos.py`, `resources/models.py` and their types.
 """
 
@@ -32,7 +32,7 @@ from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
 from wan_ui.routes.video_body import BodyReader, BodyTooLarge
-from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, values_of, video_object
+from wan_ui.routes.video_values import FIELDS, UnknownField, UnknownModel, parse_settings, video_object
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import list_view
@@ -40,39 +40,39 @@ from wan_ui.services.media import MEDIA_TYPES, VIDEO, find_file_below, make_post
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
 
-USUAL_PAGE, MOST_ON_PAGE = 20, 100
-STOP_SECONDS = 30.0  # that deleting waits for a video to stop: it does so at the end of a step
+DEFAULT_PAGE, MOST_ON_PAGE = 20, 100
+STOP_SECONDS = 30.0  # the longest wait of a delete call for a running video, which stops at the end of a step
 _LOOK_SECONDS = 0.1
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _OWNER = "wan-tpu-studio"
 _PARAMS = {*FIELDS, *FOR_PROGRAMS, "limit", "after", "order", "variant"}
-_OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # what the engine's errors call these
+_OURS = {"image": "input_reference", "preset": "model", "clip": "video"}  # field names in the engine's errors -> OpenAI's names
 
 Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class VideoMissing(StudioError):
-    """For this caller there is no such video, or nothing of it to fetch."""
+    """The caller has no such video, or it has no file to download."""
 
 
 class StillStopping(StudioError):
-    """The video has been told to stop, and has not yet."""
+    """The video is being stopped, but still runs."""
 
 
 def videos_routes(context: StudioContext) -> list[Route]:
-    """The addresses. The door has let in only who has a key or a visitor's cookie."""
+    """Return the routes. The gateway already requires a key or a visitor's cookie."""
     videos = Videos(context)
     return [
-        _route(context, VIDEOS, GET=videos.page, POST=videos.create),
+        _route(context, VIDEOS, GET=videos.list_videos, POST=videos.create),
         _route(context, f"{VIDEOS}/{{video_id}}", GET=videos.retrieve, DELETE=videos.delete),
-        _route(context, f"{VIDEOS}/{{video_id}}/content", GET=videos.content),
+        _route(context, f"{VIDEOS}/{{video_id}}/content", GET=videos.download),
         _route(context, f"{V1}/models", GET=videos.models),
         _route(context, f"{V1}/models/{{model}}", GET=videos.model),
     ]
 
 
 def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
-    """A route whose errors have the shape that its callers expect, also for methods that it does not have."""
+    """Return a route whose errors have OpenAI's format, also for unsupported methods."""
 
     async def answer(request: Request) -> Response:
         endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
@@ -82,110 +82,114 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
         try:
             return await endpoint(request, context.identify_caller(gr.Request(request)))
         except StudioError as error:
-            return _explained(request, error)
+            return _error_response(request, error)
 
     return Route(path, answer, methods=_METHODS)
 
 
 class Videos:
-    """What the addresses do, for a caller who is known."""
+    """The endpoints, called with the identified caller."""
 
     def __init__(self, context: StudioContext) -> None:
         self._context, self._bodies, self._posters = context, BodyReader(), asyncio.Semaphore(1)
 
     async def create(self, request: Request, caller: Caller) -> Response:
-        """Queues a video."""
+        """Queue a video."""
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            preset, values = await asyncio.to_thread(values_of, sent, self._context.preset_names(caller)[0])
+            preset, values = await asyncio.to_thread(parse_settings, sent, self._context.preset_names(caller)[0])
             wanted = await request_from_settings(self._context, caller, preset, values)
             job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
-            return JSONResponse(await asyncio.to_thread(self._object, job))
+            return JSONResponse(await asyncio.to_thread(self._video_object, job))
 
-    async def page(self, request: Request, caller: Caller) -> Response:
-        """The caller's videos, the newest first unless they ask otherwise."""
-        return JSONResponse(await asyncio.to_thread(self._page, dict(request.query_params), caller))
+    async def list_videos(self, request: Request, caller: Caller) -> Response:
+        """Return a page of the caller's videos, by default the newest first."""
+        return JSONResponse(await asyncio.to_thread(self._list_page, dict(request.query_params), caller))
 
     async def retrieve(self, request: Request, caller: Caller) -> Response:
-        """How far a video is."""
-        return JSONResponse(await asyncio.to_thread(lambda: self._object(self._job(request, caller))))
+        """Return a video's status and progress."""
+        return JSONResponse(await asyncio.to_thread(lambda: self._video_object(self._find_own_job(request, caller))))
 
-    async def content(self, request: Request, caller: Caller) -> Response:
-        """The finished video, or a small picture of it."""
-        path = await self._file(request, caller)
+    async def download(self, request: Request, caller: Caller) -> Response:
+        """Return the finished video, or a small image of it."""
+        path = await self._find_file(request, caller)
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
 
     async def delete(self, request: Request, caller: Caller) -> Response:
-        """Puts a video into the bin; one that waits or is being made is stopped first."""
-        job = await asyncio.to_thread(self._job, request, caller)
+        """Move a video to the bin. A queued or running video is stopped first."""
+        job = await asyncio.to_thread(self._find_own_job, request, caller)
         if not job.has_ended:
             await self._stop(job)
-        await asyncio.to_thread(self._deleted, job)
+        await asyncio.to_thread(self._delete_job, job)
         return JSONResponse({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def models(self, request: Request, caller: Caller) -> Response:
-        """The presets with which this caller can make videos here."""
-        presets = await asyncio.to_thread(self._offered, caller)
-        return JSONResponse({"object": "list", "data": [_model(preset) for preset in presets]})
+        """Return the presets that the caller can use on this server."""
+        presets = await asyncio.to_thread(self._offered_presets, caller)
+        return JSONResponse({"object": "list", "data": [_model_object(preset) for preset in presets]})
 
     async def model(self, request: Request, caller: Caller) -> Response:
-        """One of them."""
+        """Return one of the caller's presets."""
         name = request.path_params["model"]
-        presets = await asyncio.to_thread(self._offered, caller)
+        presets = await asyncio.to_thread(self._offered_presets, caller)
         found = next((preset for preset in presets if preset.name == name), None)
         if found is None:
-            text = f"There is no model {name[:60]!r} here. GET {V1}/models lists those that there are."
+            text = f"There is no model {name[:60]!r} here. GET {V1}/models lists the models."
             return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
-        return JSONResponse(_model(found))
+        return JSONResponse(_model_object(found))
 
-    def _deleted(self, job: Job) -> None:
+    def _delete_job(self, job: Job) -> None:
         self._context.engine.library.delete(job.id)
-        self._context.engine.touch()  # pages that show it look again
+        self._context.engine.touch()  # pages that show the video update
 
-    def _page(self, query: dict[str, str], caller: Caller) -> dict[str, Any]:
-        limit, after, order = query.get("limit", str(USUAL_PAGE)), query.get("after") or None, query.get("order", "desc")
+    def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, Any]:
+        limit, after, order = query.get("limit", str(DEFAULT_PAGE)), query.get("after") or None, query.get("order", "desc")
         if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MOST_ON_PAGE):
             raise RequestError(
-                f"limit={limit[:20]!r}", f"must be between 1 and {MOST_ON_PAGE}", f"leave it out to have {USUAL_PAGE}"
+                f"limit={limit[:20]!r}", f"must be between 1 and {MOST_ON_PAGE}", f"leave it out for {DEFAULT_PAGE}"
             )
         if order not in ("asc", "desc"):
-            raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out to have the newest first")
+            raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out for the newest first")
         if after is not None and self._context.find_job(after, caller) is None:
-            raise RequestError(f"after={after[:60]!r}", "must be the id of one of your videos", "take last_id of the page before")
+            raise RequestError(
+                f"after={after[:60]!r}", "must be the id of one of your videos", "use last_id of the previous page"
+            )
         library = self._context.engine.library
         jobs = library.page(caller.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
         shown = jobs[: int(limit)]
         return {
             "object": "list",
-            "data": [self._object(job) for job in shown],
+            "data": [self._video_object(job) for job in shown],
             "first_id": shown[0].id if shown else None,
             "last_id": shown[-1].id if shown else None,
             "has_more": len(jobs) > len(shown),
         }
 
-    def _object(self, job: ListedJob) -> dict[str, Any]:
+    def _video_object(self, job: ListedJob) -> dict[str, Any]:
         return video_object(job, list_view(self._context, job), self._context.engine.cleaner.limits)
 
-    def _job(self, request: Request, caller: Caller) -> Job:
-        """The caller's job. Raises: VideoMissing alike for others' jobs, deleted ones and those that never were."""
+    def _find_own_job(self, request: Request, caller: Caller) -> Job:
+        """Return the caller's job. Raises: VideoMissing for other callers' jobs, deleted jobs and unknown ids."""
         job = self._context.find_job(request.path_params["video_id"], caller)
         if job is None or job.deleted is not None:
             raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
         return job
 
-    async def _file(self, request: Request, caller: Caller) -> Path:
-        job, variant = await asyncio.to_thread(self._job, request, caller), request.query_params.get("variant", "video")
+    async def _find_file(self, request: Request, caller: Caller) -> Path:
+        job, variant = await asyncio.to_thread(self._find_own_job, request, caller), request.query_params.get("variant", "video")
         if variant not in ("video", "thumbnail"):
-            raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out to have the video")
+            raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out for the video")
         if job.state != "finished":
-            raise VideoMissing("this video", f"has nothing to fetch: it is {_state(job)}", "ask for it until it is completed")
+            raise VideoMissing(
+                "this video", f"has nothing to download: it is {_describe_state(job)}", "poll until it is completed"
+            )
         if variant == "video":
             path = await asyncio.to_thread(find_file_below, job.folder, VIDEO)
         else:
             path = await cancel_on_disconnect(request, self._poster(job))
         if path is None:
-            raise VideoMissing("this video's file", "is no longer there", "make it again with the same seed")
+            raise VideoMissing("this video's file", "no longer exists", "generate it again with the same seed")
         return path
 
     async def _poster(self, job: Job) -> Path | None:
@@ -193,37 +197,37 @@ class Videos:
             return await make_poster(job.folder, self._context.engine.sandbox)
 
     async def _stop(self, job: Job) -> None:
-        """Raises: StillStopping if it takes too long, StudioError if it cannot be stopped from here."""
+        """Cancel the job and wait for its end. Raises: StillStopping after STOP_SECONDS, StudioError if it cannot be stopped."""
         engine = self._context.engine
         await asyncio.to_thread(engine.cancel, job.id)
         until = time.monotonic() + STOP_SECONDS
         while not (await asyncio.to_thread(engine.job, job.id)).has_ended:
             if time.monotonic() > until:
-                raise StillStopping("this video", "is being stopped and can be deleted once it has", "try again in a minute")
+                raise StillStopping("this video", "is being stopped and cannot be deleted yet", "try again in a minute")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _offered(self, caller: Caller) -> list[Preset]:
+    def _offered_presets(self, caller: Caller) -> list[Preset]:
         can_run = self._context.preset_filter(caller)
         return [preset for preset in list_presets() if can_run(preset)]
 
 
-def _state(job: Job) -> str:
-    return {"queued": "in line", "running": "being made", "failed": "failed", "cancelled": "stopped"}[job.state]
+def _describe_state(job: Job) -> str:
+    return {"queued": "queued", "running": "running", "failed": "failed", "cancelled": "stopped"}[job.state]
 
 
-def _model(preset: Preset) -> dict[str, Any]:
-    """A preset as a model. `created` is 0: presets carry no date."""
+def _model_object(preset: Preset) -> dict[str, Any]:
+    """Return a preset as OpenAI's `model` object. `created` is 0, because presets have no date."""
     return {"id": preset.name, "object": "model", "created": 0, "owned_by": _OWNER}
 
 
-def _explained(request: Request, error: StudioError) -> Response:
-    """The engine's own words, with the status that makes clients do the right thing: try again later, or not."""
-    status, code = _meaning(error)
+def _error_response(request: Request, error: StudioError) -> Response:
+    """Return the engine's message, with a status that tells clients whether to try again."""
+    status, code = _error_status(error)
     headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-    return refusal_response(request.scope, status, error_sentence(error), headers, param=_param(error), code=code)
+    return refusal_response(request.scope, status, error_sentence(error), headers, param=_error_field(error), code=code)
 
 
-def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:
+def _error_status(error: StudioError) -> tuple[HTTPStatus, str | None]:
     match error:
         case BodyTooLarge():
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None
@@ -244,8 +248,8 @@ def _meaning(error: StudioError) -> tuple[HTTPStatus, str | None]:
     return HTTPStatus.CONFLICT, None
 
 
-def _param(error: StudioError) -> str | None:
-    """The field that an error is about, which is the first word of what was given."""
+def _error_field(error: StudioError) -> str | None:
+    """Return the field that caused an error, the first word of the error. None if it is not a field of the API."""
     word = re.split(r"\W", error.what, maxsplit=1)[0]
     if isinstance(error, UnknownField):
         return word

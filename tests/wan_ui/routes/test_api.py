@@ -15,7 +15,7 @@ from tests.clip_files import counting_clip
 from tests.wan_ui.conftest import model_does_not_matter
 from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import uploaded_path
-from wan_ui.routes.api import Wanted, _without_again, finished_video, without_files
+from wan_ui.routes.api import GenerateArguments, _without_again, finished_video, split_files
 
 META = {"meta": {"_type": "gradio.FileData"}}
 
@@ -25,8 +25,8 @@ def studio(every_studio):
     return every_studio
 
 
-def wanted(**changes) -> Wanted:
-    return Wanted(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
+def wanted(**changes) -> GenerateArguments:
+    return GenerateArguments(**dict(prompt="a red circle", preset="wan-tiny", image=None, settings={}) | changes)
 
 
 def test_a_step_after_the_video_may_make_it_larger():
@@ -62,7 +62,7 @@ def test_a_films_sound_is_an_uploaded_file_and_its_times_are_settings():
     with pytest.raises(RequestError, match="a track's times were given but no track"):
         wanted(settings=story).to_request()
     with pytest.raises(RequestError, match="track='a.wav' must be a file"):
-        Wanted.of("x", "", None, {}, {"track": "a.wav"})
+        GenerateArguments.parse_arguments("x", "", None, {}, {"track": "a.wav"})
 
 
 def test_figures_are_a_list_of_names_with_uploaded_pictures():
@@ -75,7 +75,7 @@ def test_figures_are_a_list_of_names_with_uploaded_pictures():
         with pytest.raises(StudioError, match=words):
             wanted(settings=story, files={"figures": given}).to_request()
     with pytest.raises(RequestError, match="figures='Anna' must be a list"):
-        Wanted.of("x", "", None, {}, {"figures": "Anna"})
+        GenerateArguments.parse_arguments("x", "", None, {}, {"figures": "Anna"})
     with pytest.raises(RequestError, match="settings has 'figure_images'"):
         wanted(settings=story | {"figure_images": ["/etc/hostname"]}).to_request()
 
@@ -104,13 +104,13 @@ def test_settings_cannot_smuggle_in_paths_or_other_fields(name):
 
 def test_a_script_for_a_live_video_is_read_and_checked():
     cues = [{"block": 2, "action": "left"}, {"block": 4, "prompt": "a blue square"}]
-    request = Wanted.of("a red circle", "wan-live-tiny", None, {"cues": cues}).to_request()
+    request = GenerateArguments.parse_arguments("a red circle", "wan-live-tiny", None, {"cues": cues}).to_request()
     assert [cue.model_dump(exclude_none=True) for cue in request.cues] == cues
     for wrong in ([{"block": 1, "path": "/etc/passwd"}], [{"block": "x"}], "left", [{"block": 1, "action": "jump"}], [1]):
         with pytest.raises(RequestError):
-            Wanted.of("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
+            GenerateArguments.parse_arguments("a red circle", "wan-live-tiny", None, {"cues": wrong}).to_request()
     with pytest.raises(RequestError, match="in one piece"):
-        Wanted.of("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
+        GenerateArguments.parse_arguments("a red circle", "wan-tiny", None, {"cues": cues}).to_request()
 
 
 def test_what_vace_is_shown_comes_as_uploaded_files(tmp_path):
@@ -125,14 +125,16 @@ def test_what_vace_is_shown_comes_as_uploaded_files(tmp_path):
     settings |= {"keyframes": [{"frame": 8, "image": files["k.png"]}], "margins": [16, 0, 0, 0]}
 
     def made(**changes):
-        return Wanted.of("x", "wan2.1-vace-1.3b-480p", None, *without_files(settings | changes)).to_request()
+        return GenerateArguments.parse_arguments(
+            "x", "wan2.1-vace-1.3b-480p", None, *split_files(settings | changes)
+        ).to_request()
 
     request = made()
     assert (request.video, request.mask) == (str(folder / "v.mp4"), str(folder / "m.png"))
     assert (request.references, request.keyframes) == ((str(folder / "r.png"),), (str(folder / "k.png"),))
     assert (request.keyframe_at, request.margins, request.control_scale) == ((8,), (16, 0, 0, 0), 0.5)
     beside = {"control": files["v.mp4"], "control_kind": "edges", "control_downscale": 2}
-    request = Wanted.of("x", "ltx-2.3-704p", None, *without_files(beside)).to_request()
+    request = GenerateArguments.parse_arguments("x", "ltx-2.3-704p", None, *split_files(beside)).to_request()
     assert (request.control, request.control_kind, request.control_downscale) == (str(folder / "v.mp4"), "edges", 2)
     elsewhere = {"path": "/etc/passwd", **META}
     for wrong in ({"mask": elsewhere}, {"references": [elsewhere]}, {"keyframes": [{"frame": 0, "image": elsewhere}]}):

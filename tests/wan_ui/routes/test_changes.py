@@ -36,7 +36,7 @@ def told(
     request = SimpleNamespace(cookies={COOKIE: token}, session_hash="x", headers={"accept-language": language}, client=None)
 
     async def listen() -> list[dict]:
-        stream, found, has_acted = changes._events(context, context.identify_caller(request), SharedWork()), [], False
+        stream, found, has_acted = changes._event_stream(context, context.identify_caller(request), SharedWork()), [], False
         async for text in stream:
             if not text.startswith("data: "):
                 continue
@@ -130,7 +130,7 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(context, monk
 
     async def first_lines() -> list[str]:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        stream, lines = changes._events(context, context.identify_caller(request), SharedWork()), []
+        stream, lines = changes._event_stream(context, context.identify_caller(request), SharedWork()), []
         async for text in stream:
             lines.append(text)
             if len(lines) == 5:
@@ -144,7 +144,7 @@ def test_an_idle_page_is_told_nothing_but_that_the_studio_is_there(context, monk
 def test_the_stream_ends_when_the_engine_does(context):
     async def listen() -> None:
         request = SimpleNamespace(cookies={}, session_hash="x", headers={}, client=None)
-        async for text in changes._events(context, context.identify_caller(request), SharedWork()):
+        async for text in changes._event_stream(context, context.identify_caller(request), SharedWork()):
             if text.startswith("data"):
                 await asyncio.to_thread(context.engine.close)
 

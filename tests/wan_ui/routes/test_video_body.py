@@ -111,7 +111,7 @@ def test_no_address_is_fetched_and_no_path_opened(site, given):
 
 @pytest.mark.parametrize("data", ["?", "abc", "圆", "YQ== "])
 def test_what_is_no_base64_is_refused(site, data):
-    assert "is no base64" in site.post("/", json={"input_reference": f"data:image/png;base64,{data}"}).json()["words"]
+    assert "must be base64" in site.post("/", json={"input_reference": f"data:image/png;base64,{data}"}).json()["words"]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job
 from wan_ui.components.progress import StageView
-from wan_ui.routes.video_body import Sent
-from wan_ui.routes.video_values import UnknownField, UnknownModel, spoken, values_of, video_object
+from wan_ui.routes.video_body import VideoBody
+from wan_ui.routes.video_values import UnknownField, UnknownModel, format_seconds, parse_settings, video_object
 
 
-def to_request(sent: Sent, usual: str) -> GenerationRequest:
-    preset, values = values_of(sent, usual)
+def to_request(sent: VideoBody, usual: str) -> GenerationRequest:
+    preset, values = parse_settings(sent, usual)
     return GenerationRequest.from_preset(preset, **values)
 
 
 def request(picture: Path | None = None, drive: Path | None = None, **fields) -> GenerationRequest:
-    return to_request(Sent(fields={"prompt": "a red circle", **fields}, picture=picture, drive=drive), "wan-tiny")
+    return to_request(VideoBody(fields={"prompt": "a red circle", **fields}, picture=picture, drive=drive), "wan-tiny")
 
 
 @pytest.mark.parametrize("preset", list_presets(), ids=lambda preset: preset.name)
@@ -34,7 +34,7 @@ def test_every_length_and_size_that_a_preset_offers_can_be_said(preset):
     if preset.needs_last_image:
         pytest.skip("it goes from one picture to another, and one can be sent")
     for count in preset.frame_counts:
-        made = request(model=preset.name, seconds=spoken(count, preset.fps), **pictures)
+        made = request(model=preset.name, seconds=format_seconds(count, preset.fps), **pictures)
         assert made.num_frames == count
     for width, height in preset.sizes:
         made = request(model=preset.name, size=f"{width}x{height}", **pictures)
@@ -49,10 +49,10 @@ def test_what_is_left_out_is_the_presets_own():
 
 def test_a_control_clip_and_what_belongs_to_it():
     fields = {"prompt": "x", "model": "ltx-2.3-704p", "control_scale": "0.8", "control_downscale": "2", "seconds": "2"}
-    made = to_request(Sent(fields=fields, picture=Path("/a.png"), control=Path("/c.mp4")), "wan-tiny")
+    made = to_request(VideoBody(fields=fields, picture=Path("/a.png"), control=Path("/c.mp4")), "wan-tiny")
     assert (made.task, made.control, made.control_scale, made.control_downscale) == ("i2v", "/c.mp4", 0.8, 2)
     with pytest.raises(RequestError, match="control was given but wan-tiny takes none"):
-        to_request(Sent(fields={"prompt": "x"}, picture=None, control=Path("/c.mp4")), "wan-tiny")
+        to_request(VideoBody(fields={"prompt": "x"}, picture=None, control=Path("/c.mp4")), "wan-tiny")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_seconds_count_from_the_first_frame_to_the_last(fields, frames):
 
 def test_seconds_that_are_no_short_decimal_are_said_to_the_thousandth():
     count = 9  # 8 frames after the first at 24 a second
-    assert spoken(count, 24) == "0.333"
+    assert format_seconds(count, 24) == "0.333"
     assert request(model="hunyuanvideo-1.5-t2v-480p", seconds="0.333").num_frames == count
     with pytest.raises(RequestError, match="does not fit"):
         request(model="hunyuanvideo-1.5-t2v-480p", seconds="0.34")
@@ -162,7 +162,7 @@ def test_a_failure_for_memory_says_what_would_fit():
 def test_a_clip_is_widened_or_goes_on_with_a_preset_of_vace():
     def made(**fields):
         return to_request(
-            Sent(fields={"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, picture=None, clip=Path("/a.mp4")), ""
+            VideoBody(fields={"prompt": "x", "model": "wan2.1-vace-1.3b-480p", **fields}, picture=None, clip=Path("/a.mp4")), ""
         )
 
     wider = made(margins=["64", "0", "64", "0"], keeps_pixels="false")

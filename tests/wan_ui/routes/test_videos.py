@@ -263,7 +263,7 @@ def test_a_key_has_its_own_places_in_line_and_deleting_stops_a_video(program):
     with pytest.raises(openai.RateLimitError, match="You have 1 videos in line and may have 1") as refused:
         narrow.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=QUICK)
     assert refused.value.body["type"] == "rate_limit_error"
-    with pytest.raises(openai.NotFoundError, match="has nothing to fetch: it is in line"):
+    with pytest.raises(openai.NotFoundError, match="has nothing to download: it is queued"):
         narrow.videos.download_content(waiting.id)
     for one in (waiting, slow):
         deleted = narrow.videos.delete(one.id)
