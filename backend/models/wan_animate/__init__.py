@@ -1,1 +1,1 @@
-"""Wan 2.2 Animate: a figure in a picture that moves as the one in a clip does."""
+"""Wan 2.2 Animate: the person of an image moves as the person of a clip moves."""

@@ -1,4 +1,4 @@
-"""The self-attention inside the blocks: of the driving clip to itself, and of the video to itself and to the clip's frames."""
+"""The self-attention inside the layers: the driving video attends to itself, the generated video also to the driving video."""
 
 import dataclasses
 import functools
@@ -14,8 +14,12 @@ from kernels.qkv import HeadBounds
 
 
 class DrivenAttention(KernelAttention):
-    """A processor for `WanAttention`. diffusers' block has no way through for the clip: whoever calls a block puts `num_frames`
-    of the clip here before, and takes `extracted` from here after; or puts all layers' `keys` here, and the `layer`."""
+    """A processor for `WanAttention` that extracts or reads the driving video's keys and values.
+
+    diffusers' module cannot pass them through, so the caller sets attributes before each layer. To extract, it sets `num_frames`
+    of the driving video, and reads `extracted` after the layer. To generate, it sets all layers' `keys` and the number of the
+    `layer`.
+    """
 
     num_frames: int | None = None
     extracted: ClipKeys
@@ -42,7 +46,7 @@ def _attend_with_log_sums(
     head_width: int,
     num_keys: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attention [B, S, W] of flat heads, and its log-sums: to the first `num_keys` keys, or to all of a `layer`."""
+    """Compute attention [B, S, W] of flat heads with log-sum-exps, to the first `num_keys` keys or to all keys of a `layer`."""
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
     attended, sums = attention_with_sums(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))

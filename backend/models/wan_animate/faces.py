@@ -19,20 +19,20 @@ from backend.runtime.torch_modules import call_module
 
 MOTION, FACE = "motion_encoder.", "face_encoder."
 SPAN = f"{MOTION}motion_synthesis_weight"
-AT_ONCE = 8  # faces; diffusers' `motion_encoder_batch_size`
+AT_ONCE = 8  # faces per batch; diffusers' `motion_encoder_batch_size`
 BLUR = np.array([1, 3, 3, 1], np.float32)
 _BLURRED = ("conv2", "conv_skip")
 
 
 def motion_basis(xp: Any, span: Any) -> Any:
-    """The orthogonal motion_basis [out, motion] float32 of the space in which faces move."""
+    """Return the orthogonal directions [out, motion] float32 of motion vectors, from the weight `span`."""
     return xp.linalg.qr(span.astype(np.float32) + np.float32(1e-8))[0]
 
 
 def encode_motion(
     encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array
 ) -> jax.Array:
-    """Motion vectors [N, out] of faces [N, 3, side, side] in [-1, 1]; `span` is their `motion_basis`."""
+    """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` comes from `motion_basis`."""
     own = with_prefix(weights, MOTION) | _blur_kernels(encoder)
     numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
     moved = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
@@ -40,7 +40,7 @@ def encode_motion(
 
 
 def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
-    """[N, motion], as `WanAnimateMotionEncoder.forward` makes them before the decomposition."""
+    """Return the coefficients [N, motion] of `WanAnimateMotionEncoder.forward` before the decomposition."""
     seen = encoder.conv_in(faces)
     for block in encoder.res_blocks:
         seen = block(seen)
@@ -51,14 +51,17 @@ def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) 
 
 
 def _blur_kernels(encoder: WanAnimateMotionEncoder) -> dict[str, jax.Array]:
-    """The filters that no file holds."""
+    """Return the blur filters, which checkpoints do not store."""
     kernel = np.outer(BLUR, BLUR)
     kernel = jnp.asarray(kernel / kernel.sum())
     return {f"res_blocks.{number}.{name}.blur_kernel": kernel for number in range(len(encoder.res_blocks)) for name in _BLURRED}
 
 
 def face_tokens(encoder: WanAnimateFaceEncoder, weights: Mapping[str, jax.Array], motion: jax.Array) -> jax.Array:
-    """Tokens [B, 1 + F, N, D] of a segment's latent frames, zero for the picture's, from motion vectors [B, frames, out]."""
+    """Encode motion vectors [B, frames, out] to tokens [B, 1 + F, N, D] for a segment's latent frames.
+
+    The tokens of the first latent frame, the image, are zero.
+    """
     tokens = call_module(encoder, with_prefix(weights, FACE), _run_encoder, motion)
     return jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))
 

@@ -1,8 +1,8 @@
-"""Animate-2's networks and the work of making a video with them: see `segments`, and before each segment's steps the driving
-clip's part goes through the transformer once.
+"""Animate-2's networks and the generation of a video in segments, see `segments`.
 
-Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). There prompts are not cleaned, and pictures are
-brought to the image encoder's size whole, without the checkpoint's own preprocessor.
+Before each segment's steps, the segment's part of the driving video runs through the transformer once. Source: diffusers
+modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). That code does not clean prompts. It resizes whole images to the
+image encoder's size, without the checkpoint's preprocessor.
 """
 
 import dataclasses
@@ -36,21 +36,23 @@ from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
 DRIVE = "drive"
-"""Among the conditions: the latents of all segments of the driving clip, one after another, [1, C, F, H, W]. Then there is
-`drive_prompt_embeds`, and `drive_seen`, what the image encoder sees of the clip's first frame."""
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP's own training
+"""Name of the condition with the latents of all segments of the driving video, one after another, [1, C, F, H, W].
+
+Other conditions are `drive_prompt_embeds`, and `drive_seen`, the image encoder's tokens of the driving video's first frame.
+"""
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # from CLIP's training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenPrograms(SegmentPrograms):
-    """Those of every video in segments, and `extract`, which makes the driving clip's keys."""
+    """The programs of all segment models, and `extract`, which extracts the driving video's keys."""
 
     extract: Program
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenStepContext(SegmentStepContext):
-    """With the driving clip's text and places, the same in all segments."""
+    """A `SegmentStepContext` with the driving video's text and positions, the same for all segments."""
 
     clip_text: TextContext
     clip_positions: Positions
@@ -80,18 +82,18 @@ class AnimateModel(SegmentModel):
         return map_file_names(checkpoint_shapes(transformer))
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """See `WholeClipModel`; with what is encoded before each segment's steps."""
+        """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
         tokens = {"text_encoder": math.prod(self._tokens(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = 2 * self._image_encoder.num_tokens
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """As Wan's, and the driving clip's."""
+        """Return Wan's texts, and the driving video's prompt."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; for the results see `DRIVE` and `segments.PICTURE`."""
+        """See `Model`. `DRIVE` and `segments.PICTURE` list the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
@@ -107,18 +109,18 @@ class AnimateModel(SegmentModel):
         return conditions
 
     def _embed_image(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
-        """Work: the image encoder's tokens [1, tokens, D] float32 of a picture [1, 3, 1, height, width] in [-1, 1]."""
+        """Encode an image [1, 3, 1, height, width] in [-1, 1] to tokens [1, tokens, D] float32. Yields work."""
         pixels = preprocess_image(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
-        assert programs.embed_image is not None, "it sees pictures"
+        assert programs.embed_image is not None, "the model has an image encoder"
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
 
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
-        """See `SegmentModel`: the driving clip's text and places."""
+        """See `SegmentModel`. The fields are the driving video's text and positions."""
         programs = step_context.programs
-        copies = programs.layout.size("dp")  # each guidance branch's chips make the same keys
+        copies = programs.layout.size("dp")  # the chips of each guidance branch compute the same keys
         embeddings, bias, seen = yield from self._clip_embeddings(conditions, copies)
         pictures = () if self._image_encoder is None else (seen,)
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *pictures))
@@ -126,7 +128,10 @@ class AnimateModel(SegmentModel):
         return {"clip_text": text, "clip_positions": positions}
 
     def _clip_embeddings(self, conditions: Conditions, copies: int) -> Generator[Effect, Any, tuple]:
-        """Work: as `branch_embeddings`, of so many copies of the driving clip's text, the last one in the bias."""
+        """Return what `branch_embeddings` returns, for `copies` copies of the driving video's text. Yields work.
+
+        The driving video's text is the last row of the bias.
+        """
         own = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:
             own["text_bias"] = yield OnHost(lambda xp, bias: bias[-1:], (conditions["text_bias"],))
@@ -143,8 +148,10 @@ class AnimateModel(SegmentModel):
         return embeddings, bias, seen
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `WholeClipModel`; beside the video the driving clip's frames, all of them on chips that exchange all heads, else
-        those that a group's queries may belong to."""
+        """See `WholeClipModel`. Adds the attention to the driving video's frames.
+
+        These are all frames on chips that exchange all heads, else only the frames to which a group's queries can belong.
+        """
         lengths, shape = super().attention_lengths(request), self._clip_shape(request)
         denoiser = self._guided.denoiser
         frame = denoiser.num_tokens(shape) // shape[2]
@@ -155,7 +162,7 @@ class AnimateModel(SegmentModel):
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: DrivenStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, DrivenContext]:
-        """See `SegmentModel`: the channels, and the clip's keys in every layer."""
+        """See `SegmentModel`. The context has the channels, and the driving video's keys in every layer."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
@@ -171,7 +178,7 @@ class AnimateModel(SegmentModel):
 
 
 def preprocess_image(picture: np.ndarray, side: int) -> np.ndarray:
-    """What CLIP's encoder takes, [1, 3, side, side] float32, of a whole picture [1, 3, height, width] in [-1, 1]."""
+    """Resize and normalise a whole image [1, 3, height, width] in [-1, 1] for CLIP's encoder, [1, 3, side, side] float32."""
     resized = torch.nn.functional.interpolate(torch.from_numpy(picture), size=(side, side), mode="bicubic", align_corners=False)
     mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
     return (resized.numpy() * 0.5 + 0.5 - mean) / std

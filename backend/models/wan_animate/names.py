@@ -1,7 +1,7 @@
-"""The transformer of Animate-2 by diffusers' plain Wan: its configuration and its tensors' names. Reads no file.
+"""Convert the configuration and tensor names of Animate-2's transformer to diffusers' plain Wan. Reads no file.
 
-`WanAnimate2Transformer3DModel` has Wan's layers by names between those of Wan's makers and diffusers'. With those of diffusers'
-`WanTransformer3DModel` all that is made for Wan serves it too. Source: diffusers, transformer_wan_animate_2.py.
+`WanAnimate2Transformer3DModel` has Wan's layers, partly with Wan's original names and partly with diffusers' names. With the
+names of `WanTransformer3DModel`, the code for Wan also runs Animate-2. Source: diffusers, transformer_wan_animate_2.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,34 +11,37 @@ from backend.models.common.parts import renamed
 from backend.models.spec import Configs
 from backend.models.wan.original import OUTER_NAMES
 
-OWN_NAMES = (  # diffusers' name of plain Wan -> that of Animate-2
+OWN_NAMES = (  # diffusers' name in plain Wan -> name in Animate-2
     (r"\.attn1\.", ".self_attn."), (r"\.attn2\.", ".cross_attn."), (r"\.ffn\.net\.0\.proj\.", ".ffn.0."),
     (r"\.ffn\.net\.2\.", ".ffn.2."), (r"^(blocks\.\d+)\.norm2\.", r"\1.norm3."),
     (r"^(blocks\.\d+)\.scale_shift_table$", r"\1.modulation"),
 )  # fmt: skip
-PICTURE_CHANNELS = 1280  # of the CLIP encoder's tokens
+PICTURE_CHANNELS = 1280  # width of the CLIP encoder's tokens
 
 
 def animate_name(name: str) -> str:
-    """The name in a file of a tensor of `WanTransformer3DModel`."""
+    """Convert a tensor's name in `WanTransformer3DModel` to the name in Animate-2's files."""
     stem, dot, kind = name.rpartition(".")
     outer = renamed(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else renamed(name, OUTER_NAMES)
     return renamed(outer, OWN_NAMES)
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """A function from a tensor's name in a file to plain Wan's, one of `names`; any other name stays."""
+    """Return a function that converts a tensor's name in a file to plain Wan's name, one of `names`.
+
+    The function returns other names unchanged.
+    """
     by_own = {animate_name(name): name for name in names}
     return lambda name: by_own.get(name, name)
 
 
 def with_wan_config(configs: Configs) -> dict[str, Mapping[str, Any]]:
-    """The configurations with the transformer's as that of a `WanTransformer3DModel`."""
+    """Replace the transformer's configuration by one of `WanTransformer3DModel`."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 
 def to_wan_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of plain Wan with these layers."""
+    """Convert Animate-2's transformer configuration to the equal configuration of plain Wan."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {
         "patch_size": config.get("patch_size", (1, 2, 2)),

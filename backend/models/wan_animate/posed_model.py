@@ -1,8 +1,8 @@
-"""Animate-1's networks and the work of making a video with them: see `segments`. Each has poses and faces of its own.
+"""Animate-1's networks and the generation of a video in segments, see `segments`. Each segment has its own poses and faces.
 
-With a clip and a mask the figure takes a place in that clip: all but what the mask says is given, and the first segment too
-begins with the clip's first frame. Whole frames of faces and of that clip are kept until their segment: what an autoencoder
-makes of a clip depends on the frame that it begins with, which is the one that the segment before ended with.
+With a background clip and a mask, the model replaces a person in that clip. Everything outside the mask is given, and the first
+segment also begins with the clip's first frame. The conditions store pixels of faces and background clip until their segment.
+They cannot be encoded earlier, because a segment's clip begins with the last frame of the previous segment.
 
 Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
@@ -29,14 +29,16 @@ from backend.schemas.driving_video import count_segments
 from backend.schemas.request import GenerationRequest
 
 POSE, FACES, BACKGROUND, KNOWN = "pose", "faces", "background", "known"
-"""Among the conditions, of all segments one after another: the poses' latents [1, C, F, H, W]; faces, uint8 [segments, frames,
-side, side, 3]; and in a clip its frames, uint8 [segments, frames, height, width, 3], and what of their latents is given,
-float32 [segments, frames, H, W]."""
+"""Names of conditions, each with the values of all segments one after another.
+
+`POSE`: the poses' latents [1, C, F, H, W]. `FACES`: uint8 [segments, frames, side, side, 3]. `BACKGROUND`: the background clip,
+uint8 [segments, frames, height, width, 3]. `KNOWN`: 1 where the background is given, float32 [segments, frames, H, W].
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedPrograms(SegmentPrograms):
-    """Those of every video in segments; `motion` of a few faces, and the keys `face_keys` of a segment's."""
+    """The programs of all segment models, `motion` for a batch of faces, and `face_keys` for a segment's face keys."""
 
     motion: Program
     face_keys: Program
@@ -58,12 +60,12 @@ class PosedModel(SegmentModel):
         )
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """See `WholeClipModel`; with what is encoded before each segment's steps."""
+        """See `WholeClipModel`. The count includes the frames that are encoded before each segment's steps."""
         tokens, _ = super()._encoded(request)
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; for the results see `POSE` and `segments.PICTURE`."""
+        """See `Model`. `POSE` and `segments.PICTURE` list the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
@@ -87,7 +89,7 @@ class PosedModel(SegmentModel):
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, PosedContext]:
-        """See `SegmentModel`: the channels, the poses, and what is seen of faces."""
+        """See `SegmentModel`. The context has the channels, the poses and the face keys."""
         programs, layout, conditions = step_context.programs, step_context.layout, step_context.conditions
         clip = [None if name not in conditions else conditions[name][index] for name in (BACKGROUND, KNOWN)]
         channels = yield from self._encode_segment_channels(
@@ -103,7 +105,10 @@ class PosedModel(SegmentModel):
     def _encode_faces(
         self, programs: PosedPrograms, weights: Any, step_context: SegmentStepContext, frames: np.ndarray
     ) -> Generator[Effect, Any, FaceKeys]:
-        """Work: what is seen of faces, uint8 [frames, side, side, 3]; without the prompt of blank ones."""
+        """Encode faces, uint8 [frames, side, side, 3], to face keys. The branch with the negative prompt has blank faces.
+
+        Yields work.
+        """
         span = yield OnHost(motion_basis, (weights.outer[SPAN],))
         blank = [np.zeros_like(frames[:1])] if step_context.is_guided else []
         whole = np.concatenate([frames, *blank])
@@ -117,7 +122,10 @@ class PosedModel(SegmentModel):
 
 
 def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
-    """Motion vectors [B, frames, out] of so many faces, and of as many blank ones, of which the first after them is one."""
+    """Join motion vectors of `count` faces. Under guidance, add a second branch that repeats the blank face after them.
+
+    Returns [B, frames, out].
+    """
     whole = xp.concatenate(motions)
     own = whole[None, :count]
     return xp.concatenate([own, xp.repeat(whole[None, count : count + 1], count, axis=1)]) if is_guided else own

@@ -1,7 +1,7 @@
-"""Recognises Wan 2.2 Animate-1 from its configurations alone. Reads no file.
+"""Recognise Wan 2.2 Animate-1 from its configurations only. Reads no file.
 
-A clip of poses drives it, and one of faces; with a clip and its mask the figure takes the place of the one under the mask.
-Source: diffusers pipelines/wan/pipeline_wan_animate.py.
+The person of the image moves like a clip of poses and a clip of faces. With a further clip and its mask, the person of the image
+replaces the person in the masked area. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from backend.schemas.windows import step_geometry
 PIPELINES = ("WanAnimatePipeline",)
 TRANSFORMER = "WanAnimateTransformer3DModel"
 SEGMENT_FRAMES = 77
-FACE_SIDE, EVERY = 512, 5  # pixels of a face, and after how many layers one is seen, where config.json does not say
-SUPPORTED = "Wan 2.2 Animate, as diffusers lays it out"
+FACE_SIDE, EVERY = 512, 5  # defaults for config.json: width of a face in pixels, number of layers per face adapter
+SUPPORTED = "Wan 2.2 Animate, in diffusers' layout"
 
 
 class WanPosedFamily(SegmentFamily):
@@ -44,7 +44,7 @@ class WanPosedFamily(SegmentFamily):
             raise ModelError(
                 f"transformer/config.json says num_layers={transformer['num_layers']}:",
                 f"it must be a multiple of inject_face_latents_blocks={every}",
-                "give the checkpoint as its makers published it",
+                "give the checkpoint as its authors published it",
             )
         frames = index.get(SEGMENT, SEGMENT_FRAMES)
         return SegmentKind(
@@ -60,7 +60,7 @@ class WanPosedFamily(SegmentFamily):
         )
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Of one segment with the picture; what is seen of faces is a few tokens in a few layers, and is left out."""
+        """Return the operations of one segment with the image, without the few operations of face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
         return transformer_flops(configs["transformer"], tokens, tokens, branches)

@@ -1,7 +1,8 @@
-"""Animate-1's transformer: Wan's, with poses added to the video's tokens, and after every fifth layer a look at the face.
+"""Animate-1's transformer: Wan's transformer with poses added to the video's tokens, and face adapters in every fifth layer.
 
-Each token sees the face's few tokens of its own latent frame. The keys and values of these are made once a segment; in a step the
-tokens of all frames are seen with a mask, which costs less than dividing the tokens, that are spread over chips, by frames.
+In a face adapter each token attends to the few face tokens of the same latent frame. The keys and values of face tokens are
+computed once per segment. Attention covers all frames with a mask. This costs less than grouping the tokens by frame, because the
+tokens are sharded over chips.
 """
 
 import dataclasses
@@ -21,14 +22,14 @@ from backend.runtime.mesh import Layout, with_sharding
 from backend.runtime.torch_modules import call_module, torchax
 from backend.weights.stacked import StackedWeights
 
-ADAPTERS = "face_adapter."  # the prefix of what looks at faces in the checkpoint
+ADAPTERS = "face_adapter."  # prefix of the face adapters' names in the checkpoint
 POSE = "pose_patch_embedding"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaceKeys:
-    """Keys and values of the face's tokens, [adapters, B, frames x tokens, H, D]; of each latent frame as many."""
+    """Keys and values of the face tokens, [adapters, B, frames x tokens, H, D]. Each latent frame has the same number."""
 
     key: jax.Array
     value: jax.Array
@@ -37,14 +38,14 @@ class FaceKeys:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PosedContext(Context):
-    """A `Context` with the poses' latents [1, C, F, H, W] of a segment, and what is seen of faces."""
+    """A `Context` with a segment's pose latents [1, C, F, H, W] and face keys."""
 
     pose: jax.Array
     face: FaceKeys
 
 
 class PosedDenoiser(Denoiser):
-    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled."""
+    """Shapes and modules of one transformer. Weights are passed to every call. All methods are pure and can be compiled."""
 
     _network = WanAnimateTransformer3DModel
     _stacks = (BLOCKS, ADAPTERS)
@@ -63,7 +64,7 @@ class PosedDenoiser(Denoiser):
         return encode_motion(self._model.motion_encoder, weights.outer, faces, span)
 
     def face_keys(self, weights: StackedWeights, motion: jax.Array) -> FaceKeys:
-        """The keys and values that all adapters see, from a segment's motion vectors [B, frames, out]."""
+        """Compute all adapters' keys and values from a segment's motion vectors [B, frames, out]."""
         tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
@@ -75,7 +76,7 @@ class PosedDenoiser(Denoiser):
         return FaceKeys(key=key, value=value)
 
     def face_sharding(self, shapes: FaceKeys) -> FaceKeys:
-        """Where the result of `face_keys` lies."""
+        """Return the shardings of `face_keys`' result."""
         return with_sharding(shapes, self._layout.sharding(self._layout.stacked_text_heads))
 
     def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
@@ -83,16 +84,16 @@ class PosedDenoiser(Denoiser):
         kernel, bias = weights.outer[f"{POSE}.weight"], weights.outer[f"{POSE}.bias"]
         patches = to_patches(context.pose.astype(kernel.dtype), self._patch)
         poses = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
-        before = self.num_tokens(latents.shape) - poses.shape[1]  # the picture's
+        before = self.num_tokens(latents.shape) - poses.shape[1]  # the number of tokens of the image
         around = (before, hidden.shape[1] - before - poses.shape[1])
         return (self._layout.constrain(hidden + jnp.pad(poses, ((0, 0), around, (0, 0))), self._layout.tokens),), time
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: PosedContext) -> jax.Array:
-        """See `ClipTransformer`: runs of layers, each of which looks at the face after its first."""
+        """See `ClipTransformer`. The layers run in groups, with a face adapter after the first layer of each group."""
         layers, run_layer, (hidden,) = self._layers(weights, context), self._layer_runner(time, context), tokens
         frames = context.pose.shape[2] // self._patch[0] + 1
         frame = jnp.arange(hidden.shape[1]) // (context.positions.num_tokens // frames)
-        frame = jnp.minimum(frame, frames - 1)  # padding counts to the last one
+        frame = jnp.minimum(frame, frames - 1)  # padding belongs to the last frame
 
         def one_run(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
             first = number * self._every
@@ -109,23 +110,23 @@ class PosedDenoiser(Denoiser):
     def _run_face_adapter(
         self, weights: StackedWeights, hidden: jax.Array, face: FaceKeys, number: jax.Array, frame: jax.Array, frames: int
     ) -> jax.Array:
-        """The tokens [B, S, D], of the latent frames `frame` [S] among so many `frames`, after one adapter."""
+        """Run face adapter `number` on tokens [B, S, D]. `frame` [S] is the latent frame of each token, out of `frames`."""
         adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
-        of_keys = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
-        sees = frame[:, None] == of_keys
+        key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
+        sees = frame[:, None] == key_frames
         seen = call_module(self._adapter, self._gathered(adapter), _attend_to_face, hidden, key, value, sees)
         return self._layout.constrain(hidden + seen, self._layout.tokens)
 
 
 def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [B, F * N, H, D] of face tokens [B, F, N, D], as `WanAnimateFaceBlockAttnProcessor` makes them."""
+    """Compute keys and values [B, F * N, H, D] of face tokens [B, F, N, D], like `WanAnimateFaceBlockAttnProcessor`."""
     normed = adapter.pre_norm_kv(tokens).flatten(1, 2)
     key = adapter.norm_k(adapter.to_k(normed).unflatten(2, (adapter.heads, -1)))
     return key, adapter.to_v(normed).unflatten(2, (adapter.heads, -1))
 
 
 def _attend_to_face(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
-    """What tokens [B, S, D] see of the keys [B, K, H, D] that `sees` [S, K] lets them."""
+    """Compute attention of tokens [B, S, D] to the keys [B, K, H, D] where `sees` [S, K] is true."""
     query = adapter.norm_q(adapter.to_q(adapter.pre_norm_q(hidden)).unflatten(2, (adapter.heads, -1)))
     query, key, value, sees = (as_array(array) for array in (query, key, value, sees))
     scores = jnp.einsum("bshd,bkhd->bhsk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5

@@ -1,7 +1,8 @@
-"""What both Animates share: a video in segments, each of which begins with the picture and goes on from the one before.
+"""The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
 
-A segment begins with the last pixel frame of the one before, which is decoded for that and encoded again. Then its steps are
-Wan's, from noise of its own. The picture is the first latent frame of every segment, and is left out of the video.
+The first latent frame of every segment is the input image, which is removed from the video. The second is the last pixel frame of
+the previous segment, which is decoded and encoded again for this purpose. Each segment has its own noise. Its steps are Wan's
+steps.
 
 Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
 """
@@ -32,26 +33,29 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import step_geometry
 
 PICTURE = "picture"
-"""Among the conditions: the picture's latents [1, C, 1, H, W]."""
+"""Name of the condition with the input image's latents [1, C, 1, H, W]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentPrograms(Programs):
-    """Wan's programs, and `last_frame`, which cuts it out of decoded pixels."""
+    """Wan's programs, and `last_frame`, which cuts the last frame out of decoded pixels."""
 
     last_frame: Program
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentStepContext(WholeClipStepContext):
-    """What all steps of all segments share, with the conditions of which each segment takes its part."""
+    """The inputs that all steps of all segments share. Each segment uses its part of the `conditions`."""
 
     conditions: Conditions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentStepState:
-    """Which segment is next, the latents of the one before, and what its steps read, None until the first of them."""
+    """The `index` of the current segment, the latents of the `previous` segment, and the inputs (`context`) of its steps.
+
+    `context` is set in the segment's first step.
+    """
 
     index: int = 0
     previous: Any = None
@@ -59,14 +63,14 @@ class SegmentStepState:
 
 
 class SegmentModel(WanModel, abc.ABC):
-    """One checkpoint without its weights, whose videos are made in segments."""
+    """One checkpoint without its weights, whose videos are generated in segments."""
 
     kind: SegmentKind
     segment: int
     _step_context: ClassVar[type[SegmentStepContext]] = SegmentStepContext
 
     def __init__(self, plan: ModelPlan) -> None:
-        assert plan.kind.chunk is not None, "`of_preset` says it"
+        assert plan.kind.chunk is not None, "the families of segment models set it"
         self.segment = plan.kind.chunk - 1
         super().__init__(plan)
 
@@ -75,17 +79,17 @@ class SegmentModel(WanModel, abc.ABC):
         return super()._make_programs(plan, layout, denoiser, last_frame=last, **own)
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`: all segments one after another, each after the picture."""
+        """See `WholeClipModel`. The shape covers all segments one after another, each with the image's latent frame."""
         batch, channels, num_frames, height, width = self.step_shape(request)
         return batch, channels, num_frames * count_segments(request), height, width
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """A segment's, after the picture."""
+        """See `WholeClipModel`. The shape of one segment includes the image's latent frame."""
         batch, channels, num_frames, height, width = self._clip_shape(request)
         return batch, channels, num_frames + 1, height, width
 
     def _clip_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """That of a segment of a clip."""
+        """Return the shape of one segment's latents without the image's latent frame."""
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def decode_flops(self, request: GenerationRequest) -> float:
@@ -93,19 +97,19 @@ class SegmentModel(WanModel, abc.ABC):
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
     def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
-        """Work: the picture's latents [1, C, 1, H, W] float32."""
+        """Encode the input image to latents [1, C, 1, H, W] float32. Yields work."""
         picture = pixels_of(inputs["image"][0], self.dtype)
         return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], picture))),)))
 
     def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
-        """Work: the latents [1, C, F, H, W] float32 of one segment's frames, uint8 [F, height, width, 3]."""
+        """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
         encoders = programs.encode_first, programs.encode_next
         return (yield from encode_frames(*encoders, weights["vae"], frames, self.kind.scales[1], self.dtype))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[SegmentStepContext, SegmentStepState]]:
-        """See `Model`: Wan's, with what a family's segments share. A segment is made ready anew for it."""
+        """See `Model`. Adds the fields that a family's segments share. The current segment's inputs are computed again."""
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         shared = {field.name: getattr(step_context, field.name) for field in dataclasses.fields(step_context)}
         own = yield from self._make_shared_fields(weights, request, conditions, step_context)
@@ -115,7 +119,7 @@ class SegmentModel(WanModel, abc.ABC):
     def _make_shared_fields(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_context: WholeClipStepContext
     ) -> Generator[Effect, Any, dict[str, Any]]:
-        """Work: further fields of the lane, the same for all segments."""
+        """Compute further fields of the step context, the same for all segments. Yields work."""
         yield from ()
         return {}
 
@@ -129,7 +133,7 @@ class SegmentModel(WanModel, abc.ABC):
         step_state: SegmentStepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, SegmentStepState]]:
-        """See `WholeClipModel`; before a segment's first step all is made that its steps read."""
+        """See `WholeClipModel`. Before a segment's first step, this computes the inputs of the segment's steps."""
         if step_state.context is None:
             last_frame = yield from self._last_frame(step_context.programs, weights["vae"], step_state.previous)
             context = yield from self._make_segment_context(weights, request, step_context, step_state.index, last_frame)
@@ -142,12 +146,13 @@ class SegmentModel(WanModel, abc.ABC):
     def _make_segment_context(
         self, weights: Weights, request: GenerationRequest, step_context: SegmentStepContext, index: int, last_frame: Any
     ) -> Generator[Effect, Any, Context]:
-        """Work: what the steps of segment `index` read; `last_frame` is the last pixel frame [1, 3, 1, height, width] of the one
-        before, None for the first."""
+        """Compute the inputs of the steps of segment `index`. Yields work.
+
+        `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous segment, None for the first segment.
+        """
 
     def _last_frame(self, programs: SegmentPrograms, vae: Any, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: the last pixel frame [1, 3, 1, height, width] of a segment's latents, which begin with the picture's; None
-        without latents."""
+        """Decode the last pixel frame [1, 3, 1, height, width] of a segment's latents, None without latents. Yields work."""
         if latents is None:
             return None
         pixels, caches = None, None
@@ -200,22 +205,22 @@ class SegmentModel(WanModel, abc.ABC):
         clean: Latents,
         step_state: SegmentStepState,
     ) -> Generator[Effect, Any, SegmentStepState]:
-        """See `Model`: the next segment is made ready before its first step, from these latents."""
+        """See `Model`. The first step of the next segment uses these latents."""
         yield from ()
         return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """The latents without the picture's frame of each segment."""
+        """Remove the image's latent frame from each segment."""
         return (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents,)))
 
 
 def add_mask_channels(channels: int, xp: Any, latents: Any) -> Any:
-    """So many channels of ones before latents [1, C, F, H, W]: all of them are given."""
+    """Add `channels` mask channels of ones before latents [1, C, F, H, W]. Ones mean that all pixels are given."""
     return xp.concatenate([xp.ones((1, channels, *latents.shape[2:]), np.float32), latents], axis=1)
 
 
 def _last(pixels: jax.Array) -> jax.Array:
-    """The last one [1, 3, 1, height, width] of frames [1, 3, F, height, width]."""
+    """Return the last frame [1, 3, 1, height, width] of frames [1, 3, F, height, width]."""
     return pixels[:, :, -1:]
 
 

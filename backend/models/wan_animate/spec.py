@@ -1,8 +1,9 @@
-"""Recognises Wan 2.2 Animate-2 from its configurations alone. Reads no file.
+"""Recognise Wan 2.2 Animate-2 from its configurations only. Reads no file.
 
-Its transformer takes a noisy latent, a mask and a picture's latents, as Wan's image-to-video models do, and the keys and values
-that it has made of a driving clip before. Videos are made in segments, whose length the checkpoint's model_index.json may say.
-Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names `WanAnimate2Pipeline`.
+The transformer takes noisy latents, a mask and an image's latents, like Wan's image-to-video models. It also reads keys and
+values that it extracts from a driving video. Videos are generated in segments. The checkpoint's model_index.json can state their
+length. Source: diffusers modular_pipelines/wan_animate_2; the published checkpoints' model_index.json names
+`WanAnimate2Pipeline`.
 """
 
 import dataclasses
@@ -24,30 +25,33 @@ from presets import Preset
 
 PIPELINES = ("WanAnimate2Pipeline", "WanAnimate2ModularPipeline", "WanAnimate2DistilledModularPipeline")
 TRANSFORMER = "WanAnimate2Transformer3DModel"
-SEGMENT = "segment_frame_length"  # the entry of model_index.json, as diffusers' pipelines name the argument
-SEGMENT_FRAMES = 81  # its usual value
+SEGMENT = "segment_frame_length"  # entry of model_index.json, named like the argument of diffusers' pipelines
+SEGMENT_FRAMES = 81  # default of the entry
 NEEDED = {**NEEDED_ENTRIES, "transformer": ("in_dim", "dim", "num_layers", "num_heads", "ffn_dim")}
-SUPPORTED = "Wan 2.2 Animate-2, as diffusers lays it out"
+SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentKind(WanKind):
-    """`segment_frames` are the pixel frames of each segment of a video; `chunk` are a segment's latent frames with the picture's.
-    Faces are seen `face_side` pixels wide and high, by a kind that sees any."""
+    """The kind of an Animate model, whose videos are generated in segments.
+
+    `segment_frames` is the number of pixel frames per segment. `chunk` is the number of latent frames per segment, including
+    the image. `face_side` is the width and height of faces in pixels, None for a model without face inputs.
+    """
 
     segment_frames: int
     face_side: int | None = None
 
 
 class SegmentFamily(WanFamily):
-    """What both Animates' faces share."""
+    """The methods that both Animate families share."""
 
     def of_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
-        """As any family's, with the preset's segments."""
+        """See `Family`. The preset gives the length of segments."""
         kind = cast(SegmentKind | None, Face.of_preset(self, preset, configs))
         if kind is None:
             return None
-        assert preset.segment_frames is not None, "presets of these models say it"
+        assert preset.segment_frames is not None, "presets of these models have it"
         return dataclasses.replace(
             kind,
             segment_frames=preset.segment_frames,
@@ -55,7 +59,7 @@ class SegmentFamily(WanFamily):
         )
 
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """None: its transformer lies in the checkpoint's folder."""
+        """See `Family`. Returns None, because single-file checkpoints are not supported."""
 
 
 class WanAnimateFamily(SegmentFamily):
@@ -77,7 +81,7 @@ class WanAnimateFamily(SegmentFamily):
         if sees_pictures and "image_encoder" not in configs:
             raise ModelError(
                 "model_index.json names no image_encoder:",
-                "this transformer attends to what one sees of pictures",
+                "this transformer attends to image tokens",
                 "give a whole checkpoint of Animate-2",
             )
         frames = index.get(SEGMENT, SEGMENT_FRAMES)
@@ -93,13 +97,16 @@ class WanAnimateFamily(SegmentFamily):
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """As Wan's, by Animate-2's own names."""
+        """See `Family`. These are Wan's tensors with Animate-2's names."""
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Of one segment: the picture's and the video's tokens see each other, and the video's a frame of the clip."""
+        """Return the operations of one segment.
+
+        The tokens of image and video attend to each other. Each video token also attends to one frame of the driving video.
+        """
         geometry = step_geometry(request)
         frame = geometry.num_tokens // geometry.num_latent_frames
         tokens = geometry.num_tokens + frame

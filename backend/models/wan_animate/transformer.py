@@ -1,11 +1,12 @@
-"""Animate-2's transformer: Wan's, which sees a picture before the video, and of a driving clip each frame at its own moment.
+"""Animate-2's transformer: Wan's transformer, which also reads an image and, for each frame, the same frame of a driving video.
 
-The clip goes through all layers once for each segment of the video, at timestep 1 and with a text of its own: `extracted`. Each
-step then sees its keys and values. In the rotary embedding the clip lies beside the video: one latent frame later, as the video's
-first one is the picture, and to the right of it. The branch without the prompt leaves out one layer.
+The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 with a
+separate text. Each denoising step then reads these keys and values. In the rotary embedding the driving video is one latent frame
+later, because the first latent frame is the image, and to the right of the video. The guidance branch with the negative prompt
+omits one layer.
 
-Source: diffusers, transformer_wan_animate_2.py. There keys are kept before they are turned; they are turned to the same places by
-the clip's own pass and by the video's, so here they are kept after it.
+Source: diffusers, transformer_wan_animate_2.py. That code stores keys before the rotary embedding. Both passes rotate these keys
+by the same angles, so this module stores them after the rotary embedding.
 """
 
 import dataclasses
@@ -26,25 +27,29 @@ from backend.runtime.mesh import Layout
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
 
-THETA = 10_000.0  # of the rotary embedding; source: diffusers, `rope_params`
+THETA = 10_000.0  # base of the rotary embedding; source: diffusers, `rope_params`
 CLIP_TIMESTEP = 1.0
-LEFT_OUT = 9  # the layer that the branch without the prompt leaves out, counted from 0
+LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omits
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
-"""Where the clip's first token lies, in tokens from the video's first; -1 for as many as the clip itself has. diffusers'
-defaults."""
+"""The position of the driving video's first token, in tokens from the video's first token, for time, height and width.
+
+-1 means the size of the driving video. The values are diffusers' defaults.
+"""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenContext(Context):
-    """A `Context` with the driving clip's keys and values in every layer."""
+    """A `Context` with the driving video's keys and values in every layer."""
 
     clip: ClipKeys
 
 
 class DrivenDenoiser(Denoiser):
-    """Shapes and modules of one transformer; weights are passed to every call. All methods are pure, to be compiled. `config` is
-    that of the checkpoint."""
+    """Shapes and modules of one transformer, from the checkpoint's `config`.
+
+    Weights are passed to every call. All methods are pure and can be compiled.
+    """
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         super().__init__(to_wan_config(config), layout)
@@ -54,7 +59,7 @@ class DrivenDenoiser(Denoiser):
         self._stride = config.get("refer_stride", 1)
 
     def clip_positions(self, latent_shape: tuple[int, ...]) -> Work:
-        """Work: the rotary embedding of a clip's latents of this shape, B C F H W, beside the video's."""
+        """Compute the rotary embedding of the driving video's latents [B, C, F, H, W]. Yields work."""
         grid = [length // size for length, size in zip(latent_shape[2:], self._patch, strict=True)]
         offsets = [grid[axis] if offset < 0 else offset for axis, offset in enumerate(self._offsets)]
         places = [
@@ -67,7 +72,7 @@ class DrivenDenoiser(Denoiser):
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
     def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
-        """Angles [tokens, D] float64 of tokens at these places along time, height and width, each value twice."""
+        """Compute rotary angles [tokens, D] float64 for tokens at `places` in time, height and width, each value twice."""
         rope = self._rope
         axes = []
         for axis, (numbers, width) in enumerate(zip(places, (rope.t_dim, rope.h_dim, rope.w_dim), strict=True)):
@@ -80,8 +85,10 @@ class DrivenDenoiser(Denoiser):
         return np.concatenate(spread, axis=3).reshape(-1, sum(one.shape[3] for one in axes))
 
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
-        """Every layer's keys and values of a driving clip with these `latents` [1, C, F, H, W]. The context's condition holds a
-        mask of ones and the same latents; its text has a row for each chip on dp, all alike."""
+        """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].
+
+        The context's condition holds a mask of ones and the same latents. Its text has one row for each chip on dp, all equal.
+        """
         (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
 
@@ -95,7 +102,7 @@ class DrivenDenoiser(Denoiser):
         return jax.tree.map(lambda array, place: self._layout.constrain(array, place.sharding.spec), keys, places)
 
     def clip_keys_sharding(self, shapes: ClipKeys) -> ClipKeys:
-        """Where the result of `extracted` lies."""
+        """Return the shardings of `extracted`'s result."""
         return describe_clip_keys(self._layout, shapes)
 
     def _layer_runner(self, time: Any, context: DrivenContext) -> RunLayer:
@@ -114,5 +121,5 @@ class DrivenDenoiser(Denoiser):
         return run_layer
 
     def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
-        """As Wan's, each with its number."""
+        """Return the layers' inputs like Wan's denoiser, with the number of each layer first."""
         return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)
