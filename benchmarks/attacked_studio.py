@@ -201,7 +201,7 @@ def _use(url: str, pipe: Connection) -> None:
     ask = {
         "/healthz": lambda: visitor.client.get("/healthz").status_code == 200,
         "page": lambda: visitor.client.get("/").status_code == 200,
-        "picture": lambda: "data:image/jpeg" in visitor.call("show_picture", with_picture(picture)).text,
+        "picture": lambda: "data:image/jpeg" in visitor.call("show_new_image", with_picture(picture)).text,
     }
     pipe.send("ready")
     while pipe.recv() == "begin":

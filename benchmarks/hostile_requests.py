@@ -67,8 +67,8 @@ def _of_pictures(stranger: Stranger, folder: Path) -> dict[str, Callable[[], Any
     clip = stranger.upload("clip.mp4", _clip(folder, "64x64:r=8:d=2"))
     post = stranger.client.post
     return {
-        "bars around a picture of 32000x16": lambda: stranger.call("pad", with_picture(thin)),
-        "preview of a picture of 49 MP": lambda: stranger.call("show_picture", with_picture(large)),
+        "bars around a picture of 32000x16": lambda: stranger.call("pad_image", with_picture(thin)),
+        "preview of a picture of 49 MP": lambda: stranger.call("show_new_image", with_picture(large)),
         "video of 8 MB of empty boxes": lambda: stranger.call("drop", {}, {"what": "drop", "value": boxes}),
         "mask of 60,000 pages": lambda: post("/studio/edit/mask", json={"mask": pages, "clip": clip}),
         "pictures that are none": lambda: post("/studio/edit/picture", json={"picture": boxes}),
@@ -83,7 +83,7 @@ def _of_slow_files(stranger: Stranger, folder: Path) -> dict[str, Attack]:
     drop = lambda path: stranger.call("drop", {}, {"what": "drop", "value": path})  # noqa: E731
     return {
         "preview of a transparent picture of 49 MP": Attack(
-            send=lambda: stranger.call("show_picture", with_picture(clear)), seconds=QUICK_SECONDS
+            send=lambda: stranger.call("show_new_image", with_picture(clear)), seconds=QUICK_SECONDS
         ),
         "video with a frame of 16200x16200": Attack(send=lambda: drop(large)),
         "video with a frame of 5900x5900, HEVC, 4:4:4": Attack(send=lambda: drop(heavy), seconds=QUICK_SECONDS, megabytes=400),

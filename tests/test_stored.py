@@ -15,8 +15,8 @@ from backend.engine.job import Selection
 from backend.media.video import read_request
 from backend.schemas.events import Failed, Finished, Step
 from tests.backend.conftest import all_events
-from wan_ui.form.load_settings import read_settings, settings_code
-from wan_ui.form.own_presets import checked_settings, own_presets_html
+from wan_ui.form.load_settings import decode_settings, encode_settings
+from wan_ui.form.own_presets import check_settings, own_presets_html
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import media_url
 
@@ -98,7 +98,7 @@ def test_a_link_of_then_loads_its_settings(engine):
     (job,) = (job for job in engine.jobs() if job.request.seed == 1)
     settings = {name: value for name, value in job.request.to_json().items() if name in FIELDS_OF_THEN}
     code = base64.urlsafe_b64encode(json.dumps(settings).encode()).decode()
-    assert read_settings(code) == job.request
+    assert decode_settings(code) == job.request
 
 
 WRITTEN = Path(__file__).parent / "fixtures" / "written_by_4bce9ae7"
@@ -176,7 +176,7 @@ def test_own_presets_of_4bce9ae7_show_and_load(opened, written):
     assert presets == {name: json.loads(settings) for _, name, settings in stored}
     assert presets == json.loads((WRITTEN / "presets.json").read_text("utf-8"))["presets"]
     page = own_presets_html(presets, Texts())
-    assert {name: checked_settings(presets[name]).steps for name in presets if name in page} == {
+    assert {name: check_settings(presets[name]).steps for name in presets if name in page} == {
         "Slow and careful": 7,
         "Quick 草稿": 4,
     }
@@ -192,12 +192,12 @@ def test_a_video_of_4bce9ae7_carries_its_settings():
 def test_a_link_of_4bce9ae7_opens_with_equal_values_and_is_copied_the_same_today():
     code = (WRITTEN / "link.txt").read_text("utf-8").strip().partition("?settings=")[2]
     values = json.loads(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)))
-    request = read_settings(code)
+    request = decode_settings(code)
     assert {name: request.to_json()[name] for name in values} == values and (request.steps, request.prompt) == (
         4,
         values["prompt"],
     )
-    assert settings_code(request) == code
+    assert encode_settings(request) == code
 
 
 def test_a_project_file_of_4bce9ae7_is_imported(opened, tmp_path):

@@ -15,7 +15,7 @@ from backend.prompt_rewriting.helper import Helper
 from wan_ui.components.buttons import build_act
 from wan_ui.components.events import EACH, LAST, RAW, Listener
 from wan_ui.components.toast import build_message
-from wan_ui.form.batch import ManyHandlers
+from wan_ui.form.batch import BatchHandlers
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
@@ -113,17 +113,17 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     rewriting = RewriteHandlers(context=page.context, form=page.form.form)
     rewriting.wire()
     _event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
-    many = ManyHandlers(context=page.context, form=page.form.form, message=page.form.message)
-    many.wire()
-    _event(act, "many")(many.act, many.inputs, many.outputs, **EACH)
+    batch = BatchHandlers(context=page.context, form=page.form.form, message=page.form.message)
+    batch.wire()
+    _event(act, "many")(batch.act, batch.inputs, batch.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
     form.wire_choice(_event(act, "choose"))
-    for group, handler in (("fill", form.fill.act), ("drop", form.fill.drop)):
-        form.show_editing_after(_event(act, group)(handler, None, form.fill.outputs, **EACH))
+    for group, handler in (("fill", form.loading.act), ("drop", form.loading.drop)):
+        form.show_editing_after(_event(act, group)(handler, None, form.loading.outputs, **EACH))
     _event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
-    _event(act, "own")(form.own.act, form.form.inputs, form.own.outputs, **RAW)
+    _event(act, "own")(form.own_presets.act, form.form.inputs, form.own_presets.outputs, **RAW)
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:

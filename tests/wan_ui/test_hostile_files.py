@@ -82,7 +82,7 @@ def test_a_mask_of_many_pages_is_answered_and_others_are_served(visitor, url, tm
     given = {"input-image": {"path": other.upload(picture)}, "resolution": "96x96"}
     with ThreadPoolExecutor(2) as strangers:
         answers = [strangers.submit(visitor.post, "/studio/edit/mask", json.dumps(wanted).encode()) for _ in range(2)]
-        assert "data:image/jpeg" in other.call("show_picture", given)[0]
+        assert "data:image/jpeg" in other.call("show_new_image", given)[0]
         assert all(answer.result(PATIENCE)[0] == 200 and b"error" in answer.result()[1] for answer in answers)
 
 

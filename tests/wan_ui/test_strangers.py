@@ -82,7 +82,7 @@ def test_a_large_request_is_refused(visitor, path):
 
 def test_a_long_thin_picture_gets_its_bars_within_the_limit(visitor, tmp_path):
     Image.new("RGB", (12000, 16), "red").save(tmp_path / "thin.png")
-    [made] = visitor.call("pad", {"input-image": {"path": visitor.upload(tmp_path / "thin.png")}, "resolution": "96x96"})
+    [made] = visitor.call("pad_image", {"input-image": {"path": visitor.upload(tmp_path / "thin.png")}, "resolution": "96x96"})
     with Image.open(made["path"]) as framed:
         assert framed.width * framed.height <= MAX_PIXELS
 
@@ -91,7 +91,7 @@ def test_a_picture_is_not_cropped_to_a_size_that_no_preset_makes(visitor, pictur
     uploaded = {"path": visitor.upload(picture)}
     shown, note = visitor.call("show_crop", {"input-image": uploaded, "resolution": "1x99999"})
     assert "data:image" not in json.dumps(shown) and "must have sides of" in note
-    [made] = visitor.call("pad", {"input-image": uploaded, "resolution": "1x99999"})
+    [made] = visitor.call("pad_image", {"input-image": uploaded, "resolution": "1x99999"})
     assert "path" not in made
 
 
@@ -128,10 +128,10 @@ def test_an_upload_serves_with_and_without_gradios_mark(visitor, picture):
 
 
 def test_an_example_picture_is_copied_to_the_uploads_and_makes_a_job(visitor):
-    file, prompt = visitor.call("choose_picture", {}, {"index": 1})
+    file, prompt = visitor.call("choose_example_image", {}, {"index": 1})
     assert "examples" not in file["path"] and prompt
     given = {"input-image": file, "prompt": prompt}
-    assert "data:image/jpeg" in visitor.call("show_picture", given)[0]
+    assert "data:image/jpeg" in visitor.call("show_new_image", given)[0]
     assert "data-job" in said(visitor.call("submit", given))
 
 
@@ -163,7 +163,7 @@ def test_a_link_with_anything_in_it_opens_the_page_with_a_sentence(visitor, chan
 def test_a_folder_is_no_file(visitor, picture):
     folder = str(Path(visitor.upload(picture)).parent)
     for path in (folder, str(Path(folder).parent), "/etc/passwd", f"{folder}/nothing", 5, ["x"]):
-        answer = visitor.call("show_picture", {"input-image": {"path": path, **META}})
+        answer = visitor.call("show_new_image", {"input-image": {"path": path, **META}})
         assert answer == {"error": FILE_REFUSED, "detail": FILE_REFUSED}
     body = json.dumps({"data": ["a red circle", "", {"path": folder, **META}, None]}).encode()
     assert visitor.post("/gradio_api/call/generate", body)[0] == 400

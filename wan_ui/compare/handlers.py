@@ -17,8 +17,8 @@ from wan_ui.components.buttons import Act
 from wan_ui.components.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
-from wan_ui.form.left_out import left_out, setting_label
-from wan_ui.form.load_settings import FillHandlers
+from wan_ui.form.left_out import setting_label, unused_settings_text
+from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import stage_view
 from wan_ui.services.panel import Acts, Panel
@@ -37,9 +37,9 @@ class CompareHandlers(Panel):
     message: gr.HTML
 
     @property
-    def fill(self) -> FillHandlers:
+    def loading(self) -> LoadHandlers:
         """The handlers that put somebody else's comparison into the form."""
-        return FillHandlers(context=self.context, form=self.form, message=self.message)
+        return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
@@ -48,7 +48,7 @@ class CompareHandlers(Panel):
     @property
     def outputs(self) -> list[gr.blocks.Block]:
         panel = self.panel
-        filled = [panel.what, panel.values, panel.presets, panel.also, panel.also_values, *self.fill.outputs]
+        filled = [panel.what, panel.values, panel.presets, panel.also, panel.also_values, *self.loading.outputs]
         return [panel.view, panel.shown, panel.chosen, *filled]
 
     @property
@@ -88,7 +88,7 @@ class CompareHandlers(Panel):
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         comparison = self.context.engine.user_presets.compare(caller.owner, jobs, columns)
-        lost = left_out(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
+        lost = unused_settings_text(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
         return self._shown(comparison, caller, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
@@ -130,7 +130,7 @@ class CompareHandlers(Panel):
                 return {}
             varied_too = self._not_varied(requests, comparison.columns, caller)
             message = Message(text=" ".join(filter(None, (caller.texts.compare_shared, varied_too))), view="compare")
-            filled = self.fill.shown(requests[0], caller.texts, message)
+            filled = self.loading.show_request(requests[0], caller.texts, message)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         return filled | self._varied(requests, comparison.columns, caller)

@@ -23,9 +23,9 @@ from wan_ui.components.toast import Message
 from wan_ui.edit.clip import read_clip_for_page
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import kept_settings, request_mode, shown_settings, supported_modes
-from wan_ui.form.left_out import left_out
-from wan_ui.form.load_settings import proposed_size
-from wan_ui.form.loras import lora_lines
+from wan_ui.form.left_out import unused_settings_text
+from wan_ui.form.load_settings import parse_proposed_size
+from wan_ui.form.loras import format_loras
 from wan_ui.gateway.uploads import copy_to_cache, public_upload_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
@@ -87,12 +87,12 @@ class EditHandlers(Panel):
             if act.what in takes_video:
                 is_continued = act.what == "continue"
                 fill = yield from self._load_as_clip(job, self._choose_preset(job.request, caller), is_continued)
-                lost = left_out(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
+                lost = unused_settings_text(job.request, _CONTINUED | fill["kept"].keys(), caller.texts) if is_continued else ""
                 message = Message(text=" ".join(filter(None, (takes_video[act.what], lost))), view="edit")
                 return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
             fill = yield from self._load_settings(job)
             if act.what == "fits":
-                fill |= _fitting_settings(job.request, fill["start"], proposed_size(act.value))
+                fill |= _fitting_settings(job.request, fill["start"], parse_proposed_size(act.value))
         except (StudioError, OSError) as error:
             what = "the video" if act.what in takes_video else "a file that this video was made from"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
@@ -101,7 +101,7 @@ class EditHandlers(Panel):
         if full is not None:
             loaded -= {"steps", "guidance", *fill["kept"]}
             fill |= {"preset": full.name, "steps": full.steps, "guidance": full.guidance, "kept": {}}
-        lost = left_out(job.request, loaded, caller.texts)
+        lost = unused_settings_text(job.request, loaded, caller.texts)
         text = " ".join(filter(None, (caller.texts.loaded.format(seed=job.request.seed), lost)))
         message = Message(text=text, view="edit")
         return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
@@ -183,7 +183,7 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
     own = (*way, "keeps_sound")
     settings = {name: value for name in (*same, *own) if (value := getattr(request, name)) is not None}
     given = [lora for lora in request.loras if lora not in find_preset(request.preset).loras]
-    loras = {"loras": lora_lines(given)} if "loras" in shown_settings(request) else {}
+    loras = {"loras": format_loras(given)} if "loras" in shown_settings(request) else {}
     return settings | loras | {"way": request_mode(request)} | _clip_part(request, seconds)
 
 

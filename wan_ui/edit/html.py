@@ -20,7 +20,7 @@ from wan_ui.edit.modes_html import (
     references_html,
     scale_html,
 )
-from wan_ui.form.left_out import setting_words
+from wan_ui.form.left_out import setting_text
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
 from wan_ui.i18n.english import Texts
@@ -108,7 +108,7 @@ def _kept_settings_html(kept: Mapping[str, Any], texts: Texts) -> str:
 
 
 def _kept_setting_html(name: str, value: Any, texts: Texts) -> str:
-    words = setting_words(name, value, texts)
+    words = setting_text(name, value, texts)
     return (
         f'<button type="button" data-kept="{escape(json.dumps({name: value}))}"'
         f' title="{escape(texts.loaded_remove.format(setting=words))}">{escape(words)}<i aria-hidden="true"> ×</i></button>'

@@ -17,7 +17,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import FIELDS, SETTINGS
 from presets import LoraChoice, Preset
 from wan_ui.form.left_out import changed_settings
-from wan_ui.form.loras import read_loras
+from wan_ui.form.loras import parse_loras
 from wan_ui.gateway.uploads import check_upload_path
 
 Mode = Literal["anew", "follow", "paint", "widen", "extend", "keys", "sound", "animate"]
@@ -153,7 +153,7 @@ def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[
     if lines is not None and not isinstance(lines, str):
         raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
     downscale = _read_number(given, "control_downscale", int)
-    loras = (*preset.loras, *read_loras(lines))
+    loras = (*preset.loras, *parse_loras(lines))
     return {"control_scale": _read_number(given, "control_scale"), "control_downscale": downscale, "loras": loras}
 
 

@@ -20,7 +20,7 @@ from wan_ui.components.field_errors import error_sentence, note_html
 from wan_ui.components.progress import format_duration
 from wan_ui.components.toast import Message
 from wan_ui.components.values import format_value
-from wan_ui.form.form import Form, Many
+from wan_ui.form.form import Batch, Form
 from wan_ui.i18n.english import Texts
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
@@ -28,7 +28,7 @@ from wan_ui.services.studio_context import StudioContext
 MOST_SHOWN = 20  # rows of the plan
 
 
-def build_many(texts: Texts, labels: Texts) -> Many:
+def build_batch(texts: Texts, labels: Texts) -> Batch:
     """Builds the part, empty and out of sight until the button at the prompt shows it."""
     with gr.Column(elem_id="many"):
         table = gr.Textbox(
@@ -40,12 +40,12 @@ def build_many(texts: Texts, labels: Texts) -> Many:
             max_length=LONGEST_TABLE,
             elem_id="many-table",
         )
-        look = gr.Button(labels.batch_preview, size="sm", elem_id="many-look")
-        plan = gr.HTML(file_html(texts), elem_id="many-plan", apply_default_css=False)
-    return Many(table=table, look=look, plan=plan)
+        preview = gr.Button(labels.batch_preview, size="sm", elem_id="many-look")
+        plan = gr.HTML(csv_button_html(texts), elem_id="many-plan", apply_default_css=False)
+    return Batch(table=table, preview=preview, plan=plan)
 
 
-def file_html(texts: Texts) -> str:
+def csv_button_html(texts: Texts) -> str:
     """The button for a CSV file."""
     return (
         '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv">'
@@ -53,12 +53,12 @@ def file_html(texts: Texts) -> str:
     )
 
 
-def plan_html(
+def batch_plan_html(
     requests: Sequence[GenerationRequest], estimates: Sequence[Estimate | None], base: GenerationRequest, texts: Texts
 ) -> str:
     """What will be made, in what time, and the button that queues it."""
     rows = "".join(
-        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changes(request, base))}</td>"
+        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changed_settings_text(request, base))}</td>"
         f"<td>{escape(format_duration(estimate.seconds) if estimate else '')}</td></tr>"
         for number, (request, estimate) in enumerate(zip(requests, estimates, strict=True), 1)
         if number <= MOST_SHOWN
@@ -80,7 +80,7 @@ def plan_html(
     )
 
 
-def _changes(request: GenerationRequest, base: GenerationRequest) -> str:
+def _changed_settings_text(request: GenerationRequest, base: GenerationRequest) -> str:
     """How this request differs from the form's, but for its prompt."""
     own, shared = request.for_sharing(), base.for_sharing()
     names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
@@ -88,7 +88,7 @@ def _changes(request: GenerationRequest, base: GenerationRequest) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyHandlers:
+class BatchHandlers:
     """Handlers of the table."""
 
     context: StudioContext
@@ -97,45 +97,47 @@ class ManyHandlers:
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
-        return {*self.form.inputs, self.form.many.table}
+        return {*self.form.inputs, self.form.batch.table}
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        return [self.form.many.table, self.form.many.plan, self.message]
+        return [self.form.batch.table, self.form.batch.plan, self.message]
 
     def wire(self) -> None:
         """Wires the button that looks, and takes the plan away when the table is another."""
-        many = self.form.many
-        many.look.click(self.look, self.inputs, many.plan, **RAW)
+        batch = self.form.batch
+        batch.preview.click(self.preview, self.inputs, batch.plan, **RAW)
 
-    def look(self, values: Values, request: gr.Request) -> str:
+    def preview(self, values: Values, request: gr.Request) -> str:
         """The plan, or what is wrong with the table."""
         caller = self.context.identify_caller(request)
         try:
-            base, wanted = self._wanted(values)
+            base, wanted = self._read_requests(values)
         except StudioError as error:
-            return note_html(error_sentence(error)) + file_html(caller.texts)
+            return note_html(error_sentence(error)) + csv_button_html(caller.texts)
         engine = self.context.engine
-        return plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + file_html(caller.texts)
+        return batch_plan_html(wanted, [engine.estimate(one) for one in wanted], base, caller.texts) + csv_button_html(
+            caller.texts
+        )
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
         """Takes a file's text into the table, or queues what the table says now."""
-        caller, act, many = self.context.identify_caller(request), Act.from_event(event), self.form.many
+        caller, act, batch = self.context.identify_caller(request), Act.from_event(event), self.form.batch
         if act.what == "file":
-            return {many.table: act.value[:LONGEST_TABLE], many.plan: file_html(caller.texts)}
+            return {batch.table: act.value[:LONGEST_TABLE], batch.plan: csv_button_html(caller.texts)}
         try:
-            _, wanted = self._wanted(values)
+            _, wanted = self._read_requests(values)
             jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         text = caller.texts.batch_queued_one if len(jobs) == 1 else caller.texts.batch_queued
         said = Message(text=text.format(count=len(jobs)))
-        return {many.table: "", many.plan: file_html(caller.texts), self.message: said.html(caller.texts)}
+        return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: said.html(caller.texts)}
 
-    def _wanted(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
+    def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
         """The form's own request, and those of the table. Raises: StudioError."""
         prompt, settings = self.form.prompt.prompt, self.form.settings
-        rows = read_table(str(values[self.form.many.table] or ""))
+        rows = read_table(str(values[self.form.batch.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()
         return base, build_requests(rows, base, is_seed_new=bool(values[settings.is_seed_random]))

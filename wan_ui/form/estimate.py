@@ -19,25 +19,25 @@ def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str
             "predicted": texts.estimate_predicted,
         }
         hint = words[estimate.basis].format(count=estimate.runs)
-    return f'<p class="estimate" title="{escape(hint)}">{escape(" · ".join(_parts(estimate, is_warm, texts)))}</p>'
+    return f'<p class="estimate" title="{escape(hint)}">{escape(" · ".join(_estimate_parts(estimate, is_warm, texts)))}</p>'
 
 
-def _parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
+def _estimate_parts(estimate: Estimate | None, is_warm: bool, texts: Texts) -> list[str]:
     if estimate is None:
         return [texts.estimate_none, texts.estimate_warm if is_warm else texts.estimate_compiles_unknown]
     about = (texts.estimate_about_predicted if estimate.basis == "predicted" else texts.estimate_about).format(
         seconds=format_duration(estimate.seconds)
     )
-    return [about, *_loading(estimate.load_seconds, texts), _compiling(estimate, texts)]
+    return [about, *_loading_parts(estimate.load_seconds, texts), _compiling_text(estimate, texts)]
 
 
-def _loading(seconds: float | None, texts: Texts) -> list[str]:
+def _loading_parts(seconds: float | None, texts: Texts) -> list[str]:
     if seconds == 0.0:
         return []
     return [texts.estimate_loads_unknown if seconds is None else texts.estimate_loads.format(seconds=format_duration(seconds))]
 
 
-def _compiling(estimate: Estimate, texts: Texts) -> str:
+def _compiling_text(estimate: Estimate, texts: Texts) -> str:
     if estimate.is_warm:
         return texts.estimate_warm
     if estimate.compile_seconds is None:

@@ -15,12 +15,12 @@ from backend.schemas.request import SEED_LIMIT, GenerationRequest, find_preset
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot
 from backend.schemas.shots import FILES, read_shots
 from presets import list_presets
-from wan_ui.form.loras import read_loras
+from wan_ui.form.loras import parse_loras
 from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
 from wan_ui.form.settings import PLAIN, SettingsPanel
-from wan_ui.form.shots import at_rate, read_film
+from wan_ui.form.shots import convert_frame_rate, read_storyboard
 from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
 
@@ -39,9 +39,9 @@ class Draft:
         """The request. Raises: RequestError, in the engine's own words."""
         return GenerationRequest(**self._values())
 
-    def settings(self) -> GenerationRequest:
+    def to_settings(self) -> GenerationRequest:
         """The settings without pictures, even if the form is incomplete: for presets and links. Raises: RequestError."""
-        return GenerationRequest.from_stored(without_inputs(self._values()))
+        return GenerationRequest.from_stored(omit_input_files(self._values()))
 
     def _values(self) -> dict[str, Any]:
         preset = find_preset(self.given["preset"])
@@ -52,24 +52,24 @@ class Draft:
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
         values["guidance"] = given["guidance"][: preset.num_experts]
         if shots := given.get("shots"):
-            values |= read_shots(at_rate(shots, values["fps"]), preset, values["fps"])
+            values |= read_shots(convert_frame_rate(shots, values["fps"]), preset, values["fps"])
             values["prompt"] = next((row["prompt"] for row in shots if row.get("prompt")), "")
             values |= read_characters(values.pop("figures", None) or ())
         return values
 
 
-def without_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+def omit_input_files(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a request without its pictures and videos, and without what says how these are used."""
     kept = {name: value for name, value in settings.items() if name not in FROM_INPUTS}
     if kept.get("shots"):
         shots = (shot.model_dump() if isinstance(shot, Shot) else dict(shot) for shot in kept["shots"])
         kept["shots"] = tuple({name: value for name, value in shot.items() if name not in FILES} for shot in shots)
     if kept.get("figures"):
-        kept["figures"] = tuple(map(_without_image, kept["figures"]))
+        kept["figures"] = tuple(map(_omit_character_image, kept["figures"]))
     return kept
 
 
-def _without_image(figure: object) -> Any:
+def _omit_character_image(figure: object) -> Any:
     return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
 
 
@@ -88,11 +88,11 @@ class Actions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Many:
+class Batch:
     """The table of many videos, the button that looks at it, and the plan that this shows."""
 
     table: gr.Textbox
-    look: gr.Button
+    preview: gr.Button
     plan: gr.HTML
 
 
@@ -111,8 +111,8 @@ class Form:
     settings: SettingsPanel
     image: ImagePanel
     sound: SoundPanel
-    own: gr.HTML
-    many: Many
+    own_presets: gr.HTML
+    batch: Batch
     actions: Actions
     editing: gr.State
     session: gr.BrowserState
@@ -135,18 +135,18 @@ class Form:
         }
 
     @property
-    def notes(self) -> list[gr.HTML]:
+    def note_components(self) -> list[gr.HTML]:
         """What is said of errors, in the order of `PLACES`."""
         return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
 
     @property
-    def filled(self) -> list[gr.blocks.Block]:
+    def loadable(self) -> list[gr.blocks.Block]:
         """The components that loading settings may change, in a fixed order."""
         shots = self.prompt.shots
         follow = [self.tabs, shots.editor, shots.figures, self.sound.box]
         return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
-    def show(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
+    def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
         preset = find_preset(request.preset)
         choices = preset_choices(request.task, can_run)
@@ -160,13 +160,13 @@ class Form:
             self.tabs: gr.update(selected=request.task),
             self.settings.preset: gr.update(choices=named, value=preset.name),
             self.image.last_image: gr.update(visible="last_image" in preset.inputs),
-            **self.sound.show(preset),
-            **self.settings.values(request, preset, texts),
-            **self.prompt.shots.show(request, texts),
+            **self.sound.show_preset(preset),
+            **self.settings.show_values(request, preset, texts),
+            **self.prompt.shots.show_shots(request, texts),
         }
 
     def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates for what `show` leaves out: the prompt, and the seed or a new seed each time."""
+        """Gradio updates for what `show_settings` leaves out: the prompt, and the seed or a new seed each time."""
         return {
             self.prompt.prompt: request.prompt,
             self.settings.seed: request.seed,
@@ -186,7 +186,7 @@ class Form:
         return Draft(
             given={
                 **{one.name: controls[one.name] or "" if one.type is str else controls[one.name] for one in PLAIN},
-                **self._pictures(values),
+                **self._read_images(values),
                 "sound": uploaded_sound(values[self.sound.file]),
                 "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
@@ -196,22 +196,22 @@ class Form:
                 "height": height,
                 "num_frames": controls["length"],
                 "guidance": (controls["guidance"], controls["guidance_low"]),
-                "guidance_interval": (_share(controls["guidance_start"]), _share(controls["guidance_end"])),
+                "guidance_interval": (_percent_to_share(controls["guidance_start"]), _percent_to_share(controls["guidance_end"])),
                 "seed": secrets.randbelow(SEED_LIMIT) if is_random else values[settings.seed],
                 "image_focus": tuple(values[self.image.focus]),
-                "loras": read_loras(controls["loras"]),
+                "loras": parse_loras(controls["loras"]),
                 "context_windows": _WINDOWS.get(controls["context_windows"]),
             }
-            | read_film(values[self.prompt.shots.lines])
+            | read_storyboard(values[self.prompt.shots.lines])
         )
 
-    def _pictures(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
+    def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
         """The paths of the pictures by role; none for text to video."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 
 
-def _share(percent: Any) -> float:
+def _percent_to_share(percent: Any) -> float:
     """Turns per cent into a share (0..1). Raises: RequestError."""
     try:
         return round(float(percent) / 100, 8)
@@ -229,14 +229,14 @@ def parse_size(choice: str) -> tuple[int, int]:
     if sizes is None:
         raise RequestError(f"resolution={str(choice)[:40]!r}", "must be WIDTHxHEIGHT", "choose one that is offered")
     width, height = int(sizes[1]), int(sizes[2])
-    smallest, largest = _sides()
+    smallest, largest = _side_limits()
     if not (smallest <= width <= largest and smallest <= height <= largest):
         raise RequestError(f"resolution={choice}", f"must have sides of {smallest} to {largest}", "choose one that is offered")
     return width, height
 
 
 @cache
-def _sides() -> tuple[int, int]:
+def _side_limits() -> tuple[int, int]:
     """The shortest and the longest side that any preset makes; reads the presets' files once."""
     presets = list_presets()
     shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))

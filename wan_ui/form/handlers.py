@@ -16,16 +16,16 @@ from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.components.field_errors import PLACES, Place, error_sentence, note_html
-from wan_ui.form.batch import file_html
-from wan_ui.form.crop import focus_at, preview_address, write_padded
+from wan_ui.form.batch import csv_button_html
+from wan_ui.form.crop import encode_preview, focus_at_point, write_padded
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.form import Form, parse_size
-from wan_ui.form.load_settings import FillHandlers
+from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
-from wan_ui.form.picture import CENTRE, crop_preview, empty_preview, picture_examples_html, uploaded_picture
-from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_prompts
-from wan_ui.form.settings import elsewhere_html, preset_updates, settings_of
-from wan_ui.form.shots_html import editor_html
+from wan_ui.form.picture import CENTRE, crop_preview_html, empty_preview_html, picture_examples_html, uploaded_picture
+from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_example_prompts
+from wan_ui.form.settings import control_updates, preset_updates, unavailable_presets_html
+from wan_ui.form.shots_html import storyboard_html
 from wan_ui.gateway.uploads import copy_to_cache, temporary_image_path
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
@@ -56,21 +56,28 @@ class FormHandlers:
     message: gr.HTML
 
     @property
-    def fill(self) -> FillHandlers:
+    def loading(self) -> LoadHandlers:
         """The handlers that put settings into the form."""
-        return FillHandlers(context=self.context, form=self.form, message=self.message)
+        return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
-    def own(self) -> OwnPresetHandlers:
+    def own_presets(self) -> OwnPresetHandlers:
         """The handlers for the visitor's own presets."""
-        return OwnPresetHandlers(context=self.context, form=self.form, fill=self.fill, message=self.message)
+        return OwnPresetHandlers(context=self.context, form=self.form, loading=self.loading, message=self.message)
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
         """The components that `opened` may change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
-        words = [prompt.history, prompt.examples, image.examples, settings.preset_note, self.form.own, self.form.many.plan]
-        return [*self.fill.outputs, *words]
+        words = [
+            prompt.history,
+            prompt.examples,
+            image.examples,
+            settings.preset_note,
+            self.form.own_presets,
+            self.form.batch.plan,
+        ]
+        return [*self.loading.outputs, *words]
 
     def wire(self) -> None:
         """Wires the controls of the form."""
@@ -78,13 +85,13 @@ class FormHandlers:
         self._wire_picture()
         actions = self.form.actions
         self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
-        changing = (*self.form.settings.estimated, self.form.task, self.form.image.image)
+        changing = (*self.form.settings.estimate_inputs, self.form.task, self.form.image.image)
         gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW, **LAST)
 
     def show_editing_after(self, event: gr.events.Dependency) -> None:
         """After this event the buttons say whether a waiting video is being changed."""
         actions = self.form.actions
-        event.then(self.edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
+        event.then(self.show_edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
 
     def estimate_after(self, event: gr.events.Dependency) -> None:
         """After this event the line at the Generate button is drawn again."""
@@ -92,7 +99,7 @@ class FormHandlers:
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
-        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._chosen]
+        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
         controls = settings.controls
         for name, control in controls.items():  # before all that is asked of the server: Gradio waits for each in turn
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
@@ -103,28 +110,30 @@ class FormHandlers:
             tab.select(None, js=_FORGET_TYPED, **QUIET)
         tasks: tuple[Task, ...] = ("t2v", "i2v")
         for tab, task in zip(form.tab_items, tasks, strict=True):
-            self._keep_typed_after(tab.select(self.chooser(task), settings.preset, switched, **QUIET, **LAST))
-        controls["guided_steps"].input(self.guide_first, self._guiding, settings.guided, js=_COUNT_TYPED, **QUIET, **LAST)
+            self._keep_typed_after(tab.select(self.task_chooser(task), settings.preset, switched, **QUIET, **LAST))
+        controls["guided_steps"].input(
+            self.apply_guided_steps, self._guidance_inputs, settings.guidance_controls, js=_COUNT_TYPED, **QUIET, **LAST
+        )
         end = controls["guidance_end"]
-        controls["steps"].input(self.guide_as_many, self._guiding[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
+        controls["steps"].input(self.keep_guided_steps, self._guidance_inputs[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
 
     def wire_choice(self, choice: Listener) -> None:
         """Wires the event that the page sends when a preset was chosen."""
         asked = [self.form.settings.preset, self.form.task]
-        self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._chosen], **QUIET, **LAST))
+        self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
 
     @property
-    def _chosen(self) -> list[gr.blocks.Block]:
+    def _preset_outputs(self) -> list[gr.blocks.Block]:
         """What follows the preset."""
         form = self.form
         follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *form.settings.follows_preset]
         return [form.prompt.examples, form.image.examples, *follow]
 
     @property
-    def _guiding(self) -> list[gr.blocks.Block]:
-        """What `guide_first` reads."""
+    def _guidance_inputs(self) -> list[gr.blocks.Block]:
+        """What `apply_guided_steps` reads."""
         settings = self.form.settings
-        return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guided[:2]]
+        return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guidance_controls[:2]]
 
     def _keep_typed_after(self, event: gr.events.Dependency) -> None:
         """After this event, the answer to a choice, the controls have again what was typed before it came, and guidance what
@@ -132,36 +141,36 @@ class FormHandlers:
         settings = self.form.settings
         put_back = _PUT_BACK.replace("NAMES", json.dumps([*settings.controls]))
         kept = event.then(None, None, settings.follows_preset, js=put_back, **QUIET)
-        kept.then(self.guide_first, self._guiding, settings.guided, js=_IF_TYPED, **RAW, **LAST)
+        kept.then(self.apply_guided_steps, self._guidance_inputs, settings.guidance_controls, js=_IF_TYPED, **RAW, **LAST)
 
     def _wire_picture(self) -> None:
         image, size = self.form.image, self.form.settings.controls["resolution"]
         shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
-        image.image.input(self.show_picture, inputs[:2], [*shown, image.focus], **RAW, **LAST)
+        image.image.input(self.show_new_image, inputs[:2], [*shown, image.focus], **RAW, **LAST)
         gr.on([size.change, image.image.change], self.show_crop, inputs, shown, **RAW, **LAST)
         moved = image.image.select(self.move_crop, inputs[:2], image.focus, **RAW, **LAST)
         moved.then(self.show_crop, inputs, shown, **RAW, **LAST)
-        image.pad.click(self.pad, inputs[:2], image.image, **RAW)
+        image.pad.click(self.pad_image, inputs[:2], image.image, **RAW)
         chosen = [image.image, self.form.prompt.prompt]
-        image.examples.choose(self.choose_picture, self.form.settings.preset, chosen, **QUIET, **LAST)
+        image.examples.choose(self.choose_example_image, self.form.settings.preset, chosen, **QUIET, **LAST)
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
-        shown = self.history(caller) | {self.form.own: self.own.html(caller)}
+        shown = self.show_history(caller) | {self.form.own_presets: self.own_presets.render_menu(caller)}
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
-        words = {} if is_first_page else self._words(caller)
+        words = {} if is_first_page else self._translate_page(caller)
         if "settings" in asked:
-            return shown | words | self.fill.link(asked["settings"], caller.texts)
-        return shown | words | self.fill.stored(values[self.form.session], caller.texts)
+            return shown | words | self.loading.load_link(asked["settings"], caller.texts)
+        return shown | words | self.loading.load_session(values[self.form.session], caller.texts)
 
-    def history(self, caller: Caller) -> Updates:
+    def show_history(self, caller: Caller) -> Updates:
         """The visitor's earlier prompts."""
         prompts = self.context.engine.library.prompts(caller.owner, MOST_HISTORY)
         return {self.form.prompt.history: history_html(prompts, caller.texts)}
 
-    def notes(self, text: str = "", place: Place = "settings") -> Updates:
+    def show_note(self, text: str = "", place: Place = "settings") -> Updates:
         """Shows a note at the control that it is about, and takes all others away."""
-        return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.notes, strict=True)}
+        return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.note_components, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
         """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
@@ -179,12 +188,12 @@ class FormHandlers:
         engine.prepare_for(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
-    def edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
+    def show_edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
         """The Generate button's words, and the button that stops editing the waiting video."""
         texts = self.context.identify_caller(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
-    def chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
+    def task_chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
         """`choose_task` for one task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
@@ -203,9 +212,9 @@ class FormHandlers:
         other: dict[str, Any] = {} if preset and preset.name == name else {"value": preset.name if preset else None}
         shown = {
             form.task: task,
-            form.prompt.examples: gr.update(visible=shows_prompts(task, preset)),
+            form.prompt.examples: gr.update(visible=shows_example_prompts(task, preset)),
             form.settings.preset: gr.update(choices=choices.dropdown_choices(texts.language), info=info, **other),
-            form.settings.preset_note: elsewhere_html(choices, texts),
+            form.settings.preset_note: unavailable_presets_html(choices, texts),
             form.actions.generate: gr.update(interactive=preset is not None),
         }
         return shown | (self._follow_preset(preset.name, task, caller) if preset and preset.name != name else {})
@@ -221,15 +230,17 @@ class FormHandlers:
             form.prompt.examples: gr.Dataset(
                 samples=example_samples(preset),
                 sample_labels=example_captions(preset, texts),
-                visible=shows_prompts(task, preset),
+                visible=shows_example_prompts(task, preset),
             ),
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible="last_image" in preset.inputs),
-            **form.sound.show(preset),
-            **form.prompt.shots.follow(preset),
+            **form.sound.show_preset(preset),
+            **form.prompt.shots.show_preset(preset),
         }
 
-    def guide_first(self, count: float | None, name: str | None, steps: float, guidance: float, low: float) -> tuple[Any, ...]:
+    def apply_guided_steps(
+        self, count: float | None, name: str | None, steps: float, guidance: float, low: float
+    ) -> tuple[Any, ...]:
         """Guidance, its start and its end in per cent, for so many first steps with it; none for 0, as they are for None."""
         try:
             preset = load_preset(name or "")
@@ -242,7 +253,7 @@ class FormHandlers:
         start, end = found.get("guidance_interval", (0.0, 1.0))
         return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
 
-    def guide_as_many(self, count: float, name: str | None, steps: float) -> Any:
+    def keep_guided_steps(self, count: float, name: str | None, steps: float) -> Any:
         """Guidance's end in per cent, so that as many first steps have it as before the number of steps has changed; only for
         presets whose form shows how many that are."""
         try:
@@ -251,14 +262,14 @@ class FormHandlers:
             is_shown = False
         return round(100 * interval_end(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
 
-    def choose_picture(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
+    def choose_example_image(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
         """The picture and the prompt of one of the preset's examples."""
         examples = load_preset(name).image_examples if name else ()
         if not 0 <= event.index < len(examples):
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
-    async def show_picture(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
+    async def show_new_image(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
         """The crop preview, the note and the focus for a new picture."""
         return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
 
@@ -270,15 +281,15 @@ class FormHandlers:
         except StudioError as error:
             return gr.skip(), note_html(error_sentence(error))
         if path is None:
-            return empty_preview(size, caller.texts), note_html()
+            return empty_preview_html(size, caller.texts), note_html()
         try:
-            opening = SandboxCall(work=preview_address, arguments=(path, size, focus))
+            opening = SandboxCall(work=encode_preview, arguments=(path, size, focus))
             address = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
         except Busy as error:
             return gr.skip(), note_html(error_sentence(error))
         except StudioError as error:
-            return empty_preview(size, caller.texts), note_html(error_sentence(error))
-        return crop_preview(address, size, caller.texts), note_html()
+            return empty_preview_html(size, caller.texts), note_html(error_sentence(error))
+        return crop_preview_html(address, size, caller.texts), note_html()
 
     async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
         """The focus after a click in the picture."""
@@ -286,44 +297,44 @@ class FormHandlers:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
                 return CENTRE
-            opening = SandboxCall(work=focus_at, arguments=(path, tuple(event.index), size))
-            return tuple(await self._opened(opening, request))
+            opening = SandboxCall(work=focus_at_point, arguments=(path, tuple(event.index), size))
+            return tuple(await self._run_in_sandbox(opening, request))
         except StudioError:
             return CENTRE
 
-    async def pad(self, file: object, resolution: str, request: gr.Request) -> Any:
+    async def pad_image(self, file: object, resolution: str, request: gr.Request) -> Any:
         """The whole picture with bars instead of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
                 return gr.skip()
             with temporary_image_path() as part:
-                await self._opened(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
+                await self._run_in_sandbox(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
                 return await asyncio.to_thread(copy_to_cache, part)
         except StudioError:
             return gr.skip()
 
-    async def _opened(self, opening: SandboxCall, request: gr.Request) -> Any:
+    async def _run_in_sandbox(self, opening: SandboxCall, request: gr.Request) -> Any:
         caller = await asyncio.to_thread(self.context.identify_caller, request)
         return await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
 
-    def _words(self, caller: Caller) -> Updates:
+    def _translate_page(self, caller: Caller) -> Updates:
         """The choice of presets, and the note and the examples of the one that is chosen at first."""
         texts, form = caller.texts, self.form
         choices = preset_choices("t2v", self.context.preset_filter(caller))
         named, preset = choices.dropdown_choices(texts.language), choices.pick_preset(None)
         shown: Updates = {
-            form.settings.preset_note: elsewhere_html(choices, texts),
-            form.prompt.shots.editor: editor_html("", texts),
-            form.many.plan: file_html(texts),
+            form.settings.preset_note: unavailable_presets_html(choices, texts),
+            form.prompt.shots.editor: storyboard_html("", texts),
+            form.batch.plan: csv_button_html(texts),
         }
         if preset is None:
             return shown
         captions = example_captions(preset, texts)
         return shown | {
-            **form.prompt.shots.follow(preset),
+            **form.prompt.shots.show_preset(preset),
             form.settings.preset: gr.update(choices=named, value=preset.name),
-            form.settings.controls["length"]: gr.update(**settings_of(preset, texts)["length"]),
+            form.settings.controls["length"]: gr.update(**control_updates(preset, texts)["length"]),
             form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
             form.image.examples: picture_examples_html(preset, texts),
         }

@@ -31,21 +31,21 @@ def changed_settings(request: GenerationRequest) -> list[Setting]:
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 
-def left_out(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
+def unused_settings_text(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
     """Returns a sentence with the label and value of each changed setting that is not `shown`; "" if there are none.
 
     Raises: RequestError for an unknown preset.
     """
-    named = [setting_words(one.name, one.value_in(request), texts) for one in changed_settings(request) if one.name not in shown]
+    named = [setting_text(one.name, one.value_in(request), texts) for one in changed_settings(request) if one.name not in shown]
     return texts.not_used.format(settings=texts.list_separator.join(named)) if named else ""
 
 
-def setting_words(name: str, value: Any, texts: Texts) -> str:
+def setting_text(name: str, value: Any, texts: Texts) -> str:
     """Returns a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
 
     `value` is that of a request, or the same as JSON.
     """
-    return f"{setting_label(name, texts)} {_value_words(name, value, texts)}"
+    return f"{setting_label(name, texts)} {_value_text(name, value, texts)}"
 
 
 def setting_label(name: str, texts: Texts) -> str:
@@ -53,7 +53,7 @@ def setting_label(name: str, texts: Texts) -> str:
     return texts.with_prefix("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
 
 
-def _value_words(name: str, value: Any, texts: Texts) -> str:
+def _value_text(name: str, value: Any, texts: Texts) -> str:
     value = tuple(value) if isinstance(value, list) else value
     if value is None or value is False or value == "" or value == ():
         return texts.setting_off
@@ -70,8 +70,8 @@ def _value_words(name: str, value: Any, texts: Texts) -> str:
             return str(len(value))
     if isinstance(value, tuple):
         return texts.list_separator.join(f"{one:g}" for one in value)
-    return f"{value:g}" if isinstance(value, float) else _shortened(str(value))
+    return f"{value:g}" if isinstance(value, float) else _shorten(str(value))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

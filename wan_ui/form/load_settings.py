@@ -25,8 +25,8 @@ from presets import Preset
 from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
-from wan_ui.form.form import Form, without_inputs
-from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, left_out
+from wan_ui.form.form import Form, omit_input_files
+from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, unused_settings_text
 from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_image_path
@@ -41,7 +41,7 @@ _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "ove
 }
 
 
-def proposed_size(value: str) -> dict[str, int]:
+def parse_proposed_size(value: str) -> dict[str, int]:
     """Width, height and number of frames of what would fit, such as "832x480x81". Raises: RequestError."""
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", value)
     if found is None:
@@ -50,7 +50,7 @@ def proposed_size(value: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillHandlers:
+class LoadHandlers:
     """Handlers that change the form."""
 
     context: StudioContext
@@ -59,7 +59,7 @@ class FillHandlers:
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        return [*self.form.filled, self.message, self.form.editing]
+        return [*self.form.loadable, self.message, self.form.editing]
 
     @runs_sandbox_calls
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -74,13 +74,13 @@ class FillHandlers:
         job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
-        do = {"use": self._use, "edit": self._edit, "full": self._full}
+        do = {"use": self._load_same, "edit": self._edit_queued, "full": self._load_full_quality}
         try:
             if act.what == "fits":
-                return self._fits(job, act.value, texts)
+                return self._load_proposal(job, act.value, texts)
             if act.what == "continue":
-                return (yield from self._continue(job, caller))
-            return do.get(act.what, self._use)(job, texts)
+                return (yield from self._continue_video(job, caller))
+            return do.get(act.what, self._load_same)(job, texts)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(texts)}
 
@@ -91,31 +91,33 @@ class FillHandlers:
         try:
             path = check_upload_path(Act.from_event(event).value)
             if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
-                return self._picture(str(path), caller.texts)
-            return (yield from self._video(path, caller))
+                return self._load_image_file(str(path), caller.texts)
+            return (yield from self._load_video_file(path, caller))
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
 
-    def link(self, code: str, texts: Texts) -> Updates:
+    def load_link(self, code: str, texts: Texts) -> Updates:
         """Loads the settings from a link."""
         try:
-            request = read_settings(code)
-            return self.shown(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
+            request = decode_settings(code)
+            return self.show_request(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
         except StudioError as error:
             return {self.message: Message.from_error(error).html(texts)}
 
-    def stored(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
+    def load_session(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
         """Loads the last session's settings, if the browser has kept any that can still be used."""
         try:
             given = dict(settings or {})
             is_seed_new = bool(given.pop("is_seed_new", True))
-            request = GenerationRequest.from_stored(without_inputs(given))
-            self._check_here(request, texts)
-            return self.form.show(request, texts, self.context.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+            request = GenerationRequest.from_stored(omit_input_files(given))
+            self._check_available(request, texts)
+            return self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
+                request, is_seed_new=is_seed_new
+            )
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
-    def shown(
+    def show_request(
         self,
         request: GenerationRequest,
         texts: Texts,
@@ -128,65 +130,78 @@ class FillHandlers:
 
         Raises: StudioError for a model that is not here.
         """
-        self._check_here(request, texts)
+        self._check_available(request, texts)
         is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
         sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
-        lost = (*sentences, left_out(request, loaded, texts))
+        lost = (*sentences, unused_settings_text(request, loaded, texts))
         message = replace(message, text=" ".join(filter(None, (message.text, *lost))))
-        shown = self.form.show(request, texts, self.context.can_run) | self.form.show_prompt(request, is_seed_new=is_seed_new)
+        shown = self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
+            request, is_seed_new=is_seed_new
+        )
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
-    def _use(self, job: Job, texts: Texts) -> Updates:
+    def _load_same(self, job: Job, texts: Texts) -> Updates:
         again = text_button("fill:new", texts.loaded_seed_button)
         message = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
-        return self._loaded(job, texts, message)
+        return self._load_job(job, texts, message)
 
-    def _loaded(self, job: Job, texts: Texts, message: Message) -> Updates:
+    def _load_job(self, job: Job, texts: Texts, message: Message) -> Updates:
         """A job's settings with its pictures, its sound and its film."""
-        return self.shown(job.request, texts, message) | self._pictures(job.request) | self.form.prompt.shots.load(job, texts)
+        return (
+            self.show_request(job.request, texts, message)
+            | self._load_input_files(job.request)
+            | self.form.prompt.shots.load_job(job, texts)
+        )
 
-    def _edit(self, job: Job, texts: Texts) -> Updates:
+    def _edit_queued(self, job: Job, texts: Texts) -> Updates:
         if not job.request.is_from_pictures:  # saving the form would take its clip away
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
-        return self._loaded(job, texts, message) | {self.form.editing: job.id}
+        return self._load_job(job, texts, message) | {self.form.editing: job.id}
 
-    def _fits(self, job: Job, size: str, texts: Texts) -> Updates:
+    def _load_proposal(self, job: Job, size: str, texts: Texts) -> Updates:
         """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
-        request = job.request.changed(**proposed_size(size))
+        request = job.request.changed(**parse_proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
-        return self.shown(request, texts, message) | self._pictures(request) | self.form.prompt.shots.load(job, texts)
+        return (
+            self.show_request(request, texts, message)
+            | self._load_input_files(request)
+            | self.form.prompt.shots.load_job(job, texts)
+        )
 
-    def _full(self, job: Job, texts: Texts) -> Updates:
+    def _load_full_quality(self, job: Job, texts: Texts) -> Updates:
         """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
         preset = full_preset(job.request)
         if preset is None:
-            return self._use(job, texts)
+            return self._load_same(job, texts)
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_role]
         heard = ("sound", "sound_start") if takes_sound(preset) else ()
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *heard)}
-        shots = without_inputs({"shots": job.request.shots}) if job.request.shots else {}
+        shots = omit_input_files({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
-        said = texts.loaded_full.format(title=preset.words(texts.language).title), left_out(job.request, {*same, *shots}, texts)
+        said = (
+            texts.loaded_full.format(title=preset.words(texts.language).title),
+            unused_settings_text(job.request, {*same, *shots}, texts),
+        )
         message = Message(text=" ".join(filter(None, said)), view="create")
-        return self.shown(request, texts, message) | self._pictures(request)
+        return self.show_request(request, texts, message) | self._load_input_files(request)
 
-    def _continue(self, job: Job, caller: Caller) -> Steps[Updates]:
+    def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
         """Loads image to video, with the video's last frame as the first."""
         texts = caller.texts
-        picture = yield from _frame(job.folder / "video.mp4", -1)
-        preset = self._image_preset(job.request)
+        picture = yield from _extract_frame(job.folder / "video.mp4", -1)
+        preset = self._choose_image_preset(job.request)
         same = job.request.preset == preset.name
         base = (
             job.request.changed(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
             if same
             else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
         )
-        lost = left_out(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
+        lost = unused_settings_text(job.request, SHOWN_BY_FORM - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
         message = Message(text=" ".join(filter(None, (texts.loaded_continue, lost))), view="create")
-        return self.shown(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
+        return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
-    def _image_preset(self, request: GenerationRequest) -> Preset:
+    def _choose_image_preset(self, request: GenerationRequest) -> Preset:
         """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
         choices = preset_choices("i2v", self.context.can_run)
         preset = choices.pick_preset(request.preset)
@@ -194,33 +209,33 @@ class FillHandlers:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
         return preset
 
-    def _video(self, path: Path, caller: Caller) -> Steps[Updates]:
+    def _load_video_file(self, path: Path, caller: Caller) -> Steps[Updates]:
         stored = yield SandboxCall(work=read_stored_request, arguments=(path,))
         request, texts = GenerationRequest.from_stored(stored), caller.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
         if not request.inputs():
-            return self.shown(request, texts, Message(text=text, button=again, view="create"))
-        job = self._original(request, caller)
+            return self.show_request(request, texts, Message(text=text, button=again, view="create"))
+        job = self._find_original(request, caller)
         if job is not None:
             message = Message(text=text, button=again, view="create")
-            return self._loaded(job, texts, message)
-        picture = None if request.task == "t2v" else (yield from _frame(path, 0))
+            return self._load_job(job, texts, message)
+        picture = None if request.task == "t2v" else (yield from _extract_frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
         said = " ".join((text, *(words for words, value in missing.items() if value)))
         filled: Updates = {self.form.image.image: picture, self.form.image.focus: CENTRE} if picture else {}
         if request.sound:
-            filled |= self.form.sound.load(request, None)
+            filled |= self.form.sound.load_audio(request, None)
         loaded = SHOWN_BY_FORM - FILES_OF_SHOTS - {"last_image"}
-        return self.shown(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
+        return self.show_request(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
 
-    def _original(self, request: GenerationRequest, caller: Caller) -> Job | None:
+    def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
         """The visitor's own job that made this video, if it is still here."""
         shared = request.for_sharing()
         jobs = self.context.engine.jobs(caller.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
-    def _picture(self, path: str, texts: Texts) -> Updates:
+    def _load_image_file(self, path: str, texts: Texts) -> Updates:
         preset = preset_choices("i2v", self.context.can_run).pick(None)
         if preset is None:
             raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
@@ -232,37 +247,37 @@ class FillHandlers:
             self.message: Message(view="create").html(texts),
         }
 
-    def _check_here(self, request: GenerationRequest, texts: Texts) -> None:
+    def _check_available(self, request: GenerationRequest, texts: Texts) -> None:
         """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
         if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
-    def _pictures(self, request: GenerationRequest) -> Updates:
+    def _load_input_files(self, request: GenerationRequest) -> Updates:
         """Loads a job's pictures and its sound, copied to where Gradio may show them."""
         parts = self.form.image.by_role
         copies = {role: copy_to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
         pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
-        return pictures | self.form.sound.load(request, copy_to_cache(request.sound) if request.sound else None)
+        return pictures | self.form.sound.load_audio(request, copy_to_cache(request.sound) if request.sound else None)
 
 
-def _frame(video: Path, index: int) -> Steps[str]:
+def _extract_frame(video: Path, index: int) -> Steps[str]:
     """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
     with temporary_image_path() as part:
         yield SandboxCall(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
         return copy_to_cache(part)
 
 
-def settings_code(request: GenerationRequest) -> str:
+def encode_settings(request: GenerationRequest) -> str:
     """A request's settings as a part of a link; without pictures."""
-    data = without_inputs(request.for_sharing())
+    data = omit_input_files(request.for_sharing())
     return base64.urlsafe_b64encode(json.dumps(data, ensure_ascii=False).encode()).decode().rstrip("=")
 
 
-def read_settings(code: str) -> GenerationRequest:
+def decode_settings(code: str) -> GenerationRequest:
     """The request of a link. Raises: RequestError."""
     try:
         data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
-        request = GenerationRequest.from_stored(without_inputs(dict(data)))
+        request = GenerationRequest.from_stored(omit_input_files(dict(data)))
         find_preset(request.preset)
         return request
     except (ValueError, TypeError, RecursionError, binascii.Error):

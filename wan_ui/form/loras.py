@@ -9,22 +9,22 @@ from backend.errors import RequestError
 from presets import LoraChoice
 
 
-def lora_lines(loras: Iterable[LoraChoice]) -> str:
+def format_loras(loras: Iterable[LoraChoice]) -> str:
     """One line for each."""
-    return "\n".join(_line(lora) for lora in loras)
+    return "\n".join(_format_line(lora) for lora in loras)
 
 
-def read_loras(text: str | None) -> tuple[LoraChoice, ...]:
+def parse_loras(text: str | None) -> tuple[LoraChoice, ...]:
     """The LoRAs of the lines; empty lines are skipped. Raises: RequestError for a line that cannot be read."""
-    return tuple(_read(line.strip()) for line in (text or "").splitlines() if line.strip())
+    return tuple(_parse_line(line.strip()) for line in (text or "").splitlines() if line.strip())
 
 
-def _line(lora: LoraChoice) -> str:
+def _format_line(lora: LoraChoice) -> str:
     expert = "" if lora.expert == "both" else f" {lora.expert}"
     return f"{lora.source} = {lora.scale:g}{expert}"
 
 
-def _read(line: str) -> LoraChoice:
+def _parse_line(line: str) -> LoraChoice:
     source, _, rest = line.partition("=")
     words = rest.split()
     try:

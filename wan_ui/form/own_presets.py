@@ -19,8 +19,8 @@ from wan_ui.components.buttons import Act, icon_button, text_button
 from wan_ui.components.events import Updates, Values, start_script
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
-from wan_ui.form.left_out import SHOWN_BY_FORM, left_out
-from wan_ui.form.load_settings import FillHandlers, settings_code
+from wan_ui.form.left_out import SHOWN_BY_FORM, unused_settings_text
+from wan_ui.form.load_settings import LoadHandlers, encode_settings
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
@@ -52,13 +52,13 @@ def own_presets_html(presets: Presets, texts: Texts) -> str:
         f"<h2>{escape(texts.my_presets_title)}</h2>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('own:save', texts.my_presets_save)}</p>"
-        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export(presets, texts)}'
+        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export_link(presets, texts)}'
         f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
         f"{escape(texts.my_presets_import)}</label></p></div></details>"
     )
 
 
-def _export(presets: Presets, texts: Texts) -> str:
+def _export_link(presets: Presets, texts: Texts) -> str:
     if not presets:
         return ""
     content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
@@ -72,32 +72,32 @@ class OwnPresetHandlers:
 
     context: StudioContext
     form: Form
-    fill: FillHandlers
+    loading: LoadHandlers
     message: gr.HTML
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        return [*self.fill.outputs, self.form.own]
+        return [*self.loading.outputs, self.form.own_presets]
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Handles one press in the menu."""
         caller = self.context.identify_caller(request)
         try:
-            done = self._do(Act.from_event(event), values, caller.owner, caller.texts)
+            done = self._handle(Act.from_event(event), values, caller.owner, caller.texts)
         except StudioError as error:
             done = {self.message: Message.from_error(error).html(caller.texts)}
-        return done | {self.form.own: self.html(caller)}
+        return done | {self.form.own_presets: self.render_menu(caller)}
 
-    def html(self, caller: Caller) -> str:
+    def render_menu(self, caller: Caller) -> str:
         """The menu as it is now."""
         return own_presets_html(self.context.engine.user_presets.presets(caller.owner), caller.texts)
 
-    def _do(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
+    def _handle(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
         user_presets = self.context.engine.user_presets
         match act.what:
             case "save":
-                user_presets.save_preset(owner, act.job, settings_of_form(self.form.read(values).settings()))
-                return self._said(texts.my_presets_saved.format(name=act.job), texts)
+                user_presets.save_preset(owner, act.job, preset_settings(self.form.read(values).to_settings()))
+                return self._show_message(texts.my_presets_saved.format(name=act.job), texts)
             case "rename":
                 user_presets.rename_preset(owner, act.value, act.job)
             case "delete":
@@ -108,19 +108,19 @@ class OwnPresetHandlers:
                 return self._import(act.value, owner, texts)
             case "link":
                 draft = self.form.read(values)
-                copy = f"?settings={settings_code(draft.settings())}"
-                text = " ".join(filter(None, (texts.settings_linked, _files_left_out(draft.given, texts))))
+                copy = f"?settings={encode_settings(draft.to_settings())}"
+                text = " ".join(filter(None, (texts.settings_linked, _omitted_files_text(draft.given, texts))))
                 return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 
     def _load(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
         if settings is None:
             return {}
-        request = checked_settings(settings)
+        request = check_settings(settings)
         if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
-        lost = left_out(request, SHOWN_BY_FORM, texts)
-        return self.form.show(request, texts, self.context.can_run) | (self._said(lost, texts) if lost else {})
+        lost = unused_settings_text(request, SHOWN_BY_FORM, texts)
+        return self.form.show_settings(request, texts, self.context.can_run) | (self._show_message(lost, texts) if lost else {})
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Imports all presets of a file, or none."""
@@ -129,18 +129,18 @@ class OwnPresetHandlers:
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
                 raise ValueError("it is of another kind")
             given = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
-            presets = {name: settings_of_form(checked_settings(settings)) for name, settings in given.items()}
+            presets = {name: preset_settings(check_settings(settings)) for name, settings in given.items()}
         except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
             raise RequestError(texts.my_presets_bad_file.format(reason=str(error)[:200])) from None
         self.context.engine.user_presets.save_presets(owner, presets)
         imported = texts.my_presets_imported_one if len(presets) == 1 else texts.my_presets_imported
-        return self._said(imported.format(count=len(presets)), texts)
+        return self._show_message(imported.format(count=len(presets)), texts)
 
-    def _said(self, text: str, texts: Texts) -> Updates:
+    def _show_message(self, text: str, texts: Texts) -> Updates:
         return {self.message: Message(text=text).html(texts)}
 
 
-def _files_left_out(given: Mapping[str, Any], texts: Texts) -> str:
+def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
     """Returns a sentence that names the kinds of files in the form, which no link holds; "" if there are none."""
     rows, figures = given.get("shots") or (), given.get("figures") or ()
     of_shots = {"shot_images": rows, "figure_images": figures}
@@ -151,12 +151,12 @@ def _files_left_out(given: Mapping[str, Any], texts: Texts) -> str:
     return texts.settings_linked_without.format(settings=named) if names else ""
 
 
-def settings_of_form(request: GenerationRequest) -> dict[str, Any]:
+def preset_settings(request: GenerationRequest) -> dict[str, Any]:
     """The settings that a visitor's own preset keeps."""
     return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
 
 
-def checked_settings(settings: dict[str, Any]) -> GenerationRequest:
+def check_settings(settings: dict[str, Any]) -> GenerationRequest:
     """The settings as a request with nothing personal in it. Raises: RequestError."""
     request = GenerationRequest.from_stored(
         {name: value for name, value in settings.items() if name not in _PERSONAL} | {"prompt": "", "seed": 0}

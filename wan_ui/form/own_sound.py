@@ -25,11 +25,11 @@ class SoundPanel:
     start: gr.Number
     note: gr.HTML
 
-    def show(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
+    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
         """Gradio updates for this preset."""
         return {self.box: gr.update(visible=takes_sound(preset))}
 
-    def load(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, Any]:
+    def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show a request's sound, which lies at `path`, or ask for it again if it is not here."""
         box = gr.update(visible=takes_sound(find_preset(request.preset)), open=request.sound is not None)
         return {self.file: path, self.start: request.sound_start, self.box: box}

@@ -6,7 +6,7 @@ Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`, and t
 import gradio as gr
 
 from presets import Preset, list_presets
-from wan_ui.form.batch import build_many
+from wan_ui.form.batch import build_batch
 from wan_ui.form.form import Actions, Form
 from wan_ui.form.own_presets import build_own_presets
 from wan_ui.form.own_sound import build_sound_panel
@@ -25,7 +25,7 @@ def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
     with gr.Column(elem_id="asked-for"):
         tabs, tab_items, image = _build_tabs(preset, texts, labels)
         prompt = build_prompt_panel(preset, texts, labels, context.rewriter is not None)
-        many = build_many(texts, labels)
+        batch = build_batch(texts, labels)
         sound = build_sound_panel(preset, labels)
         own = build_own_presets(texts)
         settings = build_settings_panel(choices, preset, texts, labels)
@@ -38,7 +38,7 @@ def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
         image=image,
         sound=sound,
         own=own,
-        many=many,
+        batch=batch,
         actions=_build_actions(choices, labels),
         editing=gr.State(None),
         session=gr.BrowserState(None, storage_key="studio-settings", secret=context.access.browser_secret()),

@@ -13,7 +13,7 @@ import gradio as gr
 from presets import ImageExample, Preset
 from wan_ui.components.events import start_script
 from wan_ui.components.field_errors import build_note
-from wan_ui.form.crop import data_address
+from wan_ui.form.crop import encode_data_url
 from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
@@ -43,10 +43,10 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
     """Builds the panel for this preset's own size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
-        image = _picture("input-image", labels.image, texts.image, labels)
-        preview = gr.HTML(empty_preview((preset.width, preset.height), texts), elem_id="crop-preview")
+        image = _build_image("input-image", labels.image, texts.image, labels)
+        preview = gr.HTML(empty_preview_html((preset.width, preset.height), texts), elem_id="crop-preview")
     has_last = "last_image" in preset.inputs
-    last_image = _picture("last-image", labels.last_image, texts.last_image, labels, height=120, visible=has_last)
+    last_image = _build_image("last-image", labels.last_image, texts.last_image, labels, height=120, visible=has_last)
     note = build_note("image-note")
     with gr.Row(elem_id="picture-row"):
         examples = gr.HTML(
@@ -56,7 +56,7 @@ def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel
     return ImagePanel(image=image, last_image=last_image, preview=preview, pad=pad, focus=focus, note=note, examples=examples)
 
 
-def _picture(element: str, label: str, alt: str, labels: Texts, **more: Any) -> gr.Image:
+def _build_image(element: str, label: str, alt: str, labels: Texts, **more: Any) -> gr.Image:
     return gr.Image(
         label=label,
         elem_id=element,
@@ -78,7 +78,7 @@ def picture_examples_html(preset: Preset, texts: Texts) -> str:
 
 
 def _example_button(index: int, example: ImageExample, caption: str) -> str:
-    label, source = escape(caption), data_address(example.path.read_bytes(), example.path.suffix[1:])
+    label, source = escape(caption), encode_data_url(example.path.read_bytes(), example.path.suffix[1:])
     return f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}"><img src="{source}" alt=""></button>'
 
 
@@ -93,18 +93,18 @@ def uploaded_picture(file: object) -> str | None:
     return str(check_upload_path(file.get("path"))) if isinstance(file, dict) else None
 
 
-def crop_preview(address: str, size: tuple[int, int], texts: Texts) -> str:
+def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
     """The crop as the panel shows it; `address` is the picture's (see `wan_ui.form.crop.preview_address`)."""
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
-    return _preview(size, f'<img src="{address}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
+    return _preview_html(size, f'<img src="{address}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
 
 
-def empty_preview(size: tuple[int, int], texts: Texts) -> str:
+def empty_preview_html(size: tuple[int, int], texts: Texts) -> str:
     """The frame of the crop with nothing in it."""
-    return _preview(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
+    return _preview_html(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
 
 
-def _preview(size: tuple[int, int], inside: str, texts: Texts) -> str:
+def _preview_html(size: tuple[int, int], inside: str, texts: Texts) -> str:
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
     ratio = f"{size[0] / size[1]:.4f}"
     return (

@@ -81,6 +81,6 @@ def example_captions(preset: Preset, texts: Texts) -> list[str] | None:
     return None if captions == preset.examples else list(captions)
 
 
-def shows_prompts(task: Task, preset: Preset | None) -> bool:
+def shows_example_prompts(task: Task, preset: Preset | None) -> bool:
     """Whether the example prompts are shown: not if example pictures come with prompts of their own."""
     return task == "t2v" or preset is None or not preset.image_examples

@@ -33,20 +33,20 @@ def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
     return RewritePanel(button=button, suggestion=gr.HTML("", elem_id="suggestion", visible=is_there), put=gr.State(None))
 
 
-def growing_html(text: str, texts: Texts) -> str:
+def partial_suggestion_html(text: str, texts: Texts) -> str:
     """A suggestion that is being written, with a button to stop it."""
     said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waiting)}</p>'
     stop = text_button("rewrite:stop", texts.stop)
     return f'<div class="suggestion" aria-busy="true">{said}<div class="actions">{stop}</div></div>'
 
 
-def used_html(old: str, texts: Texts) -> str:
+def suggestion_used_html(old: str, texts: Texts) -> str:
     """What is said after a suggestion was used, with a button that takes it back."""
     undo = text_button("rewrite:undo", texts.rewrite_undo, value=old)
     return f'<div class="suggestion used"><p class="hint">{escape(texts.rewrite_used)}</p><div class="actions">{undo}</div></div>'
 
 
-def _changes(before: list[str], after: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
+def _compare_words(before: list[str], after: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
     """Pieces that are equal or changed, as in `SequenceMatcher.get_opcodes`. Many words that differ count as one change: the
     matcher takes cubic time for words that repeat."""
     same = sum(1 for _ in itertools.takewhile(operator.truth, map(operator.eq, before, after)))
@@ -65,7 +65,7 @@ def suggestion_html(old: str, new: str, texts: Texts) -> str:
     before, after, parts = old.split(), new.split(), []
     if before == after:
         return f'<p class="hint">{escape(texts.rewrite_same)}</p>'
-    for is_equal, first, last, start, end in _changes(before, after):
+    for is_equal, first, last, start, end in _compare_words(before, after):
         if is_equal:
             parts.append(escape(" ".join(before[first:last])))
             continue

@@ -19,9 +19,9 @@ from backend.schemas.request import find_preset
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import QUIET, SILENT, Updates, Values
 from wan_ui.components.field_errors import error_sentence, note_html
-from wan_ui.form.crop import preview_address
+from wan_ui.form.crop import encode_preview
 from wan_ui.form.form import Draft, Form
-from wan_ui.form.rewrite import growing_html, suggestion_html, used_html
+from wan_ui.form.rewrite import partial_suggestion_html, suggestion_html, suggestion_used_html
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
@@ -62,7 +62,7 @@ class RewriteHandlers:
             preprocess=False,
             **SILENT,
         )
-        prompt.change(self.forget, [prompt, panel.put], panel.suggestion, **QUIET)
+        prompt.change(self.clear_if_changed, [prompt, panel.put], panel.suggestion, **QUIET)
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
         """The suggestion as it grows, then what it changes, or what went wrong; made only when somebody asks for one."""
@@ -74,13 +74,13 @@ class RewriteHandlers:
             yield ""
             return
         page, ended = request.session_hash or "", asyncio.Event()
-        self.end(page)
+        self.end_suggestion(page)
         self.asking[page] = ended
         try:
-            with self._room(caller):
-                yield growing_html("", caller.texts)
-                asked = await self._asked(self.form.read(values), prompt, caller)
-                async with aclosing(_drawn(ended, self.context.rewriter, asked, caller.texts)) as drawn:
+            with self._reserve_place(caller):
+                yield partial_suggestion_html("", caller.texts)
+                asked = await self._build_request(self.form.read(values), prompt, caller)
+                async with aclosing(_stream_html(ended, self.context.rewriter, asked, caller.texts)) as drawn:
                     async for html in drawn:
                         yield html
                 if ended.is_set():
@@ -96,26 +96,30 @@ class RewriteHandlers:
         act, prompt, panel = Act.from_event(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
             caller = await asyncio.to_thread(self.context.identify_caller, request)
-            return {prompt: act.value, panel.put: act.value, panel.suggestion: used_html(str(values[prompt] or ""), caller.texts)}
-        self.end(request.session_hash or "")
+            return {
+                prompt: act.value,
+                panel.put: act.value,
+                panel.suggestion: suggestion_used_html(str(values[prompt] or ""), caller.texts),
+            }
+        self.end_suggestion(request.session_hash or "")
         if act.what == "undo":
             return {prompt: act.value, panel.put: None, panel.suggestion: ""}
         return {panel.suggestion: ""}
 
-    async def forget(self, prompt: str | None, put: str | None, request: gr.Request) -> Any:
+    async def clear_if_changed(self, prompt: str | None, put: str | None, request: gr.Request) -> Any:
         """Takes the suggestion away when the prompt is no longer the one that it put there."""
         if put is not None and prompt == put:
             return gr.skip()
-        self.end(request.session_hash or "")
+        self.end_suggestion(request.session_hash or "")
         return ""
 
-    def end(self, page: str) -> None:
+    def end_suggestion(self, page: str) -> None:
         """Ends the suggestion that this page waits for, if any."""
         if (ended := self.asking.pop(page, None)) is not None:
             ended.set()
 
     @contextmanager
-    def _room(self, caller: Caller) -> Generator[None]:
+    def _reserve_place(self, caller: Caller) -> Generator[None]:
         """Room for one suggestion. Raises: Busy where too many are being written, or were within an hour."""
         address = (
             caller.queue_limits.address if caller.queue_limits else ""
@@ -140,7 +144,7 @@ class RewriteHandlers:
                 if not self.busy[one]:
                     del self.busy[one]
 
-    async def _asked(self, draft: Draft, prompt: str, caller: Caller) -> RewriteRequest:
+    async def _build_request(self, draft: Draft, prompt: str, caller: Caller) -> RewriteRequest:
         """What the helper is asked, with the picture as the model will see it. Raises: StudioError."""
         given = draft.given
         preset = find_preset(given["preset"])
@@ -149,23 +153,23 @@ class RewriteHandlers:
         starts, picture = given["task"] == "i2v", None
         if starts and given["image"]:
             size = (given["width"], given["height"])
-            opening = SandboxCall(work=preview_address, arguments=(given["image"], size, given["image_focus"]))
+            opening = SandboxCall(work=encode_preview, arguments=(given["image"], size, given["image_focus"]))
             picture = await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
         seconds = (given["num_frames"] or preset.num_frames) / (given.get("fps") or preset.fps)
         return RewriteRequest(prompt=prompt, preset=preset, seconds=seconds, starts_from_picture=starts, picture=picture)
 
 
-async def _drawn(ended: asyncio.Event, helper: Helper, asked: RewriteRequest, texts: Texts) -> AsyncGenerator[str]:
+async def _stream_html(ended: asyncio.Event, helper: Helper, asked: RewriteRequest, texts: Texts) -> AsyncGenerator[str]:
     """The suggestion now and then, and at last what it changes. Raises: StudioError."""
-    async with aclosing(_until(ended, helper, asked)) as growing:
+    async with aclosing(_stream_until_ended(ended, helper, asked)) as growing:
         async for suggestion, is_whole in growing:
             if is_whole:
                 yield await asyncio.to_thread(suggestion_html, asked.prompt, suggestion, texts)
             else:
-                yield growing_html(suggestion, texts)
+                yield partial_suggestion_html(suggestion, texts)
 
 
-async def _until(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) -> AsyncGenerator[tuple[str, bool]]:
+async def _stream_until_ended(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) -> AsyncGenerator[tuple[str, bool]]:
     """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:

@@ -19,7 +19,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from backend.schemas.settings import Shot
 from presets import Preset
 from wan_ui.components.events import start_script
-from wan_ui.form.shots_html import editor_html
+from wan_ui.form.shots_html import storyboard_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import copy_to_cache
 from wan_ui.i18n.english import Texts
@@ -39,21 +39,21 @@ class ShotsPanel:
     sent: gr.HTML
     figures: gr.HTML
 
-    def follow(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
+    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
         """Gradio updates for this preset."""
-        return {self.figures: figures_of(preset)}
+        return {self.figures: max_characters_html(preset)}
 
-    def show(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show the request's shots without their files, or none."""
-        return self._shown(film_of(request), texts) | self.follow(find_preset(request.preset))
+        return self._updates(storyboard_values(request), texts) | self.show_preset(find_preset(request.preset))
 
-    def load(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
         """Gradio updates that show a job's shots with their pictures, their figures, their sound, and what is made of them; none
         for a job that is no storyboard."""
         if not job.request.shots:
             return {}
         request = job.request
-        film: dict[str, Any] = film_of(request) | {"job": job.id}
+        film: dict[str, Any] = storyboard_values(request) | {"job": job.id}
         for row, shot in zip(film["shots"], request.shots, strict=True):
             if shot.image is not None:
                 row["image"] = copy_to_cache(request.shot_images[shot.image])
@@ -61,32 +61,32 @@ class ShotsPanel:
             if figure.image is not None:
                 row["image"] = copy_to_cache(request.figure_images[figure.image])
         track = {"track": copy_to_cache(request.track)} if request.track else {}
-        return self._shown(film | track, texts)
+        return self._updates(film | track, texts)
 
-    def _shown(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:
+    def _updates(self, film: dict[str, Any], texts: Texts) -> dict[gr.blocks.Block, Any]:
         text = json.dumps(film, ensure_ascii=False) if film["shots"] else ""
-        return {self.lines: text, self.editor: editor_html(text, texts)}
+        return {self.lines: text, self.editor: storyboard_html(text, texts)}
 
 
 def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
     """Builds the panel for this preset, with the switch off."""
     lines = gr.Textbox(value="", visible="hidden", elem_id="shots", max_length=LONGEST_TEXT)
-    editor = gr.HTML(editor_html("", texts), js_on_load=start_script("film"), elem_id="shots-editor", apply_default_css=False)
+    editor = gr.HTML(storyboard_html("", texts), js_on_load=start_script("film"), elem_id="shots-editor", apply_default_css=False)
     sent = gr.HTML("", js_on_load=start_script("film_sent"), elem_id="shots-sent", apply_default_css=False)
     script = start_script("film_figures")
-    figures = gr.HTML(figures_of(preset), js_on_load=script, elem_id="shots-figures", apply_default_css=False)
+    figures = gr.HTML(max_characters_html(preset), js_on_load=script, elem_id="shots-figures", apply_default_css=False)
     return ShotsPanel(lines=lines, editor=editor, sent=sent, figures=figures)
 
 
-def figures_of(preset: Preset) -> str:
+def max_characters_html(preset: Preset) -> str:
     """Says to the script how many figures a shot can show: none with a preset that takes no references."""
     return f'<i data-most="{preset.max_references if "references" in preset.inputs else 0}"></i>'
 
 
-def read_film(text: object) -> dict[str, Any]:
+def read_storyboard(text: object) -> dict[str, Any]:
     """The shots and the figures as rows, and the sound below, as a request's settings; nothing if the switch is off. Raises:
     RequestError."""
-    film = _object(text)
+    film = _parse_timeline(text)
     rows = film.get("shots")
     if not rows:
         return {}
@@ -95,25 +95,25 @@ def read_film(text: object) -> dict[str, Any]:
     settings = {name: film[name] for name in _TRACK if film.get(name) not in ("", None)}
     track = {"track": film["track"], **settings} if film.get("track") else {}
     figures = {"figures": film["figures"]} if film.get("figures") else {}
-    return {"shots": tuple(map(_row, rows)), **figures, **track}
+    return {"shots": tuple(map(_read_row, rows)), **figures, **track}
 
 
-def at_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
+def convert_frame_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
     """The rows with the frames of made shots counted at the film's rate; values of a wrong type are left for the check."""
-    return [_at_rate(dict(row), fps) for row in rows]
+    return [_convert_row(dict(row), fps) for row in rows]
 
 
-def _at_rate(row: dict[str, Any], fps: object) -> dict[str, Any]:
+def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
     own, count = row.pop("fps", None), row.get("num_frames")
     if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
         row["num_frames"] = round(count / own * fps)
     return row
 
 
-def sent_html(text: object, job: Job) -> str:
+def sent_job_html(text: object, job: Job) -> str:
     """Says to the script which job the blocks of this text were sent to; "" for no storyboard."""
     try:
-        blocks = _object(text).get("blocks")
+        blocks = _parse_timeline(text).get("blocks")
     except RequestError:
         return ""
     if not job.request.shots or not isinstance(blocks, list):
@@ -122,7 +122,7 @@ def sent_html(text: object, job: Job) -> str:
     return f'<i data-job="{escape(job.id)}" data-blocks="{named}"></i>'
 
 
-def _object(text: Any) -> dict[str, Any]:
+def _parse_timeline(text: Any) -> dict[str, Any]:
     if not text:
         return {}
     try:
@@ -134,23 +134,23 @@ def _object(text: Any) -> dict[str, Any]:
     return film
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: row[name] for name in _ROW if row.get(name) not in ("", None, False)}
     return given if "job" in given else given | {"prompt": row.get("prompt") or ""}
 
 
-def film_of(request: GenerationRequest) -> dict[str, Any]:
+def storyboard_values(request: GenerationRequest) -> dict[str, Any]:
     """What the field holds for this request, without files."""
     track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
     figures = [{"name": figure.name, "image": None} for figure in request.figures]
-    return {"shots": _rows_of(request.shots, request.fps), "figures": figures, **track}
+    return {"shots": _shot_rows(request.shots, request.fps), "figures": figures, **track}
 
 
-def _rows_of(shots: Sequence[Shot], fps: int) -> list[dict[str, Any]]:
+def _shot_rows(shots: Sequence[Shot], fps: int) -> list[dict[str, Any]]:
     return [
         {
             "prompt": shot.prompt,
-            "seconds": _seconds(shot, fps),
+            "seconds": _seconds_text(shot, fps),
             "seed": "" if shot.seed is None else shot.seed,
             "cut": shot.cut,
             "fade": shot.fade,
@@ -160,5 +160,5 @@ def _rows_of(shots: Sequence[Shot], fps: int) -> list[dict[str, Any]]:
     ]
 
 
-def _seconds(shot: Shot, fps: int) -> str:
+def _seconds_text(shot: Shot, fps: int) -> str:
     return "" if shot.num_frames is None else f"{shot.num_frames / fps:.3f}".rstrip("0").rstrip(".")

@@ -10,27 +10,27 @@ from wan_ui.i18n.english import Texts
 _SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
 
 
-def editor_html(film: str, texts: Texts) -> str:
+def storyboard_html(film: str, texts: Texts) -> str:
     """The switch, the timeline, the tools for the chosen shot, the sound below and the player; `film` is the timeline as JSON, ""
     for none."""
-    words, timeline = json.dumps(_words(texts), ensure_ascii=False), escape(texts.storyboard_timeline)
+    words, timeline = json.dumps(_script_texts(texts), ensure_ascii=False), escape(texts.storyboard_timeline)
     return (
         f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
         f'data-words="{escape(words)}">'
         f'<label class="shots-switch"><input type="checkbox"{" checked" if film else ""}>'
         f"<span>{escape(texts.storyboard)}</span></label>"
         f'<p class="hint">{escape(texts.storyboard_hint)}</p><p class="note" role="alert" hidden></p>'
-        f"{_player(texts)}"
+        f"{_player_html(texts)}"
         f'<div class="film-scroll"><ol class="film" title="{timeline}" aria-label="{timeline}"></ol>'
         f'<div class="film-lane" hidden><canvas role="img"></canvas></div></div>'
         f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
         f"{_button('play', texts.storyboard_play, 'play')}</div>"
         f'<p class="film-state" aria-live="polite"></p>'
-        f"{_detail(texts)}{_figures(texts)}{_track(texts)}</div>"
+        f"{_shot_html(texts)}{_characters_html(texts)}{_soundtrack_html(texts)}</div>"
     )
 
 
-def _words(texts: Texts) -> dict[str, str]:
+def _script_texts(texts: Texts) -> dict[str, str]:
     """What the script says."""
     return {
         "number": texts.shot_number,
@@ -56,7 +56,7 @@ def _words(texts: Texts) -> dict[str, str]:
     }
 
 
-def _player(texts: Texts) -> str:
+def _player_html(texts: Texts) -> str:
     close = escape(texts.storyboard_close)
     return (
         f'<div class="film-player" hidden role="group" aria-label="{escape(texts.storyboard_player)}"><div class="film-screen">'
@@ -68,7 +68,7 @@ def _player(texts: Texts) -> str:
     )
 
 
-def _detail(texts: Texts) -> str:
+def _shot_html(texts: Texts) -> str:
     starts = "".join(
         f'<option value="{value}">{escape(words)}</option>'
         for value, words in (
@@ -90,13 +90,14 @@ def _detail(texts: Texts) -> str:
         f'<label class="wide">{escape(texts.shot_start)}<select name="start">{starts}</select></label>'
         f'<label class="wide shot-picture" hidden>{escape(texts.shot_image)}<span><img alt="" hidden>'
         f'<b>{escape(texts.shot_image_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
-        f"{_number('seconds', texts.shot_seconds)}{_number('seed', texts.seed, '1')}{_number('fade', texts.shot_fade, '0.1')}"
-        f"{_number('from', texts.shot_from)}{_number('to', texts.shot_to)}"
+        f"{_number_input('seconds', texts.shot_seconds)}{_number_input('seed', texts.seed, '1')}"
+        f"{_number_input('fade', texts.shot_fade, '0.1')}"
+        f"{_number_input('from', texts.shot_from)}{_number_input('to', texts.shot_to)}"
         f'<span class="shot-buttons">{moves}{buttons}</span></fieldset>'
     )
 
 
-def _figures(texts: Texts) -> str:
+def _characters_html(texts: Texts) -> str:
     """The list of figures, which `storyboard_characters.js` fills; a row is a picture, which a press replaces, a name and the
     shots."""
     name, picture = escape(texts.character_name), escape(texts.character_image)
@@ -115,19 +116,19 @@ def _figures(texts: Texts) -> str:
     )
 
 
-def _track(texts: Texts) -> str:
+def _soundtrack_html(texts: Texts) -> str:
     return (
         f'<fieldset class="film-track"><legend>{escape(texts.soundtrack)}</legend>'
         f'<label class="film-file"><span>{escape(texts.soundtrack_add)}</span>'
         f'<input name="track" type="file" accept="{_SOUNDS}"></label>'
-        f'<div class="film-track-set" hidden>{_number("track_start", texts.soundtrack_start, "0.1")}'
-        f"{_number('track_fade', texts.soundtrack_fade, '0.1')}"
+        f'<div class="film-track-set" hidden>{_number_input("track_start", texts.soundtrack_start, "0.1")}'
+        f"{_number_input('track_fade', texts.soundtrack_fade, '0.1')}"
         f'<label>{escape(texts.soundtrack_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
         f"</label>{_button('silence', texts.soundtrack_remove, None)}</div></fieldset>"
     )
 
 
-def _number(name: str, words: str, step: str = "any") -> str:
+def _number_input(name: str, words: str, step: str = "any") -> str:
     return f'<label>{escape(words)}<input name="{name}" type="number" min="0" step="{step}" inputmode="decimal"></label>'
 
 

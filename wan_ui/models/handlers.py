@@ -10,7 +10,7 @@ from wan_ui.components.events import Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.components.values import format_bytes
 from wan_ui.form.form import Form
-from wan_ui.form.settings import elsewhere_html
+from wan_ui.form.settings import unavailable_presets_html
 from wan_ui.models.html import models_html, name_of
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
@@ -51,7 +51,7 @@ class ModelsHandlers(Panel):
             choices, settings = preset_choices(task, self.context.preset_filter(caller)), self.form.settings
             self.chosen[key] = {
                 settings.preset: gr.update(choices=choices.dropdown_choices(caller.texts.language)),
-                settings.preset_note: elsewhere_html(choices, caller.texts),
+                settings.preset_note: unavailable_presets_html(choices, caller.texts),
             }
         return dict(self.chosen[key])
 

@@ -21,7 +21,7 @@ from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Draft, Form
 from wan_ui.form.handlers import FormHandlers
-from wan_ui.form.shots import sent_html
+from wan_ui.form.shots import sent_job_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
 from wan_ui.queue.queue_query import queue_now
@@ -96,7 +96,7 @@ class StageHandlers(Panel):
     def _queued(self) -> list[gr.blocks.Block]:
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
-        notes = form.notes
+        notes = form.note_components
         kept = [form.prompt.shots.sent, form.editing, form.settings.seed, form.session, form.prompt.history]
         return [stage.job_id, stage.view, stage.queue, *notes, *kept]
 
@@ -106,7 +106,7 @@ class StageHandlers(Panel):
 
         A wrong form changes only the notes: the stage stays as it is.
         """
-        caller, notes = self.context.identify_caller(request), self.form_handlers.notes
+        caller, notes = self.context.identify_caller(request), self.form_handlers.show_note
         try:
             draft = self.form.read(values)
             job = yield from self._queue(draft.to_request(), values[self.form.editing], caller)
@@ -117,8 +117,10 @@ class StageHandlers(Panel):
             return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
         shown = self._on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
-        shown |= {self.form.prompt.shots.sent: sent_html(values[self.form.prompt.shots.lines], job)}
-        return notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.history(caller) | self._line(caller)
+        shown |= {self.form.prompt.shots.sent: sent_job_html(values[self.form.prompt.shots.lines], job)}
+        return (
+            notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.show_history(caller) | self._line(caller)
+        )
 
     def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
         """The form after its job was queued, and the values that the browser keeps."""

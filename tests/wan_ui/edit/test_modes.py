@@ -22,7 +22,7 @@ from tests.wan_ui.builders import a_job
 from wan_ui.edit.handlers import EditHandlers, _fitting_settings, page_settings
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import MODES, kept_settings, read_request_fields, request_mode, shown_settings, supported_modes
-from wan_ui.form.left_out import left_out, setting_words
+from wan_ui.form.left_out import setting_text, unused_settings_text
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE
@@ -75,7 +75,7 @@ def refused(client: TestClient, path: str, body: object) -> str:
 
 def named(request: GenerationRequest) -> str:
     """The sentence that names the settings that the view does not load."""
-    return left_out(request, shown_settings(request) | kept_settings(request).keys(), ENGLISH)
+    return unused_settings_text(request, shown_settings(request) | kept_settings(request).keys(), ENGLISH)
 
 
 def left(engine: Engine) -> list[str]:
@@ -420,11 +420,13 @@ def test_settings_without_a_field_are_kept_and_sent_again(tmp_path, monkeypatch)
     assert (request.solver, request.flow_shift, request.upscale, request.loras[0].scale) == ("euler", 5.5, 2, 0.8)
     assert kept_settings(request) == kept and not named(request)
     html = edit_html([preset], ENGLISH, page_settings(request) | {"kept": kept})
-    assert all(setting_words(name, value, ENGLISH) in html for name, value in kept.items())
+    assert all(setting_text(name, value, ENGLISH) in html for name, value in kept.items())
     assert "LoRA style.safetensors × 0.8" in html and "采样器 euler" in edit_html([preset], CHINESE, {"kept": kept})
     slower = GenerationRequest.from_stored(request.to_json() | {"fps": 8})
     assert named(slower) == "Not used here: frames per second 8."
-    assert "sampler euler" in left_out(request, shown_settings(request), ENGLISH), "without the chips it would be named"
+    assert "sampler euler" in unused_settings_text(request, shown_settings(request), ENGLISH), (
+        "without the chips it would be named"
+    )
 
 
 def test_what_the_page_keeps_is_checked(tmp_path, monkeypatch):

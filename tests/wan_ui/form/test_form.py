@@ -5,7 +5,7 @@ from backend.schemas.mag_cache import reused_steps
 from presets import list_presets, load_preset
 from wan_ui.form.form import Draft, parse_size
 from wan_ui.form.handlers import FormHandlers
-from wan_ui.form.settings import settings_of
+from wan_ui.form.settings import control_updates
 from wan_ui.i18n.english import ENGLISH
 
 FAST = "wan2.2-t2v-a14b-480p-fast"
@@ -48,22 +48,22 @@ def test_steps_are_reused_by_plan_where_a_preset_takes_it():
     assert sum(reused_steps(a_draft(steps=20, mag_cache=0.12).to_request())) == 10
     with pytest.raises(RequestError, match="^mag_cache does not go together with step_cache; set step_cache to 0$"):
         a_draft(mag_cache=0.12, step_cache=0.1).to_request()
-    shown = settings_of(load_preset("wan-tiny"), ENGLISH, a_draft(mag_cache=0.12).to_request())["mag_cache"]
+    shown = control_updates(load_preset("wan-tiny"), ENGLISH, a_draft(mag_cache=0.12).to_request())["mag_cache"]
     assert (shown["value"], shown["maximum"], shown["visible"]) == (0.12, 0.3, True)
     for name in ("wan2.2-t2v-a14b-480p-fast", "ltx-tiny", "wan-live-tiny"):
-        assert not settings_of(load_preset(name), ENGLISH)["mag_cache"]["visible"]
+        assert not control_updates(load_preset(name), ENGLISH)["mag_cache"]["visible"]
 
 
 def test_the_form_keeps_what_it_was_told_of_windows():
     assert a_draft(num_frames=65).to_request().window_frames == 33
     for wanted in (None, True, False):
         assert a_draft(num_frames=65, context_windows=wanted).to_request().context_windows is wanted
-    shown = {value: text for text, value in settings_of(load_preset("wan-tiny"), ENGLISH)["length"]["choices"]}
+    shown = {value: text for text, value in control_updates(load_preset("wan-tiny"), ENGLISH)["length"]["choices"]}
     assert (shown[33], shown[65]) == ("2.1 s · 33 frames", "4.1 s · 65 frames · in windows")
     for wanted, value in ((None, ""), (True, "on"), (False, "off")):
         request = a_draft(num_frames=65, context_windows=wanted).to_request()
-        assert settings_of(load_preset("wan-tiny"), ENGLISH, request)["context_windows"]["value"] == value
-    assert not settings_of(load_preset("hunyuan-tiny"), ENGLISH)["context_windows"]["visible"]
+        assert control_updates(load_preset("wan-tiny"), ENGLISH, request)["context_windows"]["value"] == value
+    assert not control_updates(load_preset("hunyuan-tiny"), ENGLISH)["context_windows"]["visible"]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_first_steps_with_guidance_become_its_strength_and_its_end(given, expect
 def test_what_a_stranger_sends_in_its_place_changes_nothing():
     handlers = FormHandlers(context=None, form=None, message=None)
     for given in ((9, FAST, 4, 1.0, 1.0), (1, "nothing", 4, 1.0, 1.0), (1, None, 4, 1.0, 1.0), (None, FAST, None, None, None)):
-        assert all("value" not in update for update in handlers.guide_first(*given))
+        assert all("value" not in update for update in handlers.apply_guided_steps(*given))
     for given in ((None, None, None), (1, "nothing", 8), (20, "wan-tiny", 60)):  # wan-tiny guides every step, however many
-        assert "value" not in handlers.guide_as_many(*given)
-    assert handlers.guide_as_many(1, FAST, 8) == 13
+        assert "value" not in handlers.keep_guided_steps(*given)
+    assert handlers.keep_guided_steps(1, FAST, 8) == 13
 
 
 def test_text_to_video_leaves_a_picture_of_the_other_tab_alone():
@@ -131,5 +131,5 @@ def test_numbers_that_were_typed_past_the_controls_are_refused(changes):
 
 
 def test_settings_without_pictures_are_whole_settings():
-    settings = a_draft(task="i2v", image="/tmp/a.png", steps=7).settings()
+    settings = a_draft(task="i2v", image="/tmp/a.png", steps=7).to_settings()
     assert settings.inputs() == {} and settings.steps == 7

@@ -16,8 +16,8 @@ from wan_ui.compare.variations import SAME_FOR_MODELS
 from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.modes import kept_settings, shown_settings
-from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, left_out, setting_label
-from wan_ui.form.load_settings import FillHandlers
+from wan_ui.form.left_out import FILES_OF_SHOTS, SHOWN_BY_FORM, changed_settings, setting_label, unused_settings_text
+from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.languages import LANGUAGES
@@ -56,10 +56,10 @@ def changed(setting: Setting) -> GenerationRequest:
     return GenerationRequest.from_stored(values | {setting.name: other})
 
 
-def fill_handlers(found: list | None = None) -> FillHandlers:
-    form = Mock(show=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
-    form.sound.load.return_value = form.prompt.shots.load.return_value = {}
-    handlers = FillHandlers(context=Mock(), form=form, message="message")
+def load_handlers(found: list | None = None) -> LoadHandlers:
+    form = Mock(show_settings=lambda *_: {}, show_prompt=lambda *_, **__: {}, editing="editing")
+    form.sound.load_audio.return_value = form.prompt.shots.load_job.return_value = {}
+    handlers = LoadHandlers(context=Mock(), form=form, message="message")
     handlers.context.engine.jobs.return_value = found or []
     return handlers
 
@@ -71,8 +71,8 @@ def test_every_setting_is_shown_kept_or_named(setting, language):
     label = setting_label(setting.name, texts)
     assert setting.name in {one.name for one in changed_settings(request)}
     for taken in (SHOWN_BY_FORM, shown_settings(request) | kept_settings(request).keys(), SAME_FOR_MODELS):
-        assert setting.name in taken or label in left_out(request, taken, texts)
-    assert label in left_out(request, (), texts), "with nothing shown, all of it is named"
+        assert setting.name in taken or label in unused_settings_text(request, taken, texts)
+    assert label in unused_settings_text(request, (), texts), "with nothing shown, all of it is named"
     own = [f"setting_{setting.name}", SETTINGS[setting.name].label]
     assert label in [getattr(texts, name, None) for name in own], "a label is a text of the language"
 
@@ -80,23 +80,23 @@ def test_every_setting_is_shown_kept_or_named(setting, language):
 def test_values_are_written_as_people_write_them():
     values = {"solver": "euler", "flow_shift": 5.0, "loras": OTHER["loras"], "cfg_zero": True, "upscale": 2}
     request = GenerationRequest.from_stored(a_request(flow_shift=3.5).model_dump() | values)
-    said = left_out(request, {"prompt", "seed"}, ENGLISH)
+    said = unused_settings_text(request, {"prompt", "seed"}, ENGLISH)
     assert said == "Not used here: flow shift 5, sampler euler, LoRA style.safetensors × 0.8, CFG-Zero* on, upscaling factor 2."
-    assert left_out(a_request(), {"prompt", "seed"}, ENGLISH) == ""
+    assert unused_settings_text(a_request(), {"prompt", "seed"}, ENGLISH) == ""
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_create_names_what_it_cannot_show(language):
     texts, request = LANGUAGES[language], changed(next(one for one in FIELDS if one.name == "perturbed_guidance"))
-    said = fill_handlers().shown(request, texts, Message(text="loaded"))["message"]
-    assert escape(f"loaded {left_out(request, SHOWN_BY_FORM, texts)}") in said
+    said = load_handlers().show_request(request, texts, Message(text="loaded"))["message"]
+    assert escape(f"loaded {unused_settings_text(request, SHOWN_BY_FORM, texts)}") in said
     assert f"{texts.setting_perturbed_guidance} 2{texts.list_separator}1" in said
 
 
 def test_a_dropped_storyboard_names_the_files_that_it_does_not_hold():
     shots = {"shots": (Shot(prompt="a", image=0),), "shot_images": ("/data/hat.png",), "track": "/data/song.mp3"}
     request = GenerationRequest.from_stored(a_request().model_dump() | shots)
-    opening = fill_handlers()._video(Path("dropped.mp4"), Mock(texts=ENGLISH))
+    opening = load_handlers()._load_video_file(Path("dropped.mp4"), Mock(texts=ENGLISH))
     next(opening)
     with pytest.raises(StopIteration) as done:
         opening.send(request.for_sharing())
@@ -105,9 +105,9 @@ def test_a_dropped_storyboard_names_the_files_that_it_does_not_hold():
 
 
 def test_a_next_video_of_another_model_names_the_settings_that_stay_behind():
-    handlers, job = fill_handlers(), a_job(solver="euler", negative_prompt="text", num_frames=17)
+    handlers, job = load_handlers(), a_job(solver="euler", negative_prompt="text", num_frames=17)
     handlers.context.can_run = lambda preset: preset.name == "wan2.2-i2v-a14b-480p"
-    going = handlers._continue(job, Mock(texts=ENGLISH))
+    going = handlers._continue_video(job, Mock(texts=ENGLISH))
     Path(next(going).arguments[-1]).write_bytes(b"a frame")
     with pytest.raises(StopIteration) as done:
         going.send(None)
@@ -118,10 +118,10 @@ def test_a_next_video_of_another_model_names_the_settings_that_stay_behind():
 def test_the_full_preset_of_a_draft_names_the_settings_that_stay_behind():
     draft = load_preset("wan2.1-t2v-1.3b-480p-draft")
     request = GenerationRequest.from_preset(draft, prompt="a red circle", seed=7, negative_prompt="text")
-    handlers = fill_handlers()
+    handlers = load_handlers()
     handlers.form.image.by_role = {}
-    handlers.form.sound.load.return_value = {}
-    said = handlers._full(Mock(request=request), ENGLISH)["message"]
+    handlers.form.sound.load_audio.return_value = {}
+    said = handlers._load_full_quality(Mock(request=request), ENGLISH)["message"]
     assert "Not used here: negative prompt text." in said
 
 
@@ -163,20 +163,20 @@ def test_a_comparison_of_models_names_the_settings_that_each_model_has_itself():
 
 def test_an_own_preset_that_says_more_than_the_form_shows():
     settings = changed(next(one for one in FIELDS if one.name == "guidance_rescale")).for_sharing()
-    handlers = OwnPresetHandlers(context=Mock(), form=Mock(show=lambda *_: {}), fill=Mock(), message="message")
+    handlers = OwnPresetHandlers(context=Mock(), form=Mock(show_settings=lambda *_: {}), loading=Mock(), message="message")
     assert "guidance rescale 0.7, 0.7" in handlers._load(settings, ENGLISH)["message"]
     assert "message" not in handlers._load(a_request().for_sharing(), ENGLISH)
 
 
 def test_a_link_names_the_files_that_it_does_not_hold():
-    handlers = OwnPresetHandlers(context=Mock(), form=Mock(), fill=Mock(), message="message")
+    handlers = OwnPresetHandlers(context=Mock(), form=Mock(), loading=Mock(), message="message")
     draft = handlers.form.read.return_value
     draft.settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
     link = Mock(what="link")
-    said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
+    said = handlers._handle(link, {}, "visitor", ENGLISH)["message"]
     assert escape(ENGLISH.settings_linked_without.format(settings="first frame")) in said
     draft.given = {"shots": ({"prompt": "a", "job": "job-1"}, {"prompt": "b", "image": "/x.png"}), "figures": ({"name": "Mia"},)}
-    said = handlers._do(link, {}, "visitor", ENGLISH)["message"]
+    said = handlers._handle(link, {}, "visitor", ENGLISH)["message"]
     assert "images of shots, finished shots." in said and "characters" not in said
 
 

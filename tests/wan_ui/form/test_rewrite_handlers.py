@@ -16,7 +16,7 @@ from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from presets import list_presets, load_preset
 from wan_ui.form import rewrite_handlers
 from wan_ui.form.rewrite import MOST_COMPARED_WORDS, suggestion_html
-from wan_ui.form.rewrite_handlers import RewriteHandlers, _until
+from wan_ui.form.rewrite_handlers import RewriteHandlers, _stream_until_ended
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import ENGLISH
 
@@ -27,15 +27,15 @@ def caller(owner: str, address: str | None) -> SimpleNamespace:
 
 def test_a_visitor_an_address_and_all_together_have_their_limits():
     handlers = RewriteHandlers(context=None, form=None)
-    with handlers._room(caller("a", "1.1.1.1")):
-        with pytest.raises(Busy), handlers._room(caller("a", "2.2.2.2")):
+    with handlers._reserve_place(caller("a", "1.1.1.1")):
+        with pytest.raises(Busy), handlers._reserve_place(caller("a", "2.2.2.2")):
             pass
-        with handlers._room(caller("b", "1.1.1.1")):
-            with pytest.raises(Busy), handlers._room(caller("c", "1.1.1.1")):
+        with handlers._reserve_place(caller("b", "1.1.1.1")):
+            with pytest.raises(Busy), handlers._reserve_place(caller("c", "1.1.1.1")):
                 pass
-            with handlers._room(caller("d", "3.3.3.3")), handlers._room(caller("operator", None)):
+            with handlers._reserve_place(caller("d", "3.3.3.3")), handlers._room(caller("operator", None)):
                 assert handlers.busy["all"] == PROMPTS_WRITTEN.in_all
-                with pytest.raises(Busy), handlers._room(caller("e", "4.4.4.4")):
+                with pytest.raises(Busy), handlers._reserve_place(caller("e", "4.4.4.4")):
                     pass
     assert not handlers.busy, "nobody is remembered who has none"
 
@@ -46,18 +46,18 @@ def test_visitors_behind_this_machines_own_address_do_not_share_places():
     with ExitStack() as rooms:
         for number in range(PROMPTS_WRITTEN.in_all):
             rooms.enter_context(
-                handlers._room(SimpleNamespace(owner=f"visitor-{number}", queue_limits=SimpleNamespace(address="")))
+                handlers._reserve_place(SimpleNamespace(owner=f"visitor-{number}", queue_limits=SimpleNamespace(address="")))
             )
 
 
 def test_a_visitor_has_so_many_suggestions_an_hour():
     handlers = RewriteHandlers(context=None, form=None)
     for _ in range(PROMPTS_HOURLY.of_visitor):
-        with handlers._room(caller("a", "1.1.1.1")):
+        with handlers._reserve_place(caller("a", "1.1.1.1")):
             pass
-    with pytest.raises(Busy, match="60 suggestions an hour"), handlers._room(caller("a", "1.1.1.1")):
+    with pytest.raises(Busy, match="60 suggestions an hour"), handlers._reserve_place(caller("a", "1.1.1.1")):
         pass
-    with handlers._room(caller("b", "1.1.1.1")), handlers._room(caller("operator", None)):
+    with handlers._reserve_place(caller("b", "1.1.1.1")), handlers._room(caller("operator", None)):
         pass
 
 
@@ -94,7 +94,7 @@ def test_the_comparison_runs_outside_the_event_loop(monkeypatch):
     asked = RewriteRequest(prompt="a red circle", preset=load_preset("wan-tiny"), seconds=1.0)
 
     async def suggest() -> list[str]:
-        return [drawn async for drawn in rewrite_handlers._drawn(asyncio.Event(), helper, asked, ENGLISH)]
+        return [drawn async for drawn in rewrite_handlers._stream_html(asyncio.Event(), helper, asked, ENGLISH)]
 
     assert asyncio.run(suggest())[-1] == "done" and threads[0] is not threading.main_thread()
 
@@ -105,7 +105,7 @@ def test_an_end_stops_the_helper_at_once():
 
     async def stopped() -> list[tuple[str, bool]]:
         ended, found = asyncio.Event(), []
-        async for one in _until(ended, helper, asked):
+        async for one in _stream_until_ended(ended, helper, asked):
             found.append(one)
             ended.set()
         return found

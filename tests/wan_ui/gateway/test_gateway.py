@@ -36,26 +36,26 @@ EVIL = {"host": "evil.example:7960", "origin": "http://evil.example:7960"}
 # means that the handler is given jobs, pictures or names by the page, and asks `StudioContext.identify_caller` or `gateway/uploads.py` what its caller may
 # do with them; `operator` that it asks `StudioContext.identify_caller` and does nothing for anybody else.
 HANDLERS = {
-    "ManyHandlers.look": "visitor",
-    "ManyHandlers.act": "visitor",
+    "BatchHandlers.preview": "visitor",
+    "BatchHandlers.act": "visitor",
     "RewriteHandlers.suggest": "visitor",
     "RewriteHandlers.act": "login",
-    "RewriteHandlers.forget": "login",
+    "RewriteHandlers.clear_if_changed": "login",
     "FormHandlers.wire.<locals>.<lambda>": "login",
     "build_prompt_panel.<locals>.<lambda>": "login",
-    "FormHandlers.chooser.<locals>.choose": "login",
+    "FormHandlers.task_chooser.<locals>.choose": "login",
     "FormHandlers.choose_preset": "login",
-    "FormHandlers.choose_picture": "login",
-    "FormHandlers.guide_first": "login",
-    "FormHandlers.guide_as_many": "login",
-    "FormHandlers.edit_mode": "login",
+    "FormHandlers.choose_example_image": "login",
+    "FormHandlers.apply_guided_steps": "login",
+    "FormHandlers.keep_guided_steps": "login",
+    "FormHandlers.show_edit_mode": "login",
     "FormHandlers.estimate": "visitor",
-    "FormHandlers.show_picture": "visitor",
+    "FormHandlers.show_new_image": "visitor",
     "FormHandlers.show_crop": "visitor",
     "FormHandlers.move_crop": "visitor",
-    "FormHandlers.pad": "visitor",
-    "FillHandlers.act": "visitor",
-    "FillHandlers.drop": "visitor",
+    "FormHandlers.pad_image": "visitor",
+    "LoadHandlers.act": "visitor",
+    "LoadHandlers.drop": "visitor",
     "OwnPresetHandlers.act": "visitor",
     "StageHandlers.submit": "visitor",
     "StageHandlers.follow": "visitor",
@@ -70,7 +70,7 @@ HANDLERS = {
     "_values_or_presets": "login",
     "_also_values": "login",
     "EditHandlers.act": "visitor",
-    "EditHandlers.queued": "visitor",
+    "EditHandlers.show_queued_job": "visitor",
     "LibraryHandlers.search": "visitor",
     "ProjectHandlers.act": "visitor",
     "LibraryHandlers.act": "visitor",
@@ -332,7 +332,7 @@ def test_it_works_behind_a_proxy(url, kind):
         with httpx.Client(base_url=address, headers=person) as client:
             assert client.get("/").status_code == 200
             config = client.get("/config").json()
-            tick = next(one for one in config["dependencies"] if one["api_name"] == "edit_mode")
+            tick = next(one for one in config["dependencies"] if one["api_name"] == "show_edit_mode")
             call = {"data": [None], "fn_index": tick["id"], "session_hash": "x"}
             assert client.post("/gradio_api/run/predict", json=call).json()["data"]
             evil = {"origin": "https://evil.example"}
@@ -418,4 +418,4 @@ def test_a_connection_is_kept_for_longer_than_clients_keep_theirs():
 
 
 def test_a_visitors_calls_go_through(url):
-    assert Visitor(url).call("edit_mode", {})
+    assert Visitor(url).call("show_edit_mode", {})

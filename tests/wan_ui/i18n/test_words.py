@@ -10,7 +10,7 @@ from backend.schemas.settings import FIELDS, Extend
 from backend.schemas.worker import WorkerState
 from presets import list_presets
 from wan_ui.edit.modes import MODES
-from wan_ui.form.settings import settings_of
+from wan_ui.form.settings import control_updates
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.languages import LANGUAGES, texts_for
@@ -25,7 +25,7 @@ def test_every_text_is_used():
     code = "".join(path.read_text() for path in Path(wan_ui.__file__).parent.rglob("*.py") if path.name != "english.py")
     states = {f"worker_{state}" for state in get_args(WorkerState)} | {f"job_{state}" for state in get_args(JobState)}
     unused = [field.name for field in fields(Texts) if not re.search(rf"(texts|labels|ENGLISH)\.{field.name}\b", code)]
-    controls = settings_of(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name,
+    controls = control_updates(list_presets()[0], ENGLISH).keys()  # of the form's settings: the words of each have its name,
     hints = {f"{name}_info" for name in controls}  # and so has what is said below it
     ways = {f"edit_{kind}_{way}" for kind in ("way", "hint") for way in MODES}
     ends = {f"edit_goes_{end}" for end in get_args(Extend)}

@@ -1,5 +1,5 @@
 from presets import load_preset
-from wan_ui.form.settings import elsewhere_html, length_words, settings_of
+from wan_ui.form.settings import control_updates, length_text, unavailable_presets_html
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.presets import preset_choices
 
@@ -7,7 +7,7 @@ from wan_ui.services.presets import preset_choices
 def test_only_what_can_run_is_offered_and_the_rest_is_explained():
     choices = preset_choices("t2v", lambda preset: preset.name == "wan-tiny")
     assert choices.dropdown_choices("en") == [("Demo model trained on synthetic shapes", "wan-tiny")]
-    html = elsewhere_html(choices, ENGLISH)
+    html = unavailable_presets_html(choices, ENGLISH)
     assert "Wan 2.1" in html and "weights are not on this machine" in html
 
 
@@ -25,11 +25,11 @@ def test_the_demo_model_is_never_called_wan():
 
 def test_the_controls_offer_only_what_the_preset_allows():
     preset = load_preset("wan-tiny")
-    offered = settings_of(preset, ENGLISH)
+    offered = control_updates(preset, ENGLISH)
     assert all((count - 1) % 4 == 0 for _, count in offered["length"]["choices"])
     assert (f"{preset.width} × {preset.height}", f"{preset.width}x{preset.height}") in offered["resolution"]["choices"]
     assert offered["guidance_low"]["visible"] is False
 
 
 def test_a_length_is_said_in_seconds_first():
-    assert length_words(33, 16, ENGLISH) == "2.1 s · 33 frames"
+    assert length_text(33, 16, ENGLISH) == "2.1 s · 33 frames"
