@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
 
     arguments = parse(words)
     use_data_dir(getattr(arguments, "data_dir", None))
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         done = _run(arguments, words)
         return OK if done is None or done is True else FAILED if done is False else done
@@ -60,7 +60,13 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     """Starts the workers first, so that they load while the studio is being built."""
-    from backend.cli.arguments import hosts_of, model_of, password_of, worker_options_of, worker_shares
+    from backend.cli.arguments import (
+        hosts_from_arguments,
+        login_from_arguments,
+        model_from_arguments,
+        worker_options_from_arguments,
+        worker_shares,
+    )
     from backend.engine.cleaning import Limits
     from backend.engine.engine import Engine
     from backend.prompt_rewriting.choice import helper_from_arguments
@@ -69,13 +75,18 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine
-    arguments.auth, rewriter = password_of(arguments), helper_from_arguments(arguments)
+    arguments.auth, rewriter = login_from_arguments(arguments), helper_from_arguments(arguments)
     share_one_heap()  # before there are threads
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
-    how = {"options": worker_options_of(arguments), "shares": shares, "hosts": hosts_of(arguments), "cluster": arguments.cluster}
+    how = {
+        "options": worker_options_from_arguments(arguments),
+        "shares": shares,
+        "hosts": hosts_from_arguments(arguments),
+        "cluster": arguments.cluster,
+    }
     how |= {"limits": Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb), "notify": arguments.notify}
-    engine = Engine(folder, model_of(arguments), **how, has_standby=True)
+    engine = Engine(folder, model_from_arguments(arguments), **how, has_standby=True)
     with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
         engine.settings.data_dir.chmod(0o700)
     try:
@@ -90,7 +101,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         engine.close()
 
 
-def _stop(number: int, frame: object) -> NoReturn:
+def _interrupt(number: int, frame: object) -> NoReturn:
     """A polite end is like Ctrl+C: what is open gets closed."""
     raise KeyboardInterrupt
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from backend.cli.module_process import compile_in_process, refuse_topology
+from backend.cli.module_process import check_topology, compile_in_process
 from backend.errors import StudioError
 from backend.schemas.request import find_preset
 from backend.settings import PROJECT_FOLDER
@@ -137,7 +137,7 @@ def main() -> None:
     if arguments.write_docs or arguments.check:
         sys.exit(not write_documents(check=not arguments.write_docs))
     if arguments.topology:
-        refuse_topology(arguments.topology)
+        check_topology(arguments.topology)
     sys.exit(not run(selected(arguments.only, arguments.topology), again=arguments.again))
 
 

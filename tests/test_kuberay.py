@@ -12,7 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from backend.chips import SLICES
-from backend.cli.arguments import password_of
+from backend.cli.arguments import login_from_arguments
 from backend.cli.command_line import parse
 from backend.settings import CACHE_VARIABLE, DATA_VARIABLE, PROJECT_FOLDER
 
@@ -88,7 +88,7 @@ def test_the_server_is_started_as_it_can_be(monkeypatch):
     assert studio["args"][place + 1] == "127.0.0.1:6379"
     arguments = parse(studio["args"][:place] + studio["args"][place + 2 :])
     monkeypatch.setenv("STUDIO_AUTH", "me:secret")  # the pod's, from the secret: no command line shows it
-    assert (arguments.host, arguments.port, password_of(arguments)) == ("0.0.0.0", 7860, ("me", "secret"))
+    assert (arguments.host, arguments.port, login_from_arguments(arguments)) == ("0.0.0.0", 7860, ("me", "secret"))
     [service] = manifests()["Service"]["spec"]["ports"]
     assert service["targetPort"] == arguments.port == studio["ports"][0]["containerPort"]
 

@@ -33,7 +33,7 @@ class LoraOption:
     expert: Expert = "both"
 
 
-def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
     """The request that the options of `generate` or `live`, or the file of `storyboard`, describe; LoRAs come on top of the
     preset's own. Raises: RequestError."""
     if arguments.command == "storyboard":
@@ -41,31 +41,31 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         return read_storyboard(Path(absolute(arguments.file)), figures)
     preset = find_preset(arguments.preset)
     if arguments.command == "live":
-        return _live_request_of(arguments, preset)
-    return GenerationRequest.from_preset(preset, **_settings_of(arguments, preset))
+        return _live_request(arguments, preset)
+    return GenerationRequest.from_preset(preset, **_settings_from_options(arguments, preset))
 
 
-def _settings_of(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
+def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
     """What the options say, by the settings' names; None where they say nothing."""
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
-    values |= {one.name: _absolute(values[one.name]) for one in INPUTS if one.help}
+    values |= {one.name: _absolute_paths(values[one.name]) for one in INPUTS if one.help}
     values["keyframe_at"] = tuple(number for number, _ in keyframes)
-    values |= {"trim": _trim_of(arguments, preset), "loras": _loras_of(arguments, preset)}
+    values |= {"trim": _trim_setting(arguments, preset), "loras": _lora_settings(arguments, preset)}
     return values | settings_from_files(preset, values)
 
 
-def _absolute(path: str | list[str] | None) -> str | tuple[str, ...] | None:
+def _absolute_paths(path: str | list[str] | None) -> str | tuple[str, ...] | None:
     return tuple(absolute(one) for one in path) if isinstance(path, list) else absolute(path)
 
 
-def _loras_of(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
+def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
     own = ({"source": source_of(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
     return (*preset.loras, *own)
 
 
-def _trim_of(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
+def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
     """The part of the clip; if only its beginning is given, as long as the video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
@@ -73,7 +73,7 @@ def _trim_of(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...]
     return (arguments.trim[0], arguments.trim[0] + frames / fps)
 
 
-def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
+def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
     """At least so many seconds long, in whole blocks."""
     if not preset.live:
         live = ", ".join(one.name for one in list_presets() if one.live)
@@ -86,14 +86,14 @@ def _live_request_of(arguments: argparse.Namespace, preset: Preset) -> Generatio
         num_frames=preset.first_frames + blocks * preset.frame_step,
         seed=arguments.seed,
         cues=merge_cues([*parse_actions(arguments.actions, 1 + blocks), *parse_prompts(arguments.prompts)]),
-        loras=_loras_of(arguments, preset),
+        loras=_lora_settings(arguments, preset),
     )
 
 
-def model_of(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
+def model_from_arguments(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
     """The checkpoint of --model, and the files of --transformer in place of its transformers, or of those of the `preset` that
     the options do not name. Raises: RequestError."""
-    model, files = _checkpoint_of(arguments.model), [_transformer_file(file) for file in arguments.transformer]
+    model, files = _resolve_checkpoint(arguments.model), [_resolve_transformer_file(file) for file in arguments.transformer]
     if not files:
         return model
     preset = preset or getattr(arguments, "preset", None)
@@ -108,7 +108,7 @@ def model_of(arguments: argparse.Namespace, preset: str | None = None) -> str | 
     return source
 
 
-def _transformer_file(file: str) -> str:
+def _resolve_transformer_file(file: str) -> str:
     """A path as an absolute one; a file on the Hub as it is."""
     path = absolute(file)
     if os.path.isfile(path) and path.endswith(SUFFIXES):
@@ -119,7 +119,7 @@ def _transformer_file(file: str) -> str:
     raise RequestError(f"transformer={file!r}", rule, "check the path")
 
 
-def _checkpoint_of(model: str | None) -> str | None:
+def _resolve_checkpoint(model: str | None) -> str | None:
     """A folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises: RequestError."""
     if model is None or os.path.isdir(model):
         return absolute(model)
@@ -129,7 +129,7 @@ def _checkpoint_of(model: str | None) -> str | None:
     return model
 
 
-def worker_options_of(arguments: argparse.Namespace) -> WorkerOptions:
+def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOptions:
     """How the worker uses the devices, and what it traces. Raises: RequestError if the folder of executables is not a folder."""
     folder = arguments.executables
     if folder is not None and not folder.is_dir():
@@ -152,7 +152,7 @@ def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
     return shares_of(this_machine(), arguments.workers)
 
 
-def hosts_of(arguments: argparse.Namespace) -> Hosts | None:
+def hosts_from_arguments(arguments: argparse.Namespace) -> Hosts | None:
     """The hosts that the worker is spread over; None without --hosts. Raises: RequestError."""
     if arguments.hosts is None:
         return None
@@ -161,10 +161,10 @@ def hosts_of(arguments: argparse.Namespace) -> Hosts | None:
     if getattr(arguments, "cluster", None) is not None:
         raise RequestError(f"hosts={arguments.hosts}", "cannot be given with --cluster", "leave one of the two out")
     address, port = arguments.hosts_address
-    return Hosts(count=arguments.hosts, address=address, port=port, secret=secret_of_hosts())
+    return Hosts(count=arguments.hosts, address=address, port=port, secret=read_hosts_secret())
 
 
-def password_of(arguments: argparse.Namespace) -> tuple[str, str] | None:
+def login_from_arguments(arguments: argparse.Namespace) -> tuple[str, str] | None:
     """The visitors' name and password: of --auth, else of the environment. Raises: RequestError."""
     try:
         user, _, password = ("", "", "") if arguments.auth else visitors_password().partition(":")
@@ -175,7 +175,7 @@ def password_of(arguments: argparse.Namespace) -> tuple[str, str] | None:
     return arguments.auth or ((user, password) if user else None)
 
 
-def secret_of_hosts() -> str:
+def read_hosts_secret() -> str:
     """Raises: RequestError if there is none, or one that can be guessed."""
     try:
         secret = hosts_secret()
@@ -187,7 +187,7 @@ def secret_of_hosts() -> str:
     return secret
 
 
-def output_beside(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
+def resolve_video_paths(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
     """A command's video, and where its result goes: `output`, or beside the video. Raises: RequestError, OutputError."""
     source = Path(file)
     if not source.is_file():

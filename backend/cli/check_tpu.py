@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from backend.cli.module_process import compile_in_process, option_words, refuse_topology
+from backend.cli.module_process import check_topology, compile_in_process, option_words
 from backend.schemas.request import example_request, find_preset
 
 GIB = 2**30
@@ -19,36 +19,36 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
     Raises: RequestError, StudioError.
     """
     example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
-    refuse_topology(arguments.topology)
+    check_topology(arguments.topology)
     words = option_words(arguments, "preset", "topology", "progressive", "mag_cache")
     report = compile_in_process("backend.cli.check_tpu_run", words, for_tpu=True)
     if arguments.json is not None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    sys.stdout.write(table(report) + "\n")
+    sys.stdout.write(format_report(report) + "\n")
     return report["fits"]
 
 
-def table(report: dict[str, Any]) -> str:
+def format_report(report: dict[str, Any]) -> str:
     """The report as text. Seconds on a chip are predictions."""
     mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
     needed, capacity = report["hbm_bytes_per_device"] / GIB, report["hbm_capacity_bytes"] / GIB
     verdict = "fits" if report["fits"] else "does not fit"
-    weights = ", ".join(_weights_of(name, size) for name, size in report["weight_bytes_per_device"].items())
+    weights = ", ".join(_format_weights(name, size) for name, size in report["weight_bytes_per_device"].items())
     lines = [
         f"{report['preset']} on {report['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
         f"weights at rest: {weights}",
         "",
         f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
     ]
-    lines += [_row(name, program) for name, program in report["components"].items()]
-    return "\n".join([*lines, "", *_closing(report)])
+    lines += [_format_program(name, program) for name, program in report["components"].items()]
+    return "\n".join([*lines, "", *_summary_lines(report)])
 
 
-def _weights_of(name: str, size: int) -> str:
+def _format_weights(name: str, size: int) -> str:
     return f"{name} {size / GIB:.2f} GiB" if size else f"{name} on the host, except while it reads the prompt"
 
 
-def _row(name: str, costs: dict[str, Any]) -> str:
+def _format_program(name: str, costs: dict[str, Any]) -> str:
     size = costs["hbm_bytes_per_device"] / GIB
     if costs["predicted_seconds"] is None:
         return f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {'does not fit':>11}"
@@ -58,7 +58,7 @@ def _row(name: str, costs: dict[str, Any]) -> str:
     )
 
 
-def _closing(report: dict[str, Any]) -> list[str]:
+def _summary_lines(report: dict[str, Any]) -> list[str]:
     lines = []
     if report["predicted_total_seconds"] is not None:
         lines.append(f"predicted whole video: {report['predicted_total_seconds']:.1f} s (no chip has run this)")

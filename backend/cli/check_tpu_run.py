@@ -6,7 +6,7 @@ Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJ
 import argparse
 import dataclasses
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import AXES
@@ -30,7 +30,7 @@ def main() -> None:
     request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
 
     def tell(text: str) -> None:
-        say({"progress": text})
+        write_message({"progress": text})
 
     inspector = Inspector(tell, arguments.only)
     described = describe_slice(request, arguments.topology, mesh, inspector)
@@ -38,7 +38,7 @@ def main() -> None:
     result |= live_rate(described.model, request, result["components"])
     if not result["fits"]:
         result["would_fit"] = [dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, tell)]
-    say({"report": result | {"topology": arguments.topology}})
+    write_message({"report": result | {"topology": arguments.topology}})
 
 
 if __name__ == "__main__":

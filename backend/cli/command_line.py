@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backend.cli.options import add_setting, add_settings, figure
+from backend.cli.options import add_setting, add_settings, parse_character
 from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notifications import is_address
 from backend.errors import RequestError
@@ -83,18 +83,18 @@ def build_parser() -> Parser:
 def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve = commands.add_parser("serve", help="open the studio in the browser (the default)")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
-    serve.add_argument("--port", type=_port, default=7860, help="port to listen on (%(default)s)")
+    serve.add_argument("--port", type=_parse_port, default=7860, help="port to listen on (%(default)s)")
     names = "a host name by which visitors reach the studio; repeat the option for more (addresses in numbers always work)"
     serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
-    serve.add_argument("--models", type=_presets, metavar="NAME,...", help=models)
+    serve.add_argument("--models", type=_parse_presets, metavar="NAME,...", help=models)
     serve.add_argument("--share", action="store_true", help="also make a public link")
     serve.add_argument(
         "--browser", dest="opens_browser", action="store_true", help="open the operator's link in this machine's browser"
     )
     serve.add_argument(
         "--auth",
-        type=_credentials,
+        type=_parse_login,
         metavar="USER:PASSWORD",
         help="ask visitors for these; if others can reach the studio and this is left out, a password is made and shown",
     )
@@ -102,18 +102,18 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     notify = (
         "where the end of each of your own videos is told: mail, chat, a webhook, as Apprise writes addresses; repeat for more"
     )
-    serve.add_argument("--notify", action="append", type=_notice_address, default=[], metavar="URL", help=notify)
+    serve.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
     workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
     cluster = "make the videos on the machines of a Ray cluster: HOST:PORT of its head, or auto; see docs/scale.md"
     serve.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     days = "remove videos this many days after their end, but for starred ones (off)"
-    serve.add_argument("--keep-days", type=_amount, metavar="N", help=days)
+    serve.add_argument("--keep-days", type=_parse_positive, metavar="N", help=days)
     gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
-    serve.add_argument("--keep-gb", type=_amount, metavar="N", help=gigabytes)
+    serve.add_argument("--keep-gb", type=_parse_positive, metavar="N", help=gigabytes)
     resident = "of models that are not in use, keep so many GB on the devices and in the host's memory; 0: none (what fits)"
-    serve.add_argument("--resident-gb", type=_resident, metavar="CHIPS,HOST", help=resident)
+    serve.add_argument("--resident-gb", type=_parse_memory_limits, metavar="CHIPS,HOST", help=resident)
     serve.add_argument(
         "--open", dest="is_open", action="store_true", help="let in everybody who can reach the studio, without a password"
     )
@@ -148,7 +148,7 @@ def _add_live(commands: argparse._SubParsersAction) -> None:
     live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
     prompts = "the prompt from block N on; repeat the option for more"
     live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
-    live.add_argument("--seconds", type=_amount, required=True, metavar="N", help="how long, rounded up to whole blocks")
+    live.add_argument("--seconds", type=_parse_positive, required=True, metavar="N", help="how long, rounded up to whole blocks")
     live.add_argument("--seed", type=int, metavar="N", help="same seed and words, same video (drawn at random)")
     add_setting(live, SETTINGS["loras"])
     _add_result(live)
@@ -162,7 +162,9 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     file += "; cut, image or video for one that does not go on, fade, trim; [[figures]] with name and image"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
     about = "a picture of a figure, seen in the shots whose prompts name it, of presets with control; repeat the option for more"
-    storyboard.add_argument("--figure", dest="figures", type=figure, action="append", default=[], metavar="NAME:FILE", help=about)
+    storyboard.add_argument(
+        "--figure", dest="figures", type=parse_character, action="append", default=[], metavar="NAME:FILE", help=about
+    )
     again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
     storyboard.add_argument("--again", metavar="JOB", help=again)
     storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")
@@ -224,7 +226,11 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     traces = "write traces for TensorBoard and XProf of each video's steps and decoder into this folder"
     parser.add_argument("--profile", type=Path, metavar="DIR", help=traces)
     parser.add_argument(
-        "--profile-steps", type=_range, default="3-5", metavar="A-B", help="the denoising steps that are traced (%(default)s)"
+        "--profile-steps",
+        type=_parse_step_range,
+        default="3-5",
+        metavar="A-B",
+        help="the denoising steps that are traced (%(default)s)",
     )
 
 
@@ -259,7 +265,7 @@ def _add_keys(commands: argparse._SubParsersAction) -> None:
     limit = "videos that it may have in line, 1 to 100 (%(default)s)"
     create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
     told = "where the end of each of its videos is told, as Apprise writes addresses; repeat the option for more"
-    create.add_argument("--notify", action="append", type=_notice_address, default=[], metavar="URL", help=told)
+    create.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=told)
     listing = actions.add_parser("list", help="names, dates and limits, never a key")
     revoke = actions.add_parser("revoke", help="end a key at once")
     revoke.add_argument("name", metavar="NAME", help="one of `app.py keys list`")
@@ -304,7 +310,9 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("export", help="write a video as webm, gif, animated webp, or its frames in a zip")
     command.add_argument("file", metavar="FILE", help="the video")
     command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
-    command.add_argument("--max-mb", type=_amount, metavar="N", help="make a gif or webp smaller until it has so many megabytes")
+    command.add_argument(
+        "--max-mb", type=_parse_positive, metavar="N", help="make a gif or webp smaller until it has so many megabytes"
+    )
     command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
 
@@ -342,18 +350,20 @@ def _add_member(commands: argparse._SubParsersAction) -> None:
     about = "take part in the work of another host, on each of the others of a slice"
     command = commands.add_parser("member", help=about)
     where = f"the first host, where `serve --hosts N` runs ({HOSTS_PORT} is the usual port)"
-    command.add_argument("--coordinator", type=_address, required=True, metavar="HOST:PORT", help=where)
+    command.add_argument("--coordinator", type=_parse_address, required=True, metavar="HOST:PORT", help=where)
     number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"
     command.add_argument("--process-id", type=int, required=True, metavar="I", help=number)
-    command.add_argument("--num-processes", type=_several, required=True, metavar="N", help="all hosts, the first one too")
+    command.add_argument("--num-processes", type=_parse_count, required=True, metavar="N", help="all hosts, the first one too")
     command.add_argument("--data-dir", type=Path, metavar="DIR", help="where its log and LoRAs are (data in this project)")
 
 
 def _add_hosts(parser: argparse.ArgumentParser) -> None:
     hosts = "spread each video over N hosts, this one and those where `app.py member` runs; see docs/tpu.md"
-    parser.add_argument("--hosts", type=_several, metavar="N", help=hosts)
+    parser.add_argument("--hosts", type=_parse_count, metavar="N", help=hosts)
     address = "where the other hosts reach this one; the next port is used too (%(default)s)"
-    parser.add_argument("--hosts-address", type=_address, default=f"0.0.0.0:{HOSTS_PORT}", metavar="HOST:PORT", help=address)
+    parser.add_argument(
+        "--hosts-address", type=_parse_address, default=f"0.0.0.0:{HOSTS_PORT}", metavar="HOST:PORT", help=address
+    )
 
 
 def _add_mesh(parser: argparse.ArgumentParser) -> None:
@@ -365,40 +375,40 @@ def _add_mesh(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{axis}", type=int, metavar="N", help=f"{what} (the studio chooses)")
 
 
-def _notice_address(text: str) -> str:
+def _parse_notification_url(text: str) -> str:
     """An address for notices. The error does not show it: it may hold a password."""
     if not is_address(text):
         raise argparse.ArgumentTypeError("must be an address that Apprise knows; appriseit.com says how each service writes them")
     return text
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 1 to 65535")
     return int(text)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, the port from 1 to 65534")
     return host, int(port)
 
 
-def _several(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number from 2")
     return int(text)
 
 
-def _range(text: str) -> str:
+def _parse_step_range(text: str) -> str:
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} must be the first and the last step, such as 3-5")
     return text
 
 
-def _amount(text: str) -> float:
+def _parse_positive(text: str) -> float:
     try:
         amount = float(text)
     except ValueError:
@@ -408,7 +418,7 @@ def _amount(text: str) -> float:
     return amount
 
 
-def _resident(text: str) -> tuple[float, float]:
+def _parse_memory_limits(text: str) -> tuple[float, float]:
     try:
         chips, host = map(float, text.split(",")) if text != "0" else (0.0, 0.0)
     except ValueError:
@@ -418,14 +428,14 @@ def _resident(text: str) -> tuple[float, float]:
     return chips, host
 
 
-def _presets(text: str) -> frozenset[str]:
+def _parse_presets(text: str) -> frozenset[str]:
     try:
         return frozenset(find_preset(name.strip()).name for name in text.split(","))
     except RequestError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _credentials(text: str) -> tuple[str, str]:
+def _parse_login(text: str) -> tuple[str, str]:
     user, _, password = text.partition(":")
     if not user or not password:
         raise argparse.ArgumentTypeError("must be USER:PASSWORD, neither of them empty")

@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.cli.arguments import absolute
 from backend.cli.generate import check_output
-from backend.cli.storyboard_file import TRACK, beside, read_table
+from backend.cli.storyboard_file import TRACK, path_beside, read_table
 from backend.errors import OutputError, RequestError, short
 from backend.media.clips import read_clip_facts
 from backend.media.film import Film, write_film
@@ -25,19 +25,19 @@ def cut(arguments: argparse.Namespace) -> None:
     """Writes the film and says what it is. Raises: RequestError, OutputError, StudioError."""
     file = Path(absolute(arguments.file))
     output = check_output(arguments.output or str(file.with_suffix(".mp4")))
-    film = read_film(file)
+    film = read_cut_list(file)
     if output in film.clips:
         raise OutputError(f"output={str(output)!r}", "is one of the film's own videos", "choose another")
     clips = [
         {"video": clip.name, "from": piece.first, "to": piece.end} for clip, piece in zip(film.clips, film.pieces, strict=True)
     ]
     made = write_film(film, output, json.dumps({"cut": clips}))
-    told = {"path": str(output), "width": film.size[0], "height": film.size[1], "fps": film.fps} | made
+    report = {"path": str(output), "width": film.size[0], "height": film.size[1], "fps": film.fps} | made
     words = f"{output}: {made['num_frames']} frames of {len(clips)} shots, {film.seconds:.2f} s"
-    sys.stdout.write((json.dumps(told) if arguments.json else words) + "\n")
+    sys.stdout.write((json.dumps(report) if arguments.json else words) + "\n")
 
 
-def read_film(path: Path) -> Film:
+def read_cut_list(path: Path) -> Film:
     """The film that the file describes, in TOML or, if its name ends so, JSON; files in it lie beside it. Its size and rate are
     those of the first video where it does not give them. Raises: RequestError, ClipError."""
     data = read_table(path)
@@ -45,38 +45,38 @@ def read_film(path: Path) -> Film:
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_SHOTS or not all(isinstance(row, dict) for row in rows):
         raise RequestError(f"{path.name}", f"must have [[shots]], 1 to {MAX_SHOTS} of them, each with its video", "correct it")
     _check_names(data, (*_NUMBERS, *TRACK), path.name)
-    clips = [_clip(row, number, path) for number, row in enumerate(rows, 1)]
+    clips = [_clip_path(row, number, path) for number, row in enumerate(rows, 1)]
     facts = read_clip_facts(clips[0])
     usual = {"width": facts.width, "height": facts.height, "fps": max(1, round(facts.fps))}
-    width, height, fps = (_whole(data.get(name, usual[name]), name) for name in _NUMBERS)
-    pieces = tuple(_piece(row, number, clip, fps) for number, (row, clip) in enumerate(zip(rows, clips, strict=True), 1))
-    return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=_track(data, path))
+    width, height, fps = (_check_integer(data.get(name, usual[name]), name) for name in _NUMBERS)
+    pieces = tuple(_shot_piece(row, number, clip, fps) for number, (row, clip) in enumerate(zip(rows, clips, strict=True), 1))
+    return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=_soundtrack(data, path))
 
 
-def _clip(row: dict[str, Any], number: int, path: Path) -> Path:
+def _clip_path(row: dict[str, Any], number: int, path: Path) -> Path:
     _check_names(row, _SHOT, f"shot {number}")
     if not isinstance(row.get("video"), str):
         raise RequestError(f"shot {number} has no video and", "must be made before it can be cut", "give its mp4 as video")
-    return Path(beside(path, row["video"]))
+    return Path(path_beside(path, row["video"]))
 
 
-def _piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece:
-    what, trim, fade = f"shot {number}", row.get("trim"), _number(row.get("fade", 0.0), f"shot {number} has fade=")
+def _shot_piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece:
+    what, trim, fade = f"shot {number}", row.get("trim"), _check_number(row.get("fade", 0.0), f"shot {number} has fade=")
     if trim is None:
-        return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_frames(fade, fps, what))
+        return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_fade_frames(fade, fps, what))
     if not isinstance(trim, list) or len(trim) != 2:
         raise RequestError(f"{what} has trim={short(trim, 40)}, which", "must be two times in seconds", "give such as [0, 3]")
-    start, end = (_number(time, f"{what} has a time ") for time in trim)
+    start, end = (_check_number(time, f"{what} has a time ") for time in trim)
     check_times((start, end), fade, what)
-    return Piece(first=round(start * fps), end=round(end * fps), fade=_frames(fade, fps, what))
+    return Piece(first=round(start * fps), end=round(end * fps), fade=_fade_frames(fade, fps, what))
 
 
-def _frames(fade: float, fps: int, what: str) -> int:
+def _fade_frames(fade: float, fps: int, what: str) -> int:
     check_times(None, fade, what)
     return round(fade * fps)
 
 
-def _track(data: dict[str, Any], path: Path) -> Track | None:
+def _soundtrack(data: dict[str, Any], path: Path) -> Track | None:
     given = {name.removeprefix("track_"): data[name] for name in TRACK if name in data}
     if "track" not in given:
         if given:
@@ -85,7 +85,7 @@ def _track(data: dict[str, Any], path: Path) -> Track | None:
     sound = given.pop("track")
     if not isinstance(sound, str):
         raise RequestError(f"track={short(sound, 40)}", "must be the path of a sound", "correct it")
-    return Track(path=beside(path, sound), **{name: _number(value, f"track_{name}=") for name, value in given.items()})
+    return Track(path=path_beside(path, sound), **{name: _check_number(value, f"track_{name}=") for name, value in given.items()})
 
 
 def _check_names(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
@@ -94,13 +94,13 @@ def _check_names(given: dict[str, Any], known: tuple[str, ...], what: str) -> No
         raise RequestError(f"{what} has {unknown[:40]!r} and", f"may have {', '.join(known)}", "correct its name")
 
 
-def _number(value: object, what: str) -> float:
+def _check_number(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"{what}{short(value, 40)}, which", "must be a number", "correct it")
     return float(value)
 
 
-def _whole(value: object, name: str) -> int:
+def _check_integer(value: object, name: str) -> int:
     most = MOST_FPS if name == "fps" else MOST_SIDE
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise RequestError(f"{name}={short(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")

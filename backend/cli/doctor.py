@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.cli.machine_checks import facts_of_machine, machine_checks
-from backend.cli.module_process import Ended, run_in_process
+from backend.cli.machine_checks import machine_checks, machine_facts
+from backend.cli.module_process import EndedProcess, run_in_process
 from backend.errors import OutputError, one_line
 from backend.schemas.check import Check, worst_state
 from backend.schemas.request import find_preset
@@ -38,29 +38,29 @@ def doctor(arguments: argparse.Namespace) -> bool:
     Raises: RequestError for an unknown preset, OutputError for a FILE that cannot be written.
     """
     preset = list_presets()[0] if arguments.preset is None else find_preset(arguments.preset)
-    target = None if arguments.json is None else _writable(Path(arguments.json))
+    target = None if arguments.json is None else _check_writable(Path(arguments.json))
     started, here = time.monotonic(), Surroundings.of_this_process()
-    sheet = Sheet(here=here)
+    findings = Findings(here=here)
     for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
-        sheet.add(check)
-    sheet.examine(preset.name, compiler_environment())
-    verdict = worst_state(sheet.checks)
+        findings.add(check)
+    findings.examine(preset.name, compiler_environment())
+    verdict = worst_state(findings.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
         facts = {"preset": preset.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
-        target.write_text(json.dumps({**facts, **sheet.to_json()}, indent=2) + "\n", "utf-8")
+        target.write_text(json.dumps({**facts, **findings.to_json()}, indent=2) + "\n", "utf-8")
     return verdict != "fault"
 
 
 @dataclass
-class Sheet:
+class Findings:
     """The findings so far; each is printed when it comes."""
 
     here: Surroundings
     checks: list[Check] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     refusal: str = ""
-    doing: str = "starting"
+    current_work: str = "starting"
 
     def add(self, check: Check) -> None:
         """Keeps and prints one."""
@@ -71,23 +71,23 @@ class Sheet:
     def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
         """Lets the other process ask jax and try the kernels, the compile options and a step."""
         words = ["--preset", preset]
-        ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._take, silent_seconds)
+        ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)
         if self.refusal or not self.devices:
-            self.add(devices_refused(self.here, self.refusal or ended.errors, ended))
+            self.add(refused_devices_check(self.here, self.refusal or ended.errors, ended))
         elif ended.report is None:
-            self.add(broken_off(self.doing, ended, silent_seconds))
+            self.add(interrupted_check(self.current_work, ended, silent_seconds))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: the machine, its devices, the checks."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
         checks = list(map(asdict, self.checks))
-        return {"machine": facts_of_machine(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
+        return {"machine": machine_facts(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         if "progress" in message:
-            self.doing = message["progress"]
+            self.current_work = message["progress"]
             if sys.stderr.isatty():
-                sys.stderr.write(f"{self.doing} ...\n")
+                sys.stderr.write(f"{self.current_work} ...\n")
         if "refusal" in message:
             self.refusal = message["refusal"]
         if "devices" in message:
@@ -110,23 +110,23 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
     return Check(name="devices", state=state, found=f"{found}. {notice.found}", mend=notice.mend)
 
 
-def devices_refused(here: Surroundings, error: str, ended: Ended) -> Check:
+def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -> Check:
     """jax got no devices: what its error means, else the error itself."""
     notice = explain_error(here, one_line(error))
     if notice is not None:
         return Check(name="devices", state="fault", found=notice.found, mend=notice.mend)
-    if ended.was_late:
+    if ended.was_silent:
         mend = "on a slice of several hosts, start the same command on all of them; else restart the machine"
         return Check(name="devices", state="fault", found="jax waits for its devices and does not get them", mend=mend)
     found = f"jax gets no devices: {one_line(error)[-400:]}"
     return Check(name="devices", state="fault", found=found, mend="JAX_PLATFORMS=cpu runs without them")
 
 
-def broken_off(doing: str, ended: Ended, silent_seconds: float) -> Check:
+def interrupted_check(current_work: str, ended: EndedProcess, silent_seconds: float) -> Check:
     """The other process ended in the middle of its work."""
-    how = f"said nothing for {silent_seconds:.0f} s" if ended.was_late else f"ended with {ended.code}: {ended.last_error}"
+    how = f"said nothing for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
     mend = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
-    return Check(name="trial", state="fault", found=f"while {doing}, the process {how}", mend=mend)
+    return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", mend=mend)
 
 
 def _hub_cache() -> Path:
@@ -135,7 +135,7 @@ def _hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def _writable(path: Path) -> Path:
+def _check_writable(path: Path) -> Path:
     """The file to write, tried before anything else. Raises: OutputError."""
     try:
         path.touch()

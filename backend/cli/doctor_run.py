@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import jax
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.errors import one_line
 from backend.imports import hide_unused_libraries
 from backend.schemas.check import Check
@@ -23,19 +23,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="backend.cli.doctor_run", description="Started by `app.py doctor`, not by hand.")
     parser.add_argument("--preset", required=True)
     arguments = parser.parse_args()
-    say({"progress": "asking jax for its devices"})
+    write_message({"progress": "asking jax for its devices"})
     from backend.runtime.devices import device_facts
 
     try:
         devices = device_facts()
     except Exception as error:  # whatever a runtime raises: the command explains it
-        say({"refusal": one_line(str(error))})
-        say({"report": {}})
+        write_message({"refusal": one_line(str(error))})
+        write_message({"report": {}})
         return
-    say({"devices": [dataclasses.asdict(device) for device in devices]})
+    write_message({"devices": [dataclasses.asdict(device) for device in devices]})
     _try_kernels()
-    _step(arguments.preset, devices[0].bytes_limit)
-    say({"report": {}})
+    _try_step(arguments.preset, devices[0].bytes_limit)
+    write_message({"report": {}})
 
 
 def _try_kernels() -> None:
@@ -44,25 +44,25 @@ def _try_kernels() -> None:
 
     devices = jax.devices()
     layout = Layout.create(MeshPlan(sp=len(devices)), devices)
-    _say_each("kernel", try_all(kernel_trials(layout.platform), "kernel"))
-    _say_each("compile option", try_all(option_trials(layout.compiler_options, devices), "option"))
+    _write_checks("kernel", try_all(kernel_trials(layout.platform), "kernel"))
+    _write_checks("compile option", try_all(option_trials(layout.compiler_options, devices), "option"))
 
 
-def _step(name: str, memory: int | None) -> None:
-    say({"progress": f"one step of {name}"})
+def _try_step(name: str, memory: int | None) -> None:
+    write_message({"progress": f"one step of {name}"})
     from backend.selftest.one_step import step_checks
 
     try:
-        _say_each("", step_checks(find_preset(name), memory, lambda text: say({"progress": text})))
+        _write_checks("", step_checks(find_preset(name), memory, lambda text: write_message({"progress": text})))
     except Exception as error:  # of a preset that cannot be read: one finding of many
-        _say_each("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
+        _write_checks("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
 
 
-def _say_each(kind: str, checks: Iterable[Check]) -> None:
+def _write_checks(kind: str, checks: Iterable[Check]) -> None:
     if kind:
-        say({"progress": f"trying each {kind}"})
+        write_message({"progress": f"trying each {kind}"})
     for check in checks:
-        say({"check": dataclasses.asdict(check)})
+        write_message({"check": dataclasses.asdict(check)})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from backend.cli.arguments import output_beside
+from backend.cli.arguments import resolve_video_paths
 from backend.errors import RequestError
 from backend.media.export import ExportLimits, write_export
 from backend.schemas.formats import BOUNDED, SUFFIXES
@@ -14,7 +14,7 @@ from backend.schemas.formats import BOUNDED, SUFFIXES
 def export(arguments: argparse.Namespace) -> None:
     """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
     form = arguments.format
-    source, output = output_beside(arguments.file, arguments.output, SUFFIXES[form])
+    source, output = resolve_video_paths(arguments.file, arguments.output, SUFFIXES[form])
     if arguments.max_mb is not None and form not in BOUNDED:
         raise RequestError(f"--max-mb was given for {form},", f"and bounds {' and '.join(BOUNDED)}", "leave it out")
     bound = None if arguments.max_mb is None else int(arguments.max_mb * 1e6)

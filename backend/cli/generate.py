@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any, overload
 
 from backend.checkpoints.loras import adopt_lora, check_lora
-from backend.cli.arguments import absolute, hosts_of, model_of, request_of, worker_options_of
+from backend.cli.arguments import (
+    absolute,
+    hosts_from_arguments,
+    model_from_arguments,
+    request_from_arguments,
+    worker_options_from_arguments,
+)
 from backend.cli.command_line import FAILED, OK, print_error
-from backend.cli.models import say_licence
+from backend.cli.models import print_licence
 from backend.cli.progress import Progress
 from backend.engine.engine import Engine
 from backend.engine.folder import open_inputs
@@ -39,29 +45,31 @@ def generate(
     """Makes one video, of the request if one is given, and returns the exit code. Raises: RequestError, before anything is
     written or started."""
     began = time.monotonic()
-    request = request or request_of(arguments)
-    model, options = model_of(arguments), worker_options_of(arguments)
-    again = _again(arguments)
+    request = request or request_from_arguments(arguments)
+    model, options = model_from_arguments(arguments), worker_options_from_arguments(arguments)
+    again = _regenerate_options(arguments)
     open_inputs(request)
     output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
     for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
-    hosts: dict[str, Any] = {"hosts": hosts_of(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    hosts: dict[str, Any] = (
+        {"hosts": hosts_from_arguments(arguments)} if arguments.command == "generate" and arguments.hosts else {}
+    )
     hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # its film is cut without a model
     preset = OPENING if request.finished_video else request.preset
     engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
-    say_licence(model or find_preset(preset).model, sys.stderr)
+    print_licence(model or find_preset(preset).model, sys.stderr)
     try:
         for lora in arguments.loras:
             adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line", may_download=True, **again)
-        final = follow(engine, job, Progress(sys.stderr))
-        return _report(final, job, output, arguments, time.monotonic() - began)
+        final = follow_job(engine, job, Progress(sys.stderr))
+        return _report_result(final, job, output, arguments, time.monotonic() - began)
     finally:
         engine.close()
 
 
-def _again(arguments: argparse.Namespace) -> dict[str, Any]:
+def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Which storyboard is made again, and from which shot on. Raises: RequestError."""
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
     if job is None and first is None:
@@ -102,20 +110,20 @@ def check_output(path: str | None) -> Path | None:
     return output
 
 
-def follow(engine: Engine, job: Job, progress: "Progress") -> Event:
+def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
     """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
     try:
         for _, event in engine.events(job.id):
             progress.show(event)
     except KeyboardInterrupt:
-        progress.say("Stopping")
+        progress.write_text("Stopping")
         engine.cancel(job.id)
         *_, (_, event) = engine.events(job.id)
     progress.end()
     return event
 
 
-def place(video: Path, output: Path) -> None:
+def copy_video(video: Path, output: Path) -> None:
     """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
     try:
         with replacing(output) as part:
@@ -126,18 +134,18 @@ def place(video: Path, output: Path) -> None:
         ) from None
 
 
-def _report(final: Event, job: Job, output: Path | None, arguments: argparse.Namespace, seconds: float) -> int:
+def _report_result(final: Event, job: Job, output: Path | None, arguments: argparse.Namespace, seconds: float) -> int:
     match final:
         case Finished(result):
             path = Path(result.path)
             if output is not None:
-                place(path, output)
+                copy_video(path, output)
             for note in result.notes:
                 sys.stderr.write(f"{note}\n")
             summary = _summary(result, job, output or path, seconds)
             if arguments.command == "live":
                 summary |= _live_summary(result)
-            sys.stdout.write(json.dumps(summary) + "\n" if arguments.json else _sentence(summary))
+            sys.stdout.write(json.dumps(summary) + "\n" if arguments.json else _format_summary(summary))
             return OK
         case Failed(cause, fix, proposals):
             print_error(f"{cause}; {fix}")
@@ -187,6 +195,6 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
     }
 
 
-def _sentence(summary: dict[str, Any]) -> str:
+def _format_summary(summary: dict[str, Any]) -> str:
     shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
     return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"

@@ -13,9 +13,9 @@ def manage_keys(arguments: argparse.Namespace) -> None:
     """Does what `arguments.action` says. Raises: RequestError, DataFolderError."""
     keys = Keys(from_environment(arguments.data_dir).data_dir)
     if arguments.action == "create":
-        _create(keys, arguments)
+        _create_key(keys, arguments)
     elif arguments.action == "list":
-        _list(keys.list_keys(), arguments.json)
+        _print_keys(keys.list_keys(), arguments.json)
     else:
         keys.revoke(arguments.name)
         sys.stderr.write(
@@ -23,7 +23,7 @@ def manage_keys(arguments: argparse.Namespace) -> None:
         )
 
 
-def _create(keys: Keys, arguments: argparse.Namespace) -> None:
+def _create_key(keys: Keys, arguments: argparse.Namespace) -> None:
     """The key alone on standard output, so that a script can take it from there."""
     key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
     if arguments.json:
@@ -33,18 +33,20 @@ def _create(keys: Keys, arguments: argparse.Namespace) -> None:
     sys.stderr.write("Keep this key: it is not shown again. Programs send it as `Authorization: Bearer KEY`\n")
 
 
-def _list(keys: list[Key], as_json: bool) -> None:
+def _print_keys(keys: list[Key], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps([_facts(key) for key in keys], indent=2) + "\n")
+        sys.stdout.write(json.dumps([_key_facts(key) for key in keys], indent=2) + "\n")
         return
     widest = max((len(key.name) for key in keys), default=0)
     for key in keys:
         told = ", with word of each end" if key.notify else ""
-        used = f"last used {_moment(key.used)}" if key.used else "never used"
-        sys.stdout.write(f"{key.name:{widest}}  made {_moment(key.created)}, {used}, {key.most_waiting} videos in line{told}\n")
+        used = f"last used {_format_time(key.used)}" if key.used else "never used"
+        sys.stdout.write(
+            f"{key.name:{widest}}  made {_format_time(key.created)}, {used}, {key.most_waiting} videos in line{told}\n"
+        )
 
 
-def _facts(key: Key) -> dict:
+def _key_facts(key: Key) -> dict:
     return {
         "name": key.name,
         "created": key.created,
@@ -54,6 +56,6 @@ def _facts(key: Key) -> dict:
     }
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """A time in this machine's own zone, to the minute."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -80,7 +80,7 @@ def memory_check(root: Path = Path("/")) -> Check:
 
 def disk_check(folder: Path, preset: Preset) -> Check:
     """Whether the disk has room for one video of the preset."""
-    needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_existing(folder)).free
+    needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_nearest_existing(folder)).free
     found = f"{format_gigabytes(free)} are free, a video of {preset.name} needs {format_gigabytes(needed)} while it is made"
     if free >= needed:
         return Check(name="disk", state="ok", found=found)
@@ -89,7 +89,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
     """Whether files can be written there; the folder need not exist yet. `option` names another place."""
-    place = _existing(folder)
+    place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
@@ -185,6 +185,6 @@ def facts_of_machine(here: Surroundings) -> Mapping[str, object]:
     }
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(one for one in (folder, *folder.parents) if one.exists())

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-from backend.cli.arguments import absolute, model_of, worker_options_of
+from backend.cli.arguments import absolute, model_from_arguments, worker_options_from_arguments
 from backend.cli.command_line import OK
 from backend.cli.progress import Progress
-from backend.cli.words import run_words
+from backend.cli.words import run_command
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
 from backend.pipeline.cache_calibration import NO_REUSE, disable_shortcuts, measure_ratios
@@ -34,25 +34,25 @@ from presets.magnitude_files import (
 THRESHOLDS = (0.06, 0.12, 0.24)  # whose steps are shown
 
 
-def run_here(arguments: argparse.Namespace) -> int:
+def run_in_this_process(arguments: argparse.Namespace) -> int:
     """Measures, writes the file, and says what it means. Raises: RequestError, before anything is loaded."""
-    request = request_of(arguments)
+    request = calibration_request(arguments)
     open_inputs(request)
-    path, progress = _path(arguments, request), Progress(sys.stderr)
-    options = worker_options_of(arguments)
-    model = model_of(arguments, request.preset)
+    path, progress = _output_path(arguments, request), Progress(sys.stderr)
+    options = worker_options_from_arguments(arguments)
+    model = model_from_arguments(arguments, request.preset)
     loaded = load(find_preset(request.preset), model, progress.show, options.mesh, options.executables, ("encode", "denoise"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
-        with contextlib.closing(_work(run)) as work:
-            ratios = _show(work, progress)
+        with contextlib.closing(_measurement_steps(run)) as work:
+            ratios = _run_with_progress(work, progress)
     progress.end()
-    write_magnitudes(_with(read_magnitudes(path), run, ratios), path)
-    sys.stdout.write(f"{path}\n{_meaning(request, ratios)}\n")
+    write_magnitudes(_merge_ratios(read_magnitudes(path), run, ratios), path)
+    sys.stdout.write(f"{path}\n{_describe_reuse(request, ratios)}\n")
     return OK
 
 
-def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
     """What is made to measure: the preset's example if no prompt is given. Raises: RequestError."""
     preset = find_preset(arguments.preset)
     if not preset.takes_mag_cache:
@@ -64,18 +64,18 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     return disable_shortcuts(GenerationRequest.from_preset(preset, **given, **plain, **NO_REUSE))
 
 
-def _path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
+def _output_path(arguments: argparse.Namespace, request: GenerationRequest) -> Path:
     own = from_environment(arguments.data_dir).magnitudes_dir / magnitudes_file_name(find_preset(request.preset).model)
     return Path(absolute(str(arguments.output))) if arguments.output else own
 
 
-def _work(run: Run) -> Generator[Event, None, BranchRatios]:
+def _measurement_steps(run: Run) -> Generator[Event, None, BranchRatios]:
     yield from prepare(run, ("encode", "denoise"))
     conditions = yield from encode_conditions(run)
     return (yield from measure_ratios(run, conditions))
 
 
-def _show(work: Generator[Event, None, BranchRatios], progress: Progress) -> BranchRatios:
+def _run_with_progress(work: Generator[Event, None, BranchRatios], progress: Progress) -> BranchRatios:
     while True:
         try:
             progress.show(next(work))
@@ -83,7 +83,7 @@ def _show(work: Generator[Event, None, BranchRatios], progress: Progress) -> Bra
             return end.value
 
 
-def _with(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
+def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
     """What is written: another task's ratios in the file stay."""
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
@@ -93,7 +93,7 @@ def _with(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitude
     return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
 
 
-def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
+def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
     """How many steps would reuse others."""
     counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
     told = ", ".join(f"{count} at {one:g}" for one, count in counts)
@@ -101,4 +101,4 @@ def _meaning(request: GenerationRequest, ratios: BranchRatios) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_words(run_here))
+    sys.exit(run_command(run_in_this_process))

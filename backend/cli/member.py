@@ -3,7 +3,7 @@
 import argparse
 import logging
 
-from backend.cli.arguments import secret_of_hosts
+from backend.cli.arguments import read_hosts_secret
 from backend.errors import RequestError
 from backend.multihost.member import Member
 from backend.settings import from_environment
@@ -18,4 +18,4 @@ def member(arguments: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     address, port = arguments.coordinator
     settings = from_environment(arguments.data_dir)
-    Member(index=index, count=count, address=address, port=port, secret=secret_of_hosts(), settings=settings).serve()
+    Member(index=index, count=count, address=address, port=port, secret=read_hosts_secret(), settings=settings).serve()

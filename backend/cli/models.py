@@ -31,16 +31,16 @@ from presets import list_presets
 def models(arguments: argparse.Namespace) -> bool:
     """Lists, downloads or verifies; returns whether all is well. Raises: RequestError, ModelError."""
     if arguments.action == "list":
-        _list(arguments)
+        _print_models(arguments)
         return True
     if arguments.action == "download":
-        for source in _sources(arguments.id):
+        for source in _hub_sources(arguments.id):
             _download(source)
         return True
-    return _verify(arguments)
+    return _verify_models(arguments)
 
 
-def _list(arguments: argparse.Namespace) -> None:
+def _print_models(arguments: argparse.Namespace) -> None:
     folder = from_environment(arguments.data_dir).loras_dir
     rows = [*map(_entry_row, entries()), *(_own_lora_row(folder, name) for name in list_loras(folder))]
     if arguments.json:
@@ -48,13 +48,15 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        sys.stdout.write(f"{row['id']:{widest}}  {_where(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n")
+        sys.stdout.write(
+            f"{row['id']:{widest}}  {_describe_location(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n"
+        )
 
 
-def _where(row: dict[str, Any]) -> str:
+def _describe_location(row: dict[str, Any]) -> str:
     if row["bytes"] is not None:
-        return f"{_size(row['bytes'])} here"
-    return f"{_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
+        return f"{_format_size(row['bytes'])} here"
+    return f"{_format_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
 
 
 def _entry_row(entry: Entry) -> dict[str, Any]:
@@ -71,11 +73,11 @@ def _own_lora_row(folder: Path, name: str) -> dict[str, Any]:
     return {"kind": "lora", "id": name, "bytes": (folder / name).stat().st_size, "begun_bytes": 0, "presets": []}
 
 
-def _size(num_bytes: int) -> str:
+def _format_size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _sources(given: str) -> list[str]:
+def _hub_sources(given: str) -> list[str]:
     """The Hub ids to download for a preset's name, a checkpoint's id or a LoRA's id. Raises: RequestError."""
     preset = next((preset for preset in list_presets() if preset.name == given), None)
     if preset is not None:
@@ -104,13 +106,13 @@ def _download(source: str) -> None:
     path = cached_model(source) if is_model else cached_file(source)
     if path is None:
         say_licence(source, sys.stderr)
-        line = _Line(sys.stderr, source)
+        line = _DownloadLine(sys.stderr, source)
         path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_size(bytes_of(source, path))})\n")
+    sys.stdout.write(f"{source} is at {path} ({_format_size(bytes_of(source, path))})\n")
 
 
-class _Line:
+class _DownloadLine:
     """Shows bytes, speed and time left: one line that changes on a terminal; elsewhere a line at every tenth of the bytes."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -132,22 +134,22 @@ class _Line:
         self._stream.flush()
 
 
-def _verify(arguments: argparse.Namespace) -> bool:
-    results = [_verified(source) for source in _verifiable(arguments.id)]
+def _verify_models(arguments: argparse.Namespace) -> bool:
+    results = [_verify_source(source) for source in _sources_to_verify(arguments.id)]
     if arguments.json:
-        sys.stdout.write(json.dumps([_facts(result) for result in results], indent=2) + "\n")
+        sys.stdout.write(json.dumps([_verification_facts(result) for result in results], indent=2) + "\n")
     else:
-        sys.stdout.write("\n".join(_sentences(result) for result in results) + "\n")
+        sys.stdout.write("\n".join(_format_verification(result) for result in results) + "\n")
     return not any(result.problems for result in results)
 
 
-def _verified(source: str) -> Verification:
+def _verify_source(source: str) -> Verification:
     base, transformer = split_source(source)
-    line, torch_file = _Line(sys.stderr, source), cached_torch_file(source)
+    line, torch_file = _DownloadLine(sys.stderr, source), cached_torch_file(source)
     return verify(_local_folder(base), recognise, line, torch_file, transformer, completed)
 
 
-def _verifiable(given: str) -> list[str]:
+def _sources_to_verify(given: str) -> list[str]:
     preset = next((preset for preset in list_presets() if preset.name == given), None)
     return [given] if preset is None else [preset.model_source]
 
@@ -166,7 +168,7 @@ def _local_folder(source: str) -> Path:
     return folder
 
 
-def _facts(result: Verification) -> dict[str, Any]:
+def _verification_facts(result: Verification) -> dict[str, Any]:
     return {
         "folder": str(result.folder),
         "family": result.kind,
@@ -177,8 +179,8 @@ def _facts(result: Verification) -> dict[str, Any]:
     }
 
 
-def _sentences(result: Verification) -> str:
+def _format_verification(result: Verification) -> str:
     if result.problems:
         return "\n".join(result.problems)
     hashes = f"{result.hashed} hashes are right" if result.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{result.folder}: a whole {result.kind}, {result.files} files, {_size(result.num_bytes)}; {hashes}"
+    return f"{result.folder}: a whole {result.kind}, {result.files} files, {_format_size(result.num_bytes)}; {hashes}"

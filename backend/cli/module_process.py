@@ -46,21 +46,21 @@ def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> d
             "pip install libtpu==0.0.51",
         )
     environment = tpu_compiler_environment() if for_tpu else compiler_environment()
-    ended = run_in_process(module, words, environment, _pass_on)
+    ended = run_in_process(module, words, environment, _print_progress)
     if ended.report is None:
         raise StudioError("The compiler stopped", ended.last_error, "check the topology and the mesh, or report this as a bug")
     return ended.report
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class EndedProcess:
     """How a module's process ended: its report, None if it sent none; its exit code; all that it wrote as errors. `was_late`: it
     was ended, because it had said nothing for too long."""
 
     report: dict[str, Any] | None
     code: int
     errors: str
-    was_late: bool = False
+    was_silent: bool = False
 
     @property
     def last_error(self) -> str:
@@ -74,26 +74,26 @@ def run_in_process(
     environment: dict[str, str],
     on_message: Callable[[dict[str, Any]], None],
     silent_seconds: float | None = None,
-) -> Ended:
+) -> EndedProcess:
     """Runs the module to its end; `on_message` gets each of its messages. With `silent_seconds` it is ended when it has said
     nothing for so long."""
     with tempfile.TemporaryFile("w+") as errors:
         process = start_module(module, words, environment, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=errors, text=True)
-        report, was_late = _follow(process, on_message, silent_seconds)
+        report, was_silent = _read_messages(process, on_message, silent_seconds)
         errors.seek(0)
-        return Ended(report=report, code=process.returncode, errors=errors.read(), was_late=was_late)
+        return EndedProcess(report=report, code=process.returncode, errors=errors.read(), was_silent=was_silent)
 
 
-def _follow(
+def _read_messages(
     process: subprocess.Popen, on_message: Callable[[dict[str, Any]], None], silent_seconds: float | None
 ) -> tuple[dict[str, Any] | None, bool]:
     """The report, and whether the process was ended for its silence."""
-    report, was_late, last = None, threading.Event(), [time.monotonic()]
+    report, was_silent, last = None, threading.Event(), [time.monotonic()]
 
     def watch(silent_seconds: float) -> None:
         while process.poll() is None:
             if time.monotonic() - last[0] > silent_seconds:
-                was_late.set()
+                was_silent.set()
                 process.kill()
                 return
             time.sleep(min(1.0, silent_seconds / 4))
@@ -106,15 +106,15 @@ def _follow(
             last[0], message = time.monotonic(), json.loads(line)
             report = message.get("report", report)
             on_message(message)
-    return report, was_late.is_set()
+    return report, was_silent.is_set()
 
 
-def _pass_on(message: dict[str, Any]) -> None:
+def _print_progress(message: dict[str, Any]) -> None:
     if "progress" in message:
         sys.stderr.write(message["progress"] + "\n")
 
 
-def say(message: dict[str, Any]) -> None:
+def write_message(message: dict[str, Any]) -> None:
     """For the module: writes one JSON line at once."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

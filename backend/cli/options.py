@@ -23,7 +23,7 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
     """The setting's option; without it the value is None, or nothing in a list that grows with each."""
     flag = option_name(setting)
-    parser.add_argument(flag, dest=setting.name, help=setting.help, **_kind(setting, flag), **more)
+    parser.add_argument(flag, dest=setting.name, help=setting.help, **_reader_options(setting, flag), **more)
 
 
 def option_name(setting: Setting) -> str:
@@ -38,7 +38,7 @@ def option_value(setting: Setting) -> str:
     return setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type, ""))
 
 
-def _kind(setting: Setting, flag: str) -> dict[str, Any]:
+def _reader_options(setting: Setting, flag: str) -> dict[str, Any]:
     """How the option is read."""
     if setting.type is bool:
         action = "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction
@@ -47,29 +47,29 @@ def _kind(setting: Setting, flag: str) -> dict[str, Any]:
         return {"choices": setting.choices}
     metavar = option_value(setting) or None
     if setting.name == "loras":
-        return {"type": _lora, "action": "append", "default": [], "metavar": metavar}
+        return {"type": _parse_lora, "action": "append", "default": [], "metavar": metavar}
     if setting.media and setting.many:
-        reader = {"type": _keyframe} if setting.name == "keyframes" else {}
+        reader = {"type": _parse_keyframe} if setting.name == "keyframes" else {}
         return {**reader, "nargs": "+", "action": "extend", "default": [], "metavar": metavar}
-    reader = setting.type if not setting.many else _margins if setting.name == "margins" else _numbers
+    reader = setting.type if not setting.many else _parse_margins if setting.name == "margins" else _parse_numbers
     return {"type": reader, "metavar": metavar}
 
 
-def _margins(text: str) -> tuple[int, ...]:
+def _parse_margins(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if len(parts) != 4 or not all(part.strip().isdecimal() and int(part) < 1 << 15 for part in parts):
         raise argparse.ArgumentTypeError(f"{text[:60]!r} must be four numbers of pixels, left, top, right and bottom: 64,0,64,0")
     return tuple(map(int, parts))
 
 
-def _keyframe(text: str) -> tuple[int, str]:
+def _parse_keyframe(text: str) -> tuple[int, str]:
     number, mark, path = text.partition(":")
     if not (mark and path and number.isdecimal() and int(number) < 1_000_000):
         raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a frame's number and a picture, such as 0:first.png")
     return int(number), path
 
 
-def figure(text: str) -> tuple[str, str]:
+def parse_character(text: str) -> tuple[str, str]:
     """A figure's name and the path of its picture."""
     name, mark, path = text.partition(":")
     if not (name.strip() and mark and path):
@@ -77,7 +77,7 @@ def figure(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _lora(text: str) -> LoraOption:
+def _parse_lora(text: str) -> LoraOption:
     source, expert, scale = text, "both", 1.0
     head, _, tail = source.rpartition(":")
     if head and tail in get_args(Expert):
@@ -91,7 +91,7 @@ def _lora(text: str) -> LoraOption:
     return LoraOption(source=source, scale=scale, expert=cast(Expert, expert))
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _parse_numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from backend.cli.module_process import compile_in_process, option_words, refuse_topology
+from backend.cli.module_process import check_topology, compile_in_process, option_words
 from backend.errors import OutputError
 from backend.schemas.numbers import check_size
 from backend.schemas.request import example_request, find_preset
@@ -22,34 +22,35 @@ def precompile(arguments: argparse.Namespace) -> None:
     check_size(preset, **own | {SIZES[name]: value for name, value in given.items()})
     example_request(preset, mag_cache=arguments.mag_cache)
     if arguments.topology is not None:
-        refuse_topology(arguments.topology)
-    folder = _writable_folder(arguments.output)
+        check_topology(arguments.topology)
+    folder = _create_folder(arguments.output)
     example_request(preset, progressive=arguments.progressive)
     words = ["--output", str(folder)]
     words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", *SIZES)
     report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
-    sys.stdout.write((json.dumps(report) if arguments.json else _summary(report)) + "\n")
+    sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
 
 
-def _writable_folder(path: str) -> Path:
+def _create_folder(path: str) -> Path:
     folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from None
+        raise _unwritable_error(path, error.strerror or str(error)) from None
     if not os.access(folder, os.W_OK):
-        raise _unwritable(path, "Permission denied")
+        raise _unwritable_error(path, "Permission denied")
     return folder
 
 
-def _unwritable(path: str, reason: str) -> OutputError:
+def _unwritable_error(path: str, reason: str) -> OutputError:
     return OutputError(f"output={path!r}", f"must be a folder that can be written ({reason})", "choose another")
 
 
-def _summary(report: dict) -> str:
+def _format_report(report: dict) -> str:
     """One line for each file, and how to use the files."""
     lines = [
-        f"{entry['bytes'] / 1e6:7.1f} MB  {_time(entry['compile_seconds']):>12}  {entry['program']}" for entry in report["files"]
+        f"{entry['bytes'] / 1e6:7.1f} MB  {_format_time(entry['compile_seconds']):>12}  {entry['program']}"
+        for entry in report["files"]
     ]
     where = report["topology"] or f"this machine ({report['devices']} x {report['device_kind']})"
     lines.append(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}")
@@ -60,5 +61,5 @@ def _summary(report: dict) -> str:
     return "\n".join(lines)
 
 
-def _time(seconds: float | None) -> str:
+def _format_time(seconds: float | None) -> str:
     return "kept" if seconds is None else f"{seconds:.1f} s"

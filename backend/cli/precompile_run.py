@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.models.model import Model
 from backend.pipeline.load import describe_model
@@ -31,13 +31,13 @@ def write_programs(
 
     def tell(name: str, path: Path, seconds: float | None) -> None:
         files.append({"program": name, "file": path.name, "bytes": path.stat().st_size, "compile_seconds": seconds})
-        say({"progress": f"{name}: " + ("kept from before" if seconds is None else f"compiled in {seconds:.1f} s")})
+        write_message({"progress": f"{name}: " + ("kept from before" if seconds is None else f"compiled in {seconds:.1f} s")})
 
     devices = described_devices(topology) if topology else jax.devices()
     model = describe_model(
-        preset, devices, ExecutableWriter(folder=folder, report=tell), mesh, None if topology else _folder(preset)
+        preset, devices, ExecutableWriter(folder=folder, report=tell), mesh, None if topology else _local_checkpoint(preset)
     )
-    for request in requests_of(preset, model, sizes, progressive):
+    for request in requests_to_compile(preset, model, sizes, progressive):
         for _ in warm_up(model, request):
             pass
     return {
@@ -52,7 +52,7 @@ def write_programs(
     }
 
 
-def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
+def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
     """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
     picture, which makes the latents longer; one with a last picture and one with a key frame, which may make them longer too;
     one with a clip that is made anew, or whose sound is made, or into which a figure is put; one with a control clip beside the
@@ -82,7 +82,7 @@ def requests_of(preset: Preset, model: Model, sizes: dict, progressive: int | No
         yield example_request(preset, "t2v", video="/clip.mp4", extend="after", **sizes)
 
 
-def _folder(preset: Preset) -> Path | None:
+def _local_checkpoint(preset: Preset) -> Path | None:
     """The checkpoint's folder if it is on this machine: its tokenizer tells how long prompts become."""
     folder = Path(preset.model_source)
     return folder if (folder / "tokenizer").is_dir() else None
@@ -106,7 +106,7 @@ def main() -> None:
     # A program that JAX read from its own cache cannot be used after it is written again: "Function ... not found" on a CPU.
     jax.config.update("jax_enable_compilation_cache", False)
     preset = find_preset(arguments.preset)
-    say({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
+    write_message({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ class Progress:
             left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
-            self.say(text)
+            self.write_text(text)
 
-    def say(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         """Shows this text."""
         self._last = text
         self._stream.write(f"\r\x1b[K{text}" if self._is_terminal else f"{text}\n")
@@ -51,7 +51,7 @@ def describe(event: Event) -> str:
         case Loading(done, total, what):
             return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
         case Compiling(what, is_loaded, index, total, left):
-            return (f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}") + _share(index, total, left)
+            return (f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}") + _format_share(index, total, left)
         case Encoding():
             return "Reading the prompt"
         case Interrupted(cause=cause, place=place):
@@ -67,7 +67,7 @@ def describe(event: Event) -> str:
     return ""
 
 
-def _share(index: int, total: int, seconds_left: float) -> str:
+def _format_share(index: int, total: int, seconds_left: float) -> str:
     """How many programs there are, and about how long they will take."""
     if not total:
         return ""

@@ -58,7 +58,7 @@ def _commands() -> str:
             if row.startswith("| `--"):
                 users.setdefault(row, []).append(name)
     texts = [_section(name, *found, users) for name, found in commands.items()]
-    shared = [row.replace("\n", f" {_listed(names)} |\n") for row, names in users.items() if len(names) > 1]
+    shared = [row.replace("\n", f" {_code_list(names)} |\n") for row, names in users.items() if len(names) > 1]
     table = f"| option | meaning | commands |\n|---|---|---|\n{''.join(shared)}"
     return f"{''.join(texts)}\n### Options of several commands\n\n{table}\n"
 
@@ -80,7 +80,7 @@ def _section(name: str, parser: argparse.ArgumentParser, about: str, users: dict
     if len(given) == len(_WITH_OPTION):
         texts.append("\nIt takes every [setting](#settings).\n")
     elif given:
-        texts.append(f"\n[Settings](#settings) that it takes: {_listed(given)}.\n")
+        texts.append(f"\n[Settings](#settings) that it takes: {_code_list(given)}.\n")
     rows = [row for row in _option_rows(parser) if len(users.get(row, ())) < 2]
     return "".join([*texts, "\n" + _OPTIONS if rows else "", *rows])
 
@@ -107,7 +107,7 @@ def _code(text: str) -> str:
     return f"`{text.strip()}`"
 
 
-def _listed(names: list[str]) -> str:
+def _code_list(names: list[str]) -> str:
     return ", ".join(map(_code, names))
 
 

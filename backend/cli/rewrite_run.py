@@ -18,7 +18,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from PIL import Image
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.errors import one_line
 from backend.imports import TORCHVISION, hide
 
@@ -40,23 +40,23 @@ class Model:
         options: dict[str, Any] = {"dtype": "auto", "use_safetensors": True, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self.sees = hasattr(config, "vision_config")
-        of = transformers.AutoModelForImageTextToText if self.sees else transformers.AutoModelForCausalLM
+        model_class = transformers.AutoModelForImageTextToText if self.sees else transformers.AutoModelForCausalLM
         reader = transformers.AutoProcessor if self.sees else transformers.AutoTokenizer
         self._reader = reader.from_pretrained(folder, trust_remote_code=False)
-        self._model = of.from_pretrained(folder, **options).eval()
+        self._model = model_class.from_pretrained(folder, **options).eval()
         self._torch, self._transformers = torch, transformers
 
     def answer(
         self,
         messages: list[dict[str, Any]],
         picture: str | None,
-        say_piece: Callable[[str], None],
+        on_piece: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
         """Says the answer piece by piece, until it is whole or stopped."""
-        streamer = self._streamer(say_piece)
+        streamer = self._streamer(on_piece)
         inputs = self._reader.apply_chat_template(
-            self._with_picture(messages, picture),
+            self._insert_image(messages, picture),
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
@@ -79,17 +79,17 @@ class Model:
                 stopping_criteria=self._transformers.StoppingCriteriaList([Stop()]),
             )
 
-    def _streamer(self, say_piece: Callable[[str], None]) -> Any:
+    def _streamer(self, on_piece: Callable[[str], None]) -> Any:
         """A streamer of transformers that hands on each piece of text as it comes, without the question."""
 
-        class Said(self._transformers.TextStreamer):
+        class PieceStreamer(self._transformers.TextStreamer):
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
                 if text:
-                    say_piece(text)
+                    on_piece(text)
 
-        return Said(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
+        return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
-    def _with_picture(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
+    def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
         """The messages as the model's template takes them: for one that sees as lists of parts, the picture among them."""
         if not self.sees:
             return messages
@@ -100,43 +100,43 @@ class Model:
         return parts
 
 
-def _read(asked: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:
+def _read_messages(questions: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:
     """Reads questions and stops until standard input ends, and the process with it."""
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:
             stopped.add(message["stop"])
         else:
-            asked.put(message)
+            questions.put(message)
     os._exit(0)
 
 
 def main(source: str) -> None:
     """Loads the model, then answers questions until standard input ends. Ends if the model cannot be loaded."""
     os.nice(NICE)
-    asked: queue.Queue[dict[str, Any]] = queue.Queue()
+    questions: queue.Queue[dict[str, Any]] = queue.Queue()
     stopped: set[int] = set()
-    threading.Thread(target=_read, args=(asked, stopped), daemon=True).start()
+    threading.Thread(target=_read_messages, args=(questions, stopped), daemon=True).start()
     try:
         model = Model(source)
     except Exception as error:  # whatever a stranger's files do: said to whoever waits
         failure = one_line(f"the model {source} cannot be loaded: {error}")[:240]
         sys.stderr.write(failure + "\n")
-        say({"error": failure})
+        write_message({"error": failure})
         return
     while True:
-        message = asked.get()
+        message = questions.get()
         number = message["ask"]
         try:
             model.answer(
                 message["messages"],
                 message["picture"],
-                lambda text, number=number: say({"ask": number, "text": text}),
+                lambda text, number=number: write_message({"ask": number, "text": text}),
                 lambda number=number: number in stopped,
             )
-            say({"ask": number, "end": True})
+            write_message({"ask": number, "end": True})
         except Exception as error:
-            say({"ask": number, "error": one_line(str(error))[:240]})
+            write_message({"ask": number, "error": one_line(str(error))[:240]})
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ import argparse
 import json
 import sys
 
-from backend.cli.arguments import output_beside
+from backend.cli.arguments import resolve_video_paths
 from backend.media.smooth import write_smooth
 
 
 def smooth(arguments: argparse.Namespace) -> None:
     """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
-    source, output = output_beside(arguments.file, arguments.output, f"-{arguments.fps}fps.mp4")
+    source, output = resolve_video_paths(arguments.file, arguments.output, f"-{arguments.fps}fps.mp4")
     made = {"path": str(output.absolute())} | write_smooth(source, arguments.fps, output)
     words = f"{output}: {made['num_frames']} frames, {made['fps']} a second, by motion compensation"
     sys.stdout.write((json.dumps(made) if arguments.json else words) + "\n")

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
-from backend.cli.arguments import model_of, request_of, worker_options_of
+from backend.cli.arguments import model_from_arguments, request_from_arguments, worker_options_from_arguments
 from backend.cli.command_line import FAILED, OK, print_error
 from backend.cli.progress import Progress
-from backend.cli.words import run_words
+from backend.cli.words import run_command
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
@@ -53,13 +53,13 @@ NEXT = {"encode": "denoise", "denoise": "decode"}
 CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # by `denoise`
 
 
-def run_here(arguments: argparse.Namespace) -> int:
+def run_in_this_process(arguments: argparse.Namespace) -> int:
     """Runs the stage that the command names, in this process, and returns the exit code.
 
     Raises: RequestError, before anything is written.
     """
     began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
-    settings, options = from_environment(arguments.data_dir), worker_options_of(arguments)
+    settings, options = from_environment(arguments.data_dir), worker_options_from_arguments(arguments)
     if folder.is_relative_to(settings.data_dir):
         raise RequestError(
             f"run={arguments.run!r}",
@@ -67,9 +67,9 @@ def run_here(arguments: argparse.Namespace) -> int:
             "copy that folder somewhere else, and give the copy",
         )
     request = _REQUESTS[arguments.command](arguments, folder, settings)
-    model = model_of(arguments, request.preset)
+    model = model_from_arguments(arguments, request.preset)
     product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
-    if _is_there(arguments.command, folder, request):
+    if _is_finished(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
     progress, stop = Progress(sys.stderr), threading.Event()
     KERNEL_CRASH_GUARD.withdraw_recorded(settings.kernels_dir)
@@ -101,7 +101,7 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
         if begun is None:
             raise RequestError("preset and prompt are missing:", f"{str(folder)!r} holds no run", "give --preset and --prompt")
         return begun
-    request = request_of(arguments)
+    request = request_from_arguments(arguments)
     if begun is not None:
         seed = request.seed if arguments.seed is not None else begun.seed
         if request.changed(seed=seed).for_sharing() != begun.changed().for_sharing():
@@ -125,18 +125,18 @@ def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: S
         given |= guide_first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
     changed = request.changed(**given) if given else request
     if read_conditions(folder, changed) is None:
-        raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command("encode", folder))
+        raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command_hint("encode", folder))
     return changed if changed == request else write_request(changed, {}, folder)
 
 
 def _request_to_decode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
     request = read_request(folder)
     if read_latents(folder, request) is None:
-        raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command("denoise", folder))
+        raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command_hint("denoise", folder))
     return request
 
 
-def _is_there(stage: str, folder: Path, request: GenerationRequest) -> bool:
+def _is_finished(stage: str, folder: Path, request: GenerationRequest) -> bool:
     if stage == "encode":
         return read_conditions(folder, request) is not None
     if stage == "denoise":
@@ -165,14 +165,14 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     denoised = yield from denoise(run, conditions, begun)
     total = run.request.num_steps * sum(1 for _ in divide_into_chunks(run.model, run.request))
     if denoised.steps_done < total:
-        if not run.request.uses_step_cache and not _reuses(run, denoised.steps_done):
+        if not run.request.uses_step_cache and not _reuses_previous_output(run, denoised.steps_done):
             write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
     write_latents(run, finish_latents(run, conditions, denoised))
     return None
 
 
-def _reuses(run: Run, step: int) -> bool:
+def _reuses_previous_output(run: Run, step: int) -> bool:
     """Whether this step, of a video that is one chunk, needs more than the state of the one before it."""
     return bool(run.request.mag_cache) and plan_of(run.request, run.model.kind.boundary).steps[step].reuses
 
@@ -181,7 +181,7 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("decode",))
     if run.is_cancelled():
         return _stop_message("decode", run)
-    _set_aside(run.folder / VIDEO)
+    _rename_existing(run.folder / VIDEO)
     latents = read_latents(run.folder, run.request)
     assert latents is not None, "the command has looked for them"
     for event in decode(run, latents):
@@ -215,7 +215,7 @@ def _show_events(stage: Generator[Event, None, str | None], progress: Progress) 
             progress.show(event)
 
 
-def _set_aside(video: Path) -> None:
+def _rename_existing(video: Path) -> None:
     """Renames a video made with other settings: no video is overwritten."""
     if not video.is_file():
         return
@@ -225,10 +225,10 @@ def _set_aside(video: Path) -> None:
 
 
 def _stop_message(stage: str, run: Run, when: str = "") -> str:
-    return f"Stopped{when}; {_command(stage, run.folder)}"
+    return f"Stopped{when}; {_command_hint(stage, run.folder)}"
 
 
-def _command(stage: str, folder: Path) -> str:
+def _command_hint(stage: str, folder: Path) -> str:
     return f"`python app.py {stage} --run {folder}` {'continues' if stage != 'encode' else 'makes them'}"
 
 
@@ -249,26 +249,26 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
     """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
     the stage could not end, as while it compiles, end the process: what the folder holds by then is kept."""
     is_over = threading.Event()
-    come, gone = os.pipe()
-    os.set_blocking(gone, False)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
 
-    def has_come(seconds: float | None = None) -> bool:
-        readable, _, _ = select.select([come], [], [], seconds)
-        return bool(readable and os.read(come, 1))
+    def wait_for_signal(seconds: float | None = None) -> bool:
+        readable, _, _ = select.select([read_end], [], [], seconds)
+        return bool(readable and os.read(read_end, 1))
 
     def listen() -> None:
-        has_come()
+        wait_for_signal()
         if is_over.is_set():  # what has come is the byte below
             return
         stop.set()
-        has_come(STOP_SECONDS)
+        wait_for_signal(STOP_SECONDS)
         if not is_over.is_set():
             print_error(f"Stopped; what was done is kept in {folder}")
             os._exit(FAILED)
 
     # Python runs handlers in the main thread only, which may be inside the compiler: the pipe tells another one at once.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.set_wakeup_fd(gone)
+    signal.set_wakeup_fd(write_end)
     listener = threading.Thread(target=listen, name="signals", daemon=True)
     listener.start()
     try:
@@ -278,11 +278,11 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.write(gone, b"\0")
+        os.write(write_end, b"\0")
         listener.join()
-        os.close(come)
-        os.close(gone)
+        os.close(read_end)
+        os.close(write_end)
 
 
 if __name__ == "__main__":
-    sys.exit(run_words(run_here))
+    sys.exit(run_command(run_in_this_process))

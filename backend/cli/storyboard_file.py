@@ -31,18 +31,18 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
     if unknown is not None:
         rule = f"may have preset, shots, {', '.join(sorted(_SETTINGS))}"
         raise RequestError(f"{path.name} has {unknown[:40]!r} and", rule, "correct its name")
-    data |= {name: beside(path, data[name]) for name in ("image", "track") if isinstance(data.get(name), str)}
+    data |= {name: path_beside(path, data[name]) for name in ("image", "track") if isinstance(data.get(name), str)}
     if figures or "figures" in data:
-        data["figures"] = _figures(data.get("figures", []), figures, path)
+        data["figures"] = _merge_characters(data.get("figures", []), figures, path)
     fps = data.get("fps", preset.fps)
-    shots = [_shot(row, path, fps) if isinstance(row, dict) else row for row in rows]
-    return GenerationRequest.from_preset(preset, **_renamed(data), shots=shots)
+    shots = [_shot_settings(row, path, fps) if isinstance(row, dict) else row for row in rows]
+    return GenerationRequest.from_preset(preset, **_rename_keys(data), shots=shots)
 
 
-def _shot(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
+def _shot_settings(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
     """A row with whole paths, and the length of a video that is made already, or of the clip that drives it."""
-    values = _renamed(row)
-    values |= {kind: beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
+    values = _rename_keys(row)
+    values |= {kind: path_beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
     if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
         values["num_frames"] = max_frames_within(read_clip_facts(values["video"]).seconds, fps)
     if isinstance(values.get("drive"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
@@ -50,25 +50,25 @@ def _shot(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
     return values
 
 
-def _figures(rows: object, more: Sequence[tuple[str, str]], path: Path) -> Any:
+def _merge_characters(rows: object, more: Sequence[tuple[str, str]], path: Path) -> Any:
     """The file's figures with whole paths, and those that come from elsewhere."""
     if not isinstance(rows, list):
         return rows
     new = {name.lower() for name, _ in more}
     own = [
-        row | {"image": beside(path, row["image"])} if isinstance(row, dict) and isinstance(row.get("image"), str) else row
+        row | {"image": path_beside(path, row["image"])} if isinstance(row, dict) and isinstance(row.get("image"), str) else row
         for row in rows
         if not (isinstance(row, dict) and str(row.get("name")).lower() in new)
     ]
     return [*own, *({"name": name, "image": image} for name, image in more)]
 
 
-def beside(path: Path, name: str) -> str:
+def path_beside(path: Path, name: str) -> str:
     """The path of a file that the file at `path` names."""
     return str(path.parent / name)
 
 
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+def _rename_keys(values: dict[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 

@@ -21,14 +21,14 @@ def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = 
     """Makes the video larger, or lists the models for that; returns the exit code. Raises: RequestError, ClipError, before
     anything is started."""
     if arguments.is_list:
-        return _list(arguments)
-    request = _request(arguments)
+        return _print_upscalers(arguments)
+    request = _upscale_request(arguments)
     if licence := licence_of(arguments.upscaler or EMBEDDED):
         sys.stderr.write(f"{licence}\n")
     return generate(arguments, make_engine, request)
 
 
-def _request(arguments: argparse.Namespace) -> GenerationRequest:
+def _upscale_request(arguments: argparse.Namespace) -> GenerationRequest:
     if arguments.file is None:
         raise RequestError("FILE is missing:", "it is the video to make larger", "give its path, or --list")
     folder = from_environment(arguments.data_dir).upscalers_dir
@@ -36,7 +36,7 @@ def _request(arguments: argparse.Namespace) -> GenerationRequest:
     return upscale_file_request(absolute(arguments.file), arguments.upscale, name)
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _print_upscalers(arguments: argparse.Namespace) -> int:
     names = list_upscalers(from_environment(arguments.data_dir).upscalers_dir)
     if arguments.json:
         sys.stdout.write(json.dumps(names) + "\n")

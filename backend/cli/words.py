@@ -9,7 +9,7 @@ from backend.errors import RequestError, StudioError
 from backend.imports import hide_unused_libraries
 
 
-def run_words(run: Callable[[argparse.Namespace], int]) -> int:
+def run_command(run: Callable[[argparse.Namespace], int]) -> int:
     """Parse this process's words, pass them to `run`, and return the exit code; an error becomes one line."""
     hide_unused_libraries()
     try:

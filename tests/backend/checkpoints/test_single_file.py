@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from backend.checkpoints.single_file import FileSource, file_source, own_tensors, parts_of, source_with
 from backend.checkpoints.torch_file import TorchFile
-from backend.cli.arguments import model_of
+from backend.cli.arguments import model_from_arguments
 from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
 from backend.models.wan.original import check_transformer, original_tensor_name
@@ -130,13 +130,15 @@ def test_the_command_line_names_files_beside_the_presets_model_or_another(tmp_pa
     for path in (high, low):
         path.touch()
     words = [*GENERATE, "wan2.2-t2v-a14b-480p", "--transformer", str(high), "--transformer", str(low)]
-    assert model_of(parse(words)) == f"Wan-AI/Wan2.2-T2V-A14B-Diffusers+{high}+{low}"
-    assert model_of(parse([*words, "--model", "me/mine"])) == f"me/mine+{high}+{low}"
-    assert model_of(parse([*GENERATE, "longlive-1.3b-480p", "--transformer", "me/x:a/b.safetensors"])).endswith(
+    assert model_from_arguments(parse(words)) == f"Wan-AI/Wan2.2-T2V-A14B-Diffusers+{high}+{low}"
+    assert model_from_arguments(parse([*words, "--model", "me/mine"])) == f"me/mine+{high}+{low}"
+    assert model_from_arguments(parse([*GENERATE, "longlive-1.3b-480p", "--transformer", "me/x:a/b.safetensors"])).endswith(
         "+me/x:a/b.safetensors"
     )
-    assert model_of(parse(["serve", "--model", "me/mine", "--transformer", str(high)])) == f"me/mine+{high}"
-    assert model_of(parse(["denoise", "--run", "x", "--transformer", str(high)]), "wan2.1-t2v-1.3b-480p").startswith("Wan-AI/")
+    assert model_from_arguments(parse(["serve", "--model", "me/mine", "--transformer", str(high)])) == f"me/mine+{high}"
+    assert model_from_arguments(parse(["denoise", "--run", "x", "--transformer", str(high)]), "wan2.1-t2v-1.3b-480p").startswith(
+        "Wan-AI/"
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_wrong_files_are_refused_on_the_command_line(words, said, tmp_path):
     (tmp_path / "x.safetensors").touch()
     places = {"FILE": str(tmp_path / "x.safetensors"), "FOLDER": str(tmp_path)}
     with pytest.raises(RequestError, match=said):
-        model_of(parse([places.get(word, word) for word in words]))
+        model_from_arguments(parse([places.get(word, word) for word in words]))
 
 
 def test_a_file_of_pytorch_is_read_as_one():

@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from backend.chips import CHIPS
-from backend.cli.check_tpu import check_tpu, table
-from backend.cli.module_process import refuse_topology
+from backend.cli.check_tpu import check_tpu, format_report
+from backend.cli.module_process import check_topology
 from backend.errors import RequestError
 from backend.models import of_preset
 from backend.schemas.request import GenerationRequest
@@ -43,7 +43,7 @@ def report(**changes) -> dict:
 
 
 def test_the_table_says_what_is_predicted_and_what_was_published():
-    text = table(report())
+    text = format_report(report())
     assert "wan2.1-t2v-14b-720p on v6e:2x4 (dp=2 sp=4 tp=1): fits, 8.0 of 32 GiB a chip" in text
     assert "predicted 3.00 s" in text and "no chip has run this" in text
     assert "published: 4.59 s a step, somebody" in text
@@ -60,16 +60,16 @@ def test_what_does_not_fit_comes_with_what_would():
         "predicted_total_seconds": None,
         "mfu": None,
     }
-    text = table(report(**changes, would_fit=[remedy]))
+    text = format_report(report(**changes, would_fit=[remedy]))
     assert "does not fit, 40.0 of 32 GiB" in text
     assert "would fit: 1280x720, 81 frames on v6e:4x4, 20.0 GiB a chip" in text
-    assert "nothing that fits was found" in table(report(**changes, would_fit=[]))
+    assert "nothing that fits was found" in format_report(report(**changes, would_fit=[]))
 
 
 @pytest.mark.parametrize("topology", ["v6e", "v9:2x4", "", "2x4"])
 def test_an_unknown_topology_is_refused(topology):
     with pytest.raises(RequestError, match="must be a chip and a shape, such as v5e:2x4"):
-        refuse_topology(topology)
+        check_topology(topology)
 
 
 def test_an_unknown_preset_is_refused_before_anything_compiles():
@@ -96,6 +96,6 @@ def test_the_arithmetic_of_a_720p_step_is_what_others_count():
 
 
 def test_the_table_says_how_many_frames_a_second_a_live_video_has():
-    text = table(report(predicted_frames_per_second=61.23, predicted_delay_seconds=0.196))
+    text = format_report(report(predicted_frames_per_second=61.23, predicted_delay_seconds=0.196))
     assert "live: predicted 61.2 frames a second, decoder included; a block takes 0.20 s" in text
-    assert "live:" not in table(report())
+    assert "live:" not in format_report(report())

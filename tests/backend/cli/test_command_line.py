@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.cli.arguments import hosts_of, model_of, request_of, worker_shares
+from backend.cli.arguments import hosts_from_arguments, model_from_arguments, request_from_arguments, worker_shares
 from backend.cli.command_line import parse
 from backend.errors import RequestError
 from backend.shares import Share
@@ -51,7 +51,7 @@ def test_workers_are_this_machines_or_a_clusters():
     with pytest.raises(RequestError, match="workers=2 cannot be given with --cluster"):
         worker_shares(parse(["--workers", "2", "--cluster", "auto"]))
     with pytest.raises(RequestError, match="hosts=2 cannot be given with --cluster"):
-        hosts_of(parse(["--hosts", "2", "--cluster", "auto"]))
+        hosts_from_arguments(parse(["--hosts", "2", "--cluster", "auto"]))
 
 
 def test_generate_understands_every_option():
@@ -59,7 +59,7 @@ def test_generate_understands_every_option():
         "generate --preset wan-tiny --prompt circle --negative-prompt star --width 96 --height 128 --frames 17 "
         "--fps 8 --steps 4 --guidance 2.5 --flow-shift 5 --seed 9 --solver euler"
     ).split()
-    made = request_of(parse(words))
+    made = request_from_arguments(parse(words))
     assert (made.prompt, made.negative_prompt, made.width, made.height, made.num_frames) == ("circle", "star", 96, 128, 17)
     assert (made.fps, made.steps, made.guidance, made.flow_shift, made.seed) == (8, 4, (2.5,), 5.0, 9)
     assert made.solver == "euler"
@@ -67,7 +67,7 @@ def test_generate_understands_every_option():
 
 def test_a_live_video_starts_from_a_picture_and_hears_prompts():
     words = "live --preset longlive-1.3b-480p --prompt fox --image /a.png --seconds 3 --prompts 2:snow --seed 1".split()
-    made = request_of(parse(words))
+    made = request_from_arguments(parse(words))
     assert (made.task, made.image, made.num_frames) == ("i2v", "/a.png", 57)
     assert [(cue.block, cue.prompt) for cue in made.cues] == [(2, "snow")]
     assert [lora.source for lora in made.loras] == ["Efficient-Large-Model/LongLive-1.3B:models/lora.pt"]
@@ -76,9 +76,9 @@ def test_a_live_video_starts_from_a_picture_and_hears_prompts():
 def test_a_model_may_be_a_file_beside_a_base():
     source = "base/one+owner/two:folder/file.pt#generator"
     words = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--model"]
-    assert model_of(parse([*words, source])) == source
+    assert model_from_arguments(parse([*words, source])) == source
     with pytest.raises(RequestError, match="must be a checkpoint folder or an id"):
-        model_of(parse([*words, "one+owner/two:file.pt"]))
+        model_from_arguments(parse([*words, "one+owner/two:file.pt"]))
 
 
 def test_loras_have_a_scale_and_an_expert(tmp_path):
@@ -99,7 +99,7 @@ def test_loras_have_a_scale_and_an_expert(tmp_path):
         "--step-cache",
         "0.1",
     ]
-    made = request_of(parse(words))
+    made = request_from_arguments(parse(words))
     assert [(lora.source, lora.scale, lora.expert) for lora in made.loras] == [
         ("a.safetensors", 1.0, "both"),
         ("b.safetensors", 0.5, "both"),
@@ -111,9 +111,9 @@ def test_loras_have_a_scale_and_an_expert(tmp_path):
 
 def test_steps_are_reused_by_plan_if_it_is_asked_for():
     words = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--mag-cache"]
-    assert request_of(parse([*words, "0.12"])).mag_cache == 0.12
+    assert request_from_arguments(parse([*words, "0.12"])).mag_cache == 0.12
     with pytest.raises(RequestError, match="mag_cache=3 must be between 0 and 1; 0 is off, 0.06 to 0.24 is usual"):
-        request_of(parse([*words, "3"]))
+        request_from_arguments(parse([*words, "3"]))
     given = parse(["measure-cache", "--preset", "wan-tiny", "--steps", "8", "--output", "one.json"])
     assert (given.steps, str(given.output), given.transformer) == (8, "one.json", [])
 
@@ -121,19 +121,19 @@ def test_steps_are_reused_by_plan_if_it_is_asked_for():
 @pytest.mark.parametrize(("words", "windows"), [([], 33), (["--windows"], 33), (["--no-windows"], None)])
 def test_a_long_video_has_windows_unless_they_are_left_out(words, windows):
     long = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--frames", "65"]
-    assert request_of(parse([*long, *words])).window_frames == windows
-    assert request_of(parse([*long[:-1], "33", *words])).window_frames is None
+    assert request_from_arguments(parse([*long, *words])).window_frames == windows
+    assert request_from_arguments(parse([*long[:-1], "33", *words])).window_frames is None
 
 
 def test_an_image_path_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))
+    made = request_from_arguments(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--image", "a.png"]))
     assert (made.image, made.task) == (str(tmp_path / "a.png"), "i2v")
 
 
 def test_a_prompt_may_be_left_out_where_the_model_needs_none():
     with pytest.raises(RequestError, match="prompt is empty and must say what the video shows"):
-        request_of(parse(["generate", "--preset", "wan-tiny"]))
+        request_from_arguments(parse(["generate", "--preset", "wan-tiny"]))
     driven = [
         "generate",
         "--preset",
@@ -147,7 +147,7 @@ def test_a_prompt_may_be_left_out_where_the_model_needs_none():
         "--width",
         "96",
     ]
-    assert request_of(parse([*driven, "--height", "96"])).prompt == ""
+    assert request_from_arguments(parse([*driven, "--height", "96"])).prompt == ""
 
 
 CLIP = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--video", "clip.mov"]
@@ -155,11 +155,11 @@ CLIP = ["generate", "--preset", "wan-tiny", "--prompt", "x", "--video", "clip.mo
 
 def test_a_clip_has_a_part_and_a_strength(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = request_of(parse(CLIP))
+    made = request_from_arguments(parse(CLIP))
     assert (made.video, made.strength, made.trim, made.num_frames) == (str(tmp_path / "clip.mov"), 0.8, (0.0, 1.0625), 17)
-    made = request_of(parse([*CLIP, "--trim", "1.5,2.8125", "--strength", "0.5"]))
+    made = request_from_arguments(parse([*CLIP, "--trim", "1.5,2.8125", "--strength", "0.5"]))
     assert (made.trim, made.num_frames, made.strength) == ((1.5, 2.8125), 21, 0.5)
-    made = request_of(parse([*CLIP, "--trim", "1.5", "--frames", "33", "--fps", "8"]))
+    made = request_from_arguments(parse([*CLIP, "--trim", "1.5", "--frames", "33", "--fps", "8"]))
     assert (made.trim, made.num_frames) == ((1.5, 5.625), 33)
 
 
@@ -174,7 +174,7 @@ def test_a_clip_has_a_part_and_a_strength(tmp_path, monkeypatch):
 )
 def test_a_part_that_cannot_be_is_refused(words, part):
     with pytest.raises(RequestError, match=part):
-        request_of(parse([*CLIP, *words]))
+        request_from_arguments(parse([*CLIP, *words]))
 
 
 def test_guidance_may_have_a_value_for_each_expert():
@@ -215,12 +215,12 @@ def test_a_mistyped_command_is_refused_on_one_line(capsys, words, part):
 def test_a_model_is_a_folder_or_an_id(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
-    assert model_of(parse(["--model", "tiny"])) == str(tmp_path / "tiny")
-    assert model_of(parse(["--model", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"])) == "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
-    assert model_of(parse([])) is None
+    assert model_from_arguments(parse(["--model", "tiny"])) == str(tmp_path / "tiny")
+    assert model_from_arguments(parse(["--model", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"])) == "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
+    assert model_from_arguments(parse([])) is None
     for path in ("/no/folder", "./none", "typo"):
         with pytest.raises(RequestError, match="must be a checkpoint folder or an id"):
-            model_of(parse(["--model", path]))
+            model_from_arguments(parse(["--model", path]))
 
 
 def test_serve_takes_names_of_hosts_and_of_presets(capsys):
@@ -235,33 +235,37 @@ def test_a_live_video_goes_on_from_a_picture_and_does_as_it_is_told(tmp_path, mo
     """Without a prompt, where the model reads none; 8 seconds of 25 frames are 16 blocks of 12 after the first 9, so 17."""
     monkeypatch.chdir(tmp_path)
     words = ["live", "--preset", "matrix-game-2.0", "--image", "a.png", "--seconds", "8"]
-    made = request_of(parse([*words, "--actions", "forward*8,forward+look-left*8"]))
+    made = request_from_arguments(parse([*words, "--actions", "forward*8,forward+look-left*8"]))
     assert (made.image, made.task, made.prompt, made.num_frames) == (str(tmp_path / "a.png"), "i2v", "", 201)
     assert [(cue.block, cue.action) for cue in made.cues] == [(0, "forward"), (8, "forward+look-left"), (16, "stay")]
     with pytest.raises(RequestError, match=r"action='jump' must be one of forward, back, .*; choose another"):
-        request_of(parse([*words, "--actions", "jump*8"]))
+        request_from_arguments(parse([*words, "--actions", "jump*8"]))
     with pytest.raises(RequestError, match="prompt is empty"):
-        request_of(parse(["live", "--preset", "wan-live-tiny", "--seconds", "1"]))
+        request_from_arguments(parse(["live", "--preset", "wan-live-tiny", "--seconds", "1"]))
 
 
 def test_what_vace_is_shown_has_options_of_its_own(capsys):
     words = ["generate", "--preset", "wan2.1-vace-1.3b-480p", "--prompt", "x", "--frames", "33"]
     more = "--control /c.mp4 --control-kind edges --control-scale 0.7 --video /v.mp4 --mask /m.png --margins 16,0,32,8 --no-keep-pixels"
-    made = request_of(parse([*words, *more.split(), "--reference", "/a.png", "/b.png", "--reference", "/d.png"]))
+    made = request_from_arguments(parse([*words, *more.split(), "--reference", "/a.png", "/b.png", "--reference", "/d.png"]))
     assert (made.control, made.control_kind, made.control_scale, made.mask) == ("/c.mp4", "edges", 0.7, "/m.png")
     assert (made.margins, made.keeps_pixels, made.references) == ((16, 0, 32, 8), False, ("/a.png", "/b.png", "/d.png"))
-    made = request_of(parse([*words, "--keyframe", "32:/z.png", "0:/a:b.png", "--video", "/v.mp4", "--extend", "before"]))
+    made = request_from_arguments(
+        parse([*words, "--keyframe", "32:/z.png", "0:/a:b.png", "--video", "/v.mp4", "--extend", "before"])
+    )
     assert (made.keyframe_at, made.keyframes) == ((0, 32), ("/a:b.png", "/z.png"))
     assert (made.extend, made.overlap, made.keeps_pixels) == ("before", 17, True)
     ltx = ["generate", "--preset", "ltx-2.5-704p", "--prompt", "x", "--image", "/a.png", "--last-image", "/z.png"]
-    made = request_of(parse([*ltx, "--keyframe", "60:/k.png"]))
+    made = request_from_arguments(parse([*ltx, "--keyframe", "60:/k.png"]))
     assert (made.task, made.keyframe_at, made.keyframes, made.last_image) == ("i2v", (60,), ("/k.png",), "/z.png")
-    made = request_of(parse([*ltx, "--control", "/c.mp4", "--control-scale", "0.8", "--control-downscale", "2", "--trim", "1.5"]))
+    made = request_from_arguments(
+        parse([*ltx, "--control", "/c.mp4", "--control-scale", "0.8", "--control-downscale", "2", "--trim", "1.5"])
+    )
     assert (made.control, made.control_scale, made.control_downscale, made.trim[0]) == ("/c.mp4", 0.8, 2, 1.5)
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
     assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")
     with pytest.raises(RequestError, match="the key frame at 33 must lie in the video's 33 frames, 0 to 32"):
-        request_of(parse([*words, "--keyframe", "33:/z.png"]))
+        request_from_arguments(parse([*words, "--keyframe", "33:/z.png"]))
     with pytest.raises(RequestError, match="control was given but wan-tiny takes none"):
-        request_of(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--control", "/c.mp4"]))
+        request_from_arguments(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--control", "/c.mp4"]))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from backend.cli import machine_checks as checks
-from backend.cli.doctor import Sheet, broken_off, devices_check, devices_refused
-from backend.cli.module_process import Ended, run_in_process
+from backend.cli.doctor import Findings, devices_check, interrupted_check, refused_devices_check
+from backend.cli.module_process import EndedProcess, run_in_process
 from backend.schemas.check import Check, worst_state
 from backend.schemas.worker import Device
 from backend.selftest.one_step import step_checks, weights_check
@@ -28,7 +28,7 @@ from tests.made_up_machine import tpu_machine, write
 
 TINY, LARGE = load_preset("wan-tiny"), load_preset("wan2.1-t2v-14b-720p")
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.51"}
-ENDED = Ended(report=None, code=-6, errors="")
+ENDED = EndedProcess(report=None, code=-6, errors="")
 
 
 def doctor(*words: object, **variables: str) -> subprocess.CompletedProcess:
@@ -214,12 +214,12 @@ def test_devices_that_jax_does_not_take_are_a_fault_and_a_choice_is_none(here):
     [
         ("ABORTED: The TPU is already in use by process with pid 7.", ENDED, "Another process, 7, holds"),
         ("Mismatched PJRT plugin PJRT API version (0.47)", ENDED, "jaxlib 0.10.2 and libtpu 0.0.51 do not belong together"),
-        ("", Ended(report=None, code=-9, errors="", was_late=True), "jax waits for its devices"),
+        ("", EndedProcess(report=None, code=-9, errors="", was_silent=True), "jax waits for its devices"),
         ("a dog ate them", ENDED, "jax gets no devices: a dog ate them"),
     ],
 )
 def test_devices_that_jax_does_not_get(here, error, ended, found):
-    check = devices_refused(here, error, ended)
+    check = refused_devices_check(here, error, ended)
     assert check.state == "fault" and found in check.found and check.mend
 
 
@@ -235,19 +235,19 @@ def test_a_process_that_dies_has_said_at_what(tmp_path, here):
     text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
     said = []
     ended = run_in_process("it", [], module(tmp_path, text), said.append, 60)
-    assert said == [{"progress": "trying each kernel"}] and ended.report is None and not ended.was_late
-    check = broken_off("trying each kernel", ended, 60)
+    assert said == [{"progress": "trying each kernel"}] and ended.report is None and not ended.was_silent
+    check = interrupted_check("trying each kernel", ended, 60)
     assert check.found == "while trying each kernel, the process ended with -6: Check failed: no chip"
 
 
 def test_a_process_that_says_nothing_for_too_long_is_ended(tmp_path):
     ended = run_in_process("it", [], module(tmp_path, "import time; time.sleep(60)"), pytest.fail, 0.5)
-    assert ended.was_late and ended.report is None
-    assert "said nothing for 1 s" in broken_off("starting", ended, 1.0).found
+    assert ended.was_silent and ended.report is None
+    assert "said nothing for 1 s" in interrupted_check("starting", ended, 1.0).found
 
 
 def test_the_sheet_keeps_what_the_other_process_says(here, capsys):
-    sheet = Sheet(here=here)
+    sheet = Findings(here=here)
     sheet._take({"progress": "one step of it"})
     sheet._take({"devices": [{"name": "d", "kind": "TPU v6 lite", "bytes_in_use": 1, "bytes_limit": 2**34}]})
     sheet._take({"check": asdict(Check(name="one step", state="ok", found="measured"))})

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from backend.cli.command_line import parse
-from backend.cli.generate import check_output, generate, place
+from backend.cli.generate import check_output, copy_video, generate
 from backend.cli.progress import Progress, describe
 from backend.engine.engine import Engine
 from backend.errors import OutputError, VideoFileError
@@ -120,7 +120,7 @@ def test_a_usable_output_is_left_untouched(tmp_path):
 def test_a_copy_that_fails_says_where_the_video_is(tmp_path):
     (tmp_path / "video.mp4").write_text("video")
     with pytest.raises(VideoFileError, match=f"the video is at {tmp_path}/video.mp4"):
-        place(tmp_path / "video.mp4", tmp_path / "no" / "out.mp4")
+        copy_video(tmp_path / "video.mp4", tmp_path / "no" / "out.mp4")
 
 
 class Terminal(io.StringIO):

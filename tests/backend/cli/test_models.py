@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.checkpoints.verify import verify
-from backend.cli.models import _Line, say_licence
+from backend.cli.models import _DownloadLine, print_licence
 from backend.models import of_preset, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
@@ -166,7 +166,7 @@ def test_generate_fetches_a_model_by_its_id(hub: FakeHub, tmp_path):
 
 def test_progress_says_bytes_and_speed(capsys):
     now = iter([0.0, 2.0, 4.0])
-    line = _Line(sys.stderr, "model", clock=lambda: next(now))
+    line = _DownloadLine(sys.stderr, "model", clock=lambda: next(now))
     for done in (10_000_000, 30_000_000, 100_000_000):
         line(done, 100_000_000)
     assert capsys.readouterr().err.splitlines()[1:] == [
@@ -180,7 +180,7 @@ def test_a_licence_is_said_before_its_model_comes(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     said = io.StringIO()
     for source in (str(tmp_path), "Wan-AI/Wan2.1-T2V-14B-Diffusers", "nobody/nothing"):
-        say_licence(source, said)
+        print_licence(source, said)
     assert said.getvalue() == ""
-    say_licence("hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v", said)
+    print_licence("hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v", said)
     assert said.getvalue().count("\n") == 1 and "European Union, the United Kingdom and South Korea" in said.getvalue()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.cli.arguments import password_of
+from backend.cli.arguments import login_from_arguments
 from backend.cli.command_line import parse
 from backend.errors import RequestError
 
@@ -10,21 +10,21 @@ from backend.errors import RequestError
 def test_a_password_needs_no_command_line(monkeypatch, tmp_path):
     monkeypatch.delenv("STUDIO_AUTH", raising=False)
     monkeypatch.delenv("STUDIO_AUTH_FILE", raising=False)
-    assert password_of(parse(["serve"])) is None
+    assert login_from_arguments(parse(["serve"])) is None
     (tmp_path / "password").write_text("me:of:the file\n")
     monkeypatch.setenv("STUDIO_AUTH_FILE", str(tmp_path / "password"))
-    assert password_of(parse(["serve"])) == ("me", "of:the file")
+    assert login_from_arguments(parse(["serve"])) == ("me", "of:the file")
     monkeypatch.setenv("STUDIO_AUTH", "me:of the variable")
-    assert password_of(parse(["serve"])) == ("me", "of the variable")
-    assert password_of(parse(["serve", "--auth", "me:here"])) == ("me", "here")
+    assert login_from_arguments(parse(["serve"])) == ("me", "of the variable")
+    assert login_from_arguments(parse(["serve", "--auth", "me:here"])) == ("me", "here")
 
 
 def test_half_a_password_is_refused(monkeypatch, tmp_path):
     for text in ("me", "me:", ":secret"):
         monkeypatch.setenv("STUDIO_AUTH", text)
         with pytest.raises(RequestError, match="must be USER:PASSWORD"):
-            password_of(parse(["serve"]))
+            login_from_arguments(parse(["serve"]))
     monkeypatch.delenv("STUDIO_AUTH")
     monkeypatch.setenv("STUDIO_AUTH_FILE", str(tmp_path / "none"))
     with pytest.raises(RequestError, match="must be a readable file"):
-        password_of(parse(["serve"]))
+        login_from_arguments(parse(["serve"]))

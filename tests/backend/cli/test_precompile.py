@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.cli.precompile_run import requests_of
+from backend.cli.precompile_run import requests_to_compile
 from backend.settings import PROJECT_FOLDER
 from presets import list_presets, load_preset
 
@@ -22,7 +22,7 @@ def app(*words: object) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("preset", [one for one in list_presets() if not one.live], ids=lambda preset: preset.name)
 def test_every_presets_requests_can_be_made_and_cover_what_needs_programs_of_its_own(preset):
     model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
-    made = list(requests_of(preset, model, {}))
+    made = list(requests_to_compile(preset, model, {}))
     assert {request.task for request in made} == set(preset.tasks)
     assert any(request.extend for request in made) is preset.continues
     assert any(request.references for request in made) is ("references" in preset.inputs)
@@ -80,7 +80,7 @@ def test_a_mesh_that_the_devices_do_not_allow_is_refused_with_the_legal_ones(tmp
 
 def test_models_with_sound_are_compiled_for_pictures_anywhere_for_a_given_sound_and_for_a_clips_own():
     model = SimpleNamespace(prompts_for_all_programs=lambda example: [example])
-    made = list(requests_of(load_preset("ltx-2.5-704p"), model, {}))
+    made = list(requests_to_compile(load_preset("ltx-2.5-704p"), model, {}))
     assert [(tuple(one.inputs()), one.make) for one in made] == [
         ((), "video"), (("image",), "video"), (("image", "last_image"), "video"), (("keyframes",), "video"),
         (("video",), "sound"), (("control",), "video"), (("sound",), "video"), (("video",), "video"),

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from backend.cli import stages_run
 from backend.cli.command_line import parse
-from backend.cli.stages_run import run_here
+from backend.cli.stages_run import run_in_this_process
 from backend.engine import folder as request_folder
 from backend.errors import RequestError
 from backend.media.video import read_frames, read_request
@@ -42,7 +42,7 @@ def words_of(stage: str, folder: Path, *words: str) -> list[str]:
 
 def run(stage: str, folder: Path, *words: str) -> None:
     """The stage in this process, to its good end. Raises: RequestError."""
-    assert run_here(parse(words_of(stage, folder, *words))) == 0
+    assert run_in_this_process(parse(words_of(stage, folder, *words))) == 0
 
 
 def started(stage: str, folder: Path) -> subprocess.Popen:

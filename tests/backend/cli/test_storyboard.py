@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from backend.cli.arguments import request_of
+from backend.cli.arguments import request_from_arguments
 from backend.cli.command_line import parse
 from backend.media.video import read_facts, read_request
 from backend.settings import PROJECT_FOLDER
@@ -76,7 +76,7 @@ def test_a_shot_is_as_long_as_the_clip_that_drives_it(tmp_path):
     counting_clip(tmp_path / "dance.mp4", 40, 16, size=(96, 96))
     rows = '[[shots]]\ndrive = "dance.mp4"\n[[shots]]\ndrive = "dance.mp4"\nframes = 9\ncut = true'
     (tmp_path / "story.toml").write_text(f'preset = "wan-tiny-animate"\nimage = "figure.png"\n{rows}')
-    made = request_of(parse(["storyboard", str(tmp_path / "story.toml"), "--output", "a.mp4"]))
+    made = request_from_arguments(parse(["storyboard", str(tmp_path / "story.toml"), "--output", "a.mp4"]))
     assert made.shot_drives == (str(tmp_path / "dance.mp4"),) and made.image == str(tmp_path / "figure.png")
     assert [shot.num_frames for shot in made.shots] == [40, 9]
 
@@ -95,7 +95,7 @@ def test_figures_are_given_in_the_file_and_on_the_command_line(tmp_path):
     file.write_text('preset = "wan-tiny-vace"\n[[figures]]\nname = "Anna"\nimage = "anna.png"\n[[figures]]\nname = "it"\n'
                     'image = "it.png"\n[[shots]]\nprompt = "Anna walks"\n')  # fmt: skip
     arguments = parse(["storyboard", str(file), "--figure", "anna:other.png", "--figure", "the dog:/dog.png"])
-    request = request_of(arguments)
+    request = request_from_arguments(arguments)
     assert [figure.name for figure in request.figures] == ["it", "anna", "the dog"]
     assert request.figure_images == (str(tmp_path / "it.png"), os.path.abspath("other.png"), "/dog.png")
     for wrong in ("Anna", ":a.png", "Anna:", " :a.png"):

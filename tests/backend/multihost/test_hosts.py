@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import app
-from backend.cli.arguments import hosts_of
+from backend.cli.arguments import hosts_from_arguments
 from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
 from backend.multihost import transport as slice_link
@@ -264,7 +264,7 @@ def test_hosts_that_do_not_ask_the_same_are_noticed():
 
 def test_there_is_one_worker_on_several_hosts():
     with pytest.raises(RequestError, match="must be 1 with --hosts"):
-        hosts_of(parse(["serve", "--hosts", "2", "--workers", "2"]))
+        hosts_from_arguments(parse(["serve", "--hosts", "2", "--workers", "2"]))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from backend.cli.precompile_run import requests_of
+from backend.cli.precompile_run import requests_to_compile
 from backend.media.clips import read_part
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
@@ -140,7 +140,7 @@ def test_what_was_encoded_holds_for_this_clip_and_these_places(made, files, tmp_
 
 def test_precompiling_thinks_of_a_reference(made):
     preset, loaded = made
-    plain, *others = requests_of(preset, loaded.model, {})
+    plain, *others = requests_to_compile(preset, loaded.model, {})
     (referring,) = (one for one in others if one.references)
     assert (plain.references, len(referring.references), referring.video) == ((), 1, None)
     assert loaded.model.latent_shape(referring)[2] == loaded.model.latent_shape(plain)[2] + 1
