@@ -1,1 +1,1 @@
-"""Checkpoints and LoRA files on this machine and on the Hub. Light: neither jax nor torch."""
+"""Checkpoints and LoRA files on this machine and on the Hub. Imports neither jax nor torch."""

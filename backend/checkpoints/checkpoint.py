@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds: its model_index.json and its networks' configurations. Reads no weights, knows no model."""
+"""Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights, knows no model."""
 
 import re
 from collections.abc import Mapping
@@ -14,17 +14,19 @@ from backend.errors import ModelError
 
 TRANSFORMER = "transformer"
 WITHOUT_WEIGHTS = ("tokenizer", "scheduler", "feature_extractor", "image_processor", "guider")
-"""Parts of diffusers' pipelines that are no networks; a number may follow the name, as in tokenizer_2."""
-UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that we do without
-UNNAMED = ("latent_upsampler",)  # a network of LTX-2 that lies beside the parts which model_index.json names
+"""Parts of diffusers' pipelines that are not networks. A number may follow the name, as in tokenizer_2."""
+UNUSED = ("processor", "prompt_enhancer", "duration_head")  # parts of LTX-2's pipelines that are not used
+UNNAMED = ("latent_upsampler",)  # a network of LTX-2 in a folder that model_index.json does not name
 _FOLDER_SOURCE = re.compile(r"(?P<base>[^+:#]+)#(?P<transformer>transformer_\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A folder in diffusers' layout. `index` is its model_index.json, `configs` the config.json of each network by part. The
-    weights of a transformer may lie in one of the `own_files`, by part, instead, as its makers saved them; else that of the first
-    one lies in the folder named `transformer_folder`."""
+    """A folder in diffusers' layout.
+
+    `index` is its model_index.json, `configs` the config.json of each network by part. A transformer's weights may be in one of
+    the `own_files`, by part, in its authors' format. Otherwise the first transformer is in the folder `transformer_folder`.
+    """
 
     folder: Path
     index: dict[str, Any]
@@ -34,36 +36,42 @@ class Checkpoint:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The folders that hold weights, transformers first."""
+        """The folders that contain weights, transformers first."""
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
-        """Where each of a part's tensors lies. Raises: ModelError for a file that is not whole."""
+        """Return the places of a part's tensors. Raises: ModelError for an incomplete file."""
         if part in self.own_files:
             return own_tensors(self.own_files[part])
         return part_tensors(self.folder, folder_of(part, self.transformer_folder))
 
 
 def split_source(source: str | Path) -> tuple[str, str]:
-    """What "BASE#FOLDER" means: the checkpoint BASE, a folder or an id on the Hub, whose transformer lies in its FOLDER, such as
-    "transformer_full". Any other source is its own base, and has its transformer in "transformer"."""
+    """Split "BASE#FOLDER" into the checkpoint BASE, a folder or Hub id, and the folder of its transformer, such as
+    "transformer_full".
+
+    Any other source is its own base, and has its transformer in "transformer".
+    """
     found = _FOLDER_SOURCE.fullmatch(str(source))
     return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)
 
 
 def folder_of(part: str, transformer: str) -> str:
-    """The folder's name of a part of a checkpoint whose transformer lies in the folder `transformer`."""
+    """Return the folder of a part, for a checkpoint whose transformer is in the folder `transformer`."""
     return transformer if part == TRANSFORMER else part
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether the folder holds a model_index.json, or a .pt file beside the other parts' folders."""
+    """Return whether the folder contains a model_index.json, or a .pt file beside the folders of the other parts."""
     return (folder / "model_index.json").is_file() or _torch_file(folder) is not None
 
 
 def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint:
-    """The folder's configurations, with transformers from `own_files` if some are given, or from a .pt file that lies there in
-    its transformer's place, or from the folder `transformer`. Raises: ModelError if a configuration is missing or broken."""
+    """Open a checkpoint folder and read its configurations.
+
+    Transformers are from `own_files` if given, from a .pt file in the folder, or from the folder `transformer`. Raises:
+    ModelError if a configuration is missing or broken.
+    """
     if own_files:
         return _with_own_files(folder, own_files)
     if transformer == TRANSFORMER and (torch_file := _torch_file(folder)) is not None:
@@ -76,7 +84,7 @@ def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None
 
 
 def _torch_file(folder: Path) -> TorchFile | None:
-    """The .pt file of a folder whose transformer has no weights of its own, None if there is none."""
+    """Return the .pt file of a folder whose transformer folder contains no weights, None if there is no such file."""
     if any((folder / TRANSFORMER).glob("*.safetensors*")):
         return None
     paths = sorted(folder.glob("*.pt"))
@@ -96,5 +104,5 @@ def _with_own_files(folder: Path, files: Mapping[str, OwnFile]) -> Checkpoint:
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:
-    """The parts that model_index.json names, as [library, class]; [null, null] is a part that it does not have."""
+    """Return the parts in model_index.json, which are [library, class]. [null, null] is a missing part."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]

@@ -1,4 +1,4 @@
-"""What shows that a file has changed since it was read, and whether two files hold the same bytes. Reads no tensors."""
+"""Detect that a file has changed since it was read, and that two files have equal bytes. Reads no tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pathlib import Path
 
 from backend.checkpoints.tensors import LARGEST_HEADER
 
-_BEGINNING = 1 << 16  # bytes that are looked at of a file which is not safetensors
-_SHA256 = re.compile(r"[0-9a-f]{64}")  # the names of the Hub's files in its cache are the digests of their bytes
+_BEGINNING = 1 << 16  # bytes that are read of a file in another format than safetensors
+_SHA256 = re.compile(r"[0-9a-f]{64}")  # in the Hub's cache, files are named by the hash of their bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """A file as it was: where it lies (links followed), its size in bytes, when it was changed (nanoseconds), and a digest of its
-    beginning: of the whole header if it is a safetensors file."""
+    """The state of a file: its path (links followed), size in bytes, time of the last change (nanoseconds) and a hash of its
+    beginning.
+
+    The beginning of a safetensors file is its whole header.
+    """
 
     path: Path
     size: int
@@ -28,7 +31,7 @@ class Fingerprint:
 
 
 def fingerprint_file(path: Path) -> Fingerprint:
-    """The file as it is now. Raises: OSError."""
+    """Return the file's current fingerprint. Raises: OSError."""
     real = path.resolve(strict=True)
     found = real.stat()
     with real.open("rb") as file:
@@ -40,12 +43,12 @@ def fingerprint_file(path: Path) -> Fingerprint:
 
 
 def fingerprint_files(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
-    """Those of several files, in this order. Raises: OSError."""
+    """Return the fingerprints of several files, in this order. Raises: OSError."""
     return tuple(map(fingerprint_file, paths))
 
 
 def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
-    """Whether all these files are as they were."""
+    """Return whether no file has changed."""
     try:
         return all(fingerprint_file(fingerprint.path) == fingerprint for fingerprint in fingerprints)
     except OSError:
@@ -53,8 +56,8 @@ def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
 
 
 def hold_the_same(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
-    """Whether these files, as they were, hold the same bytes one by one. Files that are not known to be the same are read and
-    compared, if their sizes and beginnings allow it."""
+    """Return whether the files of both lists have equal bytes. Files are compared byte by byte if their sizes and beginnings are
+    equal."""
     return len(one) == len(other) and all(map(_is_same, one, other))
 
 

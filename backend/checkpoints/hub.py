@@ -1,10 +1,10 @@
-"""Checkpoints and LoRA files by their Hugging Face id: finds those on this machine, and downloads the others.
+"""Find checkpoints and LoRA files by their Hugging Face id on this machine, or download them.
 
-Files lie in huggingface_hub's cache, which every other tool on the machine uses too. `hub_file` downloads each file there, and
-continues within a file after a broken connection or a killed process; the library makes the links. Does not import JAX.
+Files are in huggingface_hub's cache, which all tools on the machine share. `hub_file` downloads each file there, and resumes
+within a file after a broken connection or a killed process. The library creates the links. Does not import JAX.
 
-A download calls `on_bytes(done, total)` every second, in the thread that started the download; the total is 0 while it is not
-known. Whatever `on_bytes` raises ends the download. What has arrived stays.
+A download calls `on_bytes(done, total)` every second, in the thread that started the download. The total is 0 while it is
+unknown. An error of `on_bytes` ends the download. Received bytes are kept.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ PARTS = (
     *("connectors", "audio_vae", "vocoder", "latent_upsampler"),
     *("image_processor", "feature_extractor", "scheduler", "guider"),
 )
-"""Folders of diffusers' checkpoints that are fetched; others, such as copies in other precisions, are not."""
+"""Folders of diffusers' checkpoints that are downloaded. Other folders, such as copies in other precisions, are not."""
 CONFIGURATIONS = ("model_index.json", *(f"{part}/config.json" for part in PARTS))
 PATTERNS = (
     *("model_index.json", "tokenizer/*", "tokenizer_2/*"),
@@ -58,20 +58,22 @@ PATTERNS_BESIDE_TORCH = tuple(pattern for pattern in PATTERNS if pattern != f"{T
 PATTERNS_BESIDE_FILES = tuple(pattern for pattern in PATTERNS_BESIDE_TORCH if pattern != f"{TRANSFORMER}_2/*.safetensors")
 OnBytes = Callable[[int, int], None]
 Accept = Callable[[Checkpoint], object]
-"""Raises ModelError for a checkpoint that cannot be run; called before its weights are downloaded."""
+"""A function that raises ModelError for a checkpoint that cannot be run. It is called before the weights are downloaded."""
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_FOR_OTHERS = 10.0  # to end after the first has failed
-FILES_AT_ONCE = 8  # as huggingface_hub
+SECONDS_FOR_OTHERS = 10.0  # time for other downloads to end after the first has failed
+FILES_AT_ONCE = 8  # as in huggingface_hub
 HIDDEN_FROM_US = (401, 403, 404)
 
 
 def ignore_progress(done: int, total: int) -> None:
-    """An `on_bytes` that does nothing."""
+    """Ignore the progress of a download."""
 
 
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
-    """A checkpoint, opened: the folder `source`, or that id on the Hub, downloaded if need be; its transformers may be files of
-    their own, see `file_source`, or lie in another folder, see `split_source`. Raises: ModelError."""
+    """Find and open a checkpoint: the folder `source`, or a Hub id, downloaded if needed.
+
+    Its transformers may be single files, see `file_source`, or in another folder, see `split_source`. Raises: ModelError.
+    """
     if (named := file_source(source)) is not None:
         return _find_with_files(named, accept, on_bytes)
     base, transformer = split_source(source)
@@ -91,7 +93,7 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
 
 
 def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
-    """The files are looked at before the rest of the base is downloaded."""
+    """Find a checkpoint with single-file transformers. The files are checked before the rest of the base is downloaded."""
     if (checkpoint := cached_with_files(named)) is not None:
         return checkpoint
     for file in named.files:
@@ -106,7 +108,7 @@ def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Ch
 
 
 def cached_with_files(named: FileSource) -> Checkpoint | None:
-    """The checkpoint if its base and its files are all on this machine, without using the network, or None."""
+    """Open the checkpoint without the network, None if its base or its files are not complete on this machine."""
     found = [cached_file(file) if is_on_hub(file) else Path(file) for file in named.files]
     folder = _cached(named.base, PATTERNS_BESIDE_FILES) if is_hub_id(named.base) else Path(named.base)
     paths = [path for path in found if path is not None and path.is_file()]
@@ -116,19 +118,22 @@ def cached_with_files(named: FileSource) -> Checkpoint | None:
 
 
 def _offers() -> str:
-    """What to do if a model is not available."""
+    """Return what a user can do if a model is not available."""
     return f"give its folder with --model, or take the preset {list_presets()[0].name}, which runs anywhere"
 
 
 def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
-    """The file "owner/repository:file", downloaded if need be. Raises: ModelError."""
+    """Return the path of "owner/repository:file", downloaded if needed. Raises: ModelError."""
     return cached_file(source) or download_file(source, on_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSource:
-    """A checkpoint whose transformer is one file on the Hub, `file`, "owner/repository:file.pt", and whose other parts are those
-    of the repository `base`. `tree` is the dictionary in the file that holds the weights, "" for the usual one."""
+    """A checkpoint whose transformer is the Hub file `file`, "owner/repository:file.pt".
+
+    The other parts are in the repository `base`. `tree` is the dictionary in the file that contains the weights, "" for the usual
+    dictionary.
+    """
 
     base: str
     file: str
@@ -139,27 +144,27 @@ _TORCH_SOURCE = re.compile(r"(?P<base>[\w.-]+/[\w.-]+)\+(?P<file>[\w.-]+/[\w.-]+
 
 
 def torch_source(source: str) -> TorchSource | None:
-    """What "base-owner/base+owner/repository:file.pt#tree" means, without "#tree" too; None for any other source."""
+    """Parse "base-owner/base+owner/repository:file.pt#tree", where "#tree" is optional; None for any other source."""
     found = _TORCH_SOURCE.fullmatch(source)
     return found and TorchSource(base=found["base"], file=found["file"], tree=found["tree"] or "")
 
 
 def cached_torch_file(source: str) -> TorchFile | None:
-    """The transformer's file if `source` names one and it is in the cache, or None."""
+    """Return the transformer's file if `source` names a file and the cache contains it, otherwise None."""
     named = torch_source(source)
     path = cached_file(named.file) if named else None
     return None if named is None or path is None else TorchFile(path=path, tree=named.tree)
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether this has the form owner/name, which "#FOLDER" may follow, or that of a `TorchSource`."""
+    """Return whether the source is a Hub id: owner/name, with an optional "#FOLDER", or the form of a `TorchSource`."""
     if torch_source(source) is not None:
         return True
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
 def cached_checkpoint(source: str) -> Checkpoint | None:
-    """A checkpoint that is whole in the cache, opened, without using the network; None if it is not whole."""
+    """Open a checkpoint from the cache without the network, None if it is incomplete."""
     if (named := torch_source(source)) is not None:
         folder, torch_file = _cached(named.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
         return None if folder is None or torch_file is None else _whole(folder, {TRANSFORMER: torch_file})
@@ -169,20 +174,21 @@ def cached_checkpoint(source: str) -> Checkpoint | None:
 
 
 def cached_model(source: str) -> Path | None:
-    """The folder of a checkpoint that is whole in the cache; None if it is not whole."""
+    """Return the folder of a checkpoint in the cache, None if it is incomplete."""
     checkpoint = cached_checkpoint(source)
     return None if checkpoint is None else checkpoint.folder
 
 
 def cached_file(source: str) -> Path | None:
-    """The file "owner/repository:file" if it is in the cache, or None."""
+    """Return the path of "owner/repository:file" in the cache, None if it is missing."""
     repository, _, name = source.partition(":")
     folder = _cached(repository, (glob.escape(name),))
-    return folder / name if folder is not None and os.path.isfile(folder / name) else None  # for names of any length
+    # os.path.isfile accepts names of any length, Path.is_file raises an error for a name that is too long.
+    return folder / name if folder is not None and os.path.isfile(folder / name) else None
 
 
 def newest_snapshot(source: str) -> Path | None:
-    """The folder of a checkpoint in the cache, however incomplete; None if there is none."""
+    """Return the newest folder of a checkpoint in the cache, even if it is incomplete; None if the cache has no folder."""
     named = torch_source(source)
     base = named.base if named else split_source(source)[0]
     folders = (blobs_folder(base).parent / "snapshots").glob("*")
@@ -190,13 +196,13 @@ def newest_snapshot(source: str) -> Path | None:
 
 
 def _from_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
-    """The same with the files of the folder `transformer` in place of those of "transformer"."""
+    """Replace the folder "transformer" in the patterns by the folder `transformer`."""
     folders = (pattern.partition("/") for pattern in patterns)
     return tuple(folder_of(part, transformer) + slash + name for part, slash, name in folders)
 
 
 def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint | None:
-    """The checkpoint if every file that its own indexes name is there."""
+    """Open the checkpoint if every file in its indexes exists, otherwise return None."""
     try:
         checkpoint = open_checkpoint(folder, own_files, transformer)
         for part in checkpoint.parts:
@@ -209,7 +215,7 @@ def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transfo
 
 
 def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Path:
-    """Download the files that are missing, the configurations first: a model that we cannot run costs kilobytes, not gigabytes.
+    """Download the missing files, the configurations first, so that a model that cannot be run costs kilobytes, not gigabytes.
 
     Raises: ModelError.
     """
@@ -222,8 +228,8 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
 
 
 def _download_beside_torch(named: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
-    """The base's folder, once its other parts and the transformer's file are here. The file is read first: it is looked at before
-    the rest is downloaded."""
+    """Download the other parts and the transformer's file, and return the base's folder. The file is downloaded and checked
+    first."""
     folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
     path = cached_file(named.file) or download_file(named.file, on_bytes)
     torch_tensors(TorchFile(path=path, tree=named.tree))
@@ -241,7 +247,7 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 
 
 def places(source: str) -> dict[str, tuple[str, ...]]:
-    """Which files make up a checkpoint, or are the one file that `source` names: patterns, by repository."""
+    """Return the patterns of the files of a checkpoint, or of the single file `source`, by repository."""
     if (named := torch_source(source)) is not None:
         return {named.base: PATTERNS_BESIDE_TORCH, **places(named.file)}
     base, transformer = split_source(source)
@@ -250,7 +256,7 @@ def places(source: str) -> dict[str, tuple[str, ...]]:
 
 
 def wanted_files(source: str) -> list[HubFile]:
-    """The files that downloading `source` brings, as the Hub lists them now. Raises: ModelError."""
+    """List the files that downloading `source` needs, as they are on the Hub now. Raises: ModelError."""
     files = []
     for repository, patterns in places(source).items():
         with _explaining(repository, source.partition(":")[2] if not is_hub_id(source) else ""):
@@ -259,7 +265,7 @@ def wanted_files(source: str) -> list[HubFile]:
 
 
 def check_space(source: str, files: Sequence[HubFile]) -> None:
-    """Raises: ModelError if the disk has no room for what these files lack."""
+    """Check that the disk has space for the missing bytes of these files. Raises: ModelError if it has not."""
     needed = sum(file.num_bytes - file.arrived_bytes for file in files)
     there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
     free = shutil.disk_usage(there).free
@@ -267,7 +273,7 @@ def check_space(source: str, files: Sequence[HubFile]) -> None:
         raise ModelError(
             f"{source} needs {needed / 1e9:.1f} GB more",
             f"and the disk has {free / 1e9:.1f} GB free",
-            "free some, or let HF_HOME name a folder on a larger disk",
+            "free some, or set HF_HOME to a folder on a larger disk",
         )
 
 
@@ -284,7 +290,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
             raise ModelError(
                 f"{repository} holds no model_index.json:",
                 "a checkpoint must be in diffusers' layout",
-                "makers often publish that under a name that ends in -Diffusers",
+                "authors often publish it under a name that ends in -Diffusers",
             )
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         forget_begun(repository, {file.content_hash for file in everything})
@@ -296,7 +302,7 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
 
 @contextlib.contextmanager
 def _explaining(repository: str, of_lora: str) -> Generator[None]:
-    """Errors of the Hub, the network and the disk as ModelError."""
+    """Convert errors of the Hub, the network and the disk into ModelError."""
     try:
         yield
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
@@ -304,17 +310,17 @@ def _explaining(repository: str, of_lora: str) -> Generator[None]:
 
 
 class _NoBar(tqdm):
-    """Shows nothing: all bytes are here before the library is called."""
+    """Hides the progress bar: all bytes are here before the library is called."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})
 
 
 def _listed(repository: str) -> list[HubFile]:
-    """Every file of the newest commit."""
+    """List every file of the newest commit."""
     hub = HfApi()
     commit = hub.model_info(repository).sha
-    assert commit is not None, "the Hub says it of every repository"
+    assert commit is not None, "every repository on the Hub has a commit"
     tree = hub.list_repo_tree(repository, recursive=True, revision=commit)
     return [
         HubFile(
@@ -330,9 +336,9 @@ def _listed(repository: str) -> list[HubFile]:
 
 
 def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
-    """Download several files at once; what an earlier try left counts as arrived.
+    """Download several files at once. Bytes of an earlier try count as received.
 
-    Files too large for plain HTTP (50 GB) are left to the library.
+    The library downloads files that are too large for plain HTTP (50 GB).
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
     fetches = [functools.partial(fetch, file) for file in files if file.num_bytes <= small]
@@ -341,11 +347,11 @@ def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
 
 
 def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
-    """The results of `works`, run several at once; `on_look` is called every second meanwhile.
+    """Run `works` in parallel and return their results. `on_look` is called every second meanwhile.
 
-    The first that fails stops the others, and waits a little for them: each ends when it next looks at its event, which may take
-    a while on a slow or silent connection. Ctrl-C, or an `on_look` that raises, stops them too and waits for nobody. So their
-    threads are no executor's, for whose threads the end of the process would wait.
+    The first error stops the other works and waits a little for them. Each work ends when it next checks its event, which may
+    take long on a slow connection. Ctrl-C, or an error of `on_look`, stops them without waiting. The threads belong to no
+    executor, because the end of the process would wait for an executor's threads.
     """
     stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
     for pair in zip(futures, works, strict=True):
@@ -367,7 +373,7 @@ def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callab
 
 
 def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
-    """Does one work after the other until none is left."""
+    """Run one work after another until the queue is empty."""
     while True:
         try:
             future, work = left.get_nowait()
@@ -390,15 +396,19 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
         return ModelError(
             f"{repository}",
-            "is not on the Hugging Face Hub, or not for everybody",
+            "is not on the Hugging Face Hub, or not public",
             "check the id, or log in with `hf auth login`",
         )
     if getattr(error, "errno", None) == errno.ENOSPC:
-        return ModelError(f"The disk is full while {repository} is downloaded:", "what has arrived is kept", "free some space")
+        return ModelError(f"The disk is full while {repository} is downloaded:", "the received bytes are kept", "free some space")
     if isinstance(error, OSError) and error.filename:
-        return ModelError(f"{error.filename} cannot be written", f"({error.strerror})", "let HF_HOME name a folder of yours")
+        return ModelError(
+            f"{error.filename} cannot be written", f"({error.strerror})", "set HF_HOME to a folder that you can write to"
+        )
     source = f"{repository}:{of_lora}" if of_lora else repository
-    here = "is here in part only" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
+    here = (
+        "is incomplete on this machine" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
+    )
     fetch = f"run `python app.py models download {source}` where there is a network"
     return ModelError(
         f"{source} {here}, and the Hugging Face Hub cannot be reached",

@@ -1,10 +1,9 @@
-"""Downloads one file of the Hugging Face Hub into this machine's cache, and continues with the bytes that a killed process left.
+"""Download one file of the Hugging Face Hub into this machine's cache, and resume with the bytes that a killed process left.
 
-huggingface_hub 2.4.0 receives a file under a name of its own process and deletes it however that process ends, in its local_dir
-mode and through hf_xet too (`file_download._download_to_tmp_and_move`). So a machine that goes down at 9 of 10 GB would start
-again from zero. Here a begun file is called `<hash>.incomplete` in the cache's folder of blobs, and only the missing bytes are
-requested over HTTP. The library's own lock guards it: a second process, ours or any tool's that uses the cache, waits.
-Does not import JAX.
+huggingface_hub 2.4.0 receives a file under a name of its own process and deletes it however that process ends, also in its
+local_dir mode and through hf_xet (`file_download._download_to_tmp_and_move`). A machine that stops at 9 of 10 GB would start
+again from zero. Here an unfinished file is named `<hash>.incomplete` in the cache's folder of blobs, and only the missing bytes
+are requested over HTTP. The library's own lock guards the file, so other processes that use the cache wait. Does not import JAX.
 """
 
 import contextlib
@@ -24,12 +23,12 @@ from huggingface_hub.utils import WeakFileLock, build_hf_headers, silent_tqdm
 from backend.errors import ModelError, Stopped
 from backend.files import hash_like
 
-SECONDS_BETWEEN_TRIES = 1.0  # to get the lock; a waiting download stops within this time
+SECONDS_BETWEEN_TRIES = 1.0  # time between tries to get the lock; a waiting download stops within this time
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubFile:
-    """A file at one commit. `content_hash`, its name in the cache, is SHA-256 for a large file, git's SHA-1 for a small one."""
+    """A file at one commit. `content_hash`, its name in the cache, is SHA-256 for a large file, git's SHA-1 for a small file."""
 
     repository: str
     commit: str
@@ -39,30 +38,30 @@ class HubFile:
 
     @property
     def blob(self) -> Path:
-        """Where the whole file lies."""
+        """The path of the complete file."""
         return blobs_folder(self.repository) / self.content_hash
 
     @property
     def begun(self) -> Path:
-        """Where it lies until it is whole."""
+        """The path of the incomplete file."""
         return self.blob.with_name(f"{self.content_hash}.incomplete")
 
     @property
     def arrived_bytes(self) -> int:
-        """How many of its bytes are on this machine."""
-        for path in (self.blob, self.begun, self.blob):  # it may have got its final name just now
+        """The number of its bytes on this machine."""
+        for path in (self.blob, self.begun, self.blob):  # the file may just have been renamed
             with contextlib.suppress(OSError):
                 return path.stat().st_size
         return 0
 
 
 def blobs_folder(repository: str) -> Path:
-    """Where the cache keeps a repository's files under the hashes of their contents."""
+    """Return the folder in which the cache stores a repository's files, named by their hashes."""
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
 
 
 def bytes_here(repository: str) -> int:
-    """How many bytes of a repository are on this machine, begun files included."""
+    """Return the bytes of a repository on this machine, incomplete files included."""
     num_bytes = 0
     for path in blobs_folder(repository).glob("*"):
         with contextlib.suppress(OSError):
@@ -71,10 +70,10 @@ def bytes_here(repository: str) -> int:
 
 
 def fetch(file: HubFile, stopped: threading.Event) -> None:
-    """Bring the whole file to its place, unless it is there. Ends within one chunk (10 MiB) of `stopped`; what has arrived stays.
+    """Download the file unless it exists. Ends within one chunk (10 MiB) after `stopped` is set; received bytes are kept.
 
-    Raises: Stopped; ModelError if the bytes have another hash than the Hub names (they are removed); OSError;
-    httpx2.TransportError if the connection broke and another try brought no more bytes.
+    Raises: Stopped; ModelError if the received bytes have another hash than the Hub states (they are deleted); OSError;
+    httpx2.TransportError if the connection broke and another try received no more bytes.
     """
     with contextlib.ExitStack() as locks:
         _wait_for_lock(locks, file, stopped)
@@ -87,8 +86,10 @@ def fetch(file: HubFile, stopped: threading.Event) -> None:
 
 
 def forget_begun(repository: str, wanted: set[str]) -> None:
-    """Delete begun files that no download can continue: their hash is not in `wanted`, or the library began them. A file that
-    another process is writing stays."""
+    """Delete incomplete files that no download can resume: their hash is not in `wanted`, or the library created them.
+
+    A file that another process is writing is kept.
+    """
     for path in blobs_folder(repository).glob("*.incomplete"):
         content_hash, _, process = path.stem.partition(".")
         if process or content_hash not in wanted:
@@ -97,7 +98,7 @@ def forget_begun(repository: str, wanted: set[str]) -> None:
 
 
 def _lock(repository: str, content_hash: str) -> Path:
-    """The file that the library locks while it downloads."""
+    """Return the file that the library locks while it downloads."""
     folder = Path(constants.HF_HUB_CACHE) / ".locks" / blobs_folder(repository).parent.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{content_hash}.lock"
@@ -113,8 +114,8 @@ def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threadin
 
 
 def _receive(file: HubFile, stopped: threading.Event) -> None:
-    """Request the missing bytes until all are here. The address is the Hub's own, which sends every try to a fresh server."""
-    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # a range counts in the file's own bytes
+    """Request the missing bytes until all are received. The Hub's own address sends every try to a fresh server."""
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # ranges count in the file's own bytes
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:
         file.begun.unlink()
@@ -122,16 +123,16 @@ def _receive(file: HubFile, stopped: threading.Event) -> None:
         before = file.arrived_bytes
         try:
             with _Begun(file.begun, stopped) as out:
-                silent: Any = silent_tqdm  # the library's own, though no subclass of what the parameter names
+                silent: Any = silent_tqdm  # not a subclass of the parameter's type, but the library's own class
                 http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
-        except httpx2.TransportError:  # the library tries again after some kinds only
+        except httpx2.TransportError:  # the library itself retries after some kinds of errors only
             if file.arrived_bytes <= before:
                 raise
 
 
 class _Begun(io.BufferedWriter):
-    """A begun file, open to append. Raises Stopped at the next write after `stopped`."""
+    """An incomplete file, open to append. The next write after `stopped` is set raises Stopped."""
 
     def __init__(self, path: Path, stopped: threading.Event) -> None:
         super().__init__(io.FileIO(path, "ab"))
@@ -144,7 +145,7 @@ class _Begun(io.BufferedWriter):
 
 
 def _check(file: HubFile) -> None:
-    """Write the bytes through to the disk. Raises: ModelError if their hash is wrong; the file is then deleted."""
+    """Flush the bytes to the disk and check their hash. Raises: ModelError if the hash is wrong; the file is then deleted."""
     content_hash = hash_like(file.begun, file.content_hash)
     if content_hash != file.content_hash:
         file.begun.unlink()
@@ -154,4 +155,4 @@ def _check(file: HubFile) -> None:
             "download again",
         )
     with file.begun.open("rb") as whole:
-        os.fsync(whole.fileno())  # before it gets its final name: a file of that name counts as whole, even after a power cut
+        os.fsync(whole.fileno())  # before the renaming: a file with the final name counts as complete, even after a power failure

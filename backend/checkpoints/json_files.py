@@ -1,4 +1,4 @@
-"""The JSON files of a checkpoint, and what errors say about any of its files."""
+"""Read the JSON files of a checkpoint. Also: texts for errors about any file of a checkpoint."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ AGAIN = "copy the checkpoint again, or `python app.py models download ID`, which
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
+    """Read a JSON file of the checkpoint. Raises: ModelError if it is missing or broken."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -23,5 +23,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def short_path(path: Path) -> str:
-    """The file's name and its folder's: visitors read these messages, and must not see the server's own folders."""
+    """Return the names of the file and its folder. Visitors read error messages, and must not see the server's other folders."""
     return "/".join(path.parts[-2:])

@@ -1,7 +1,6 @@
-"""LoRA files: lists and finds those in the data folder's `loras` folder, and adds those that the command line names. Reads no
-weights.
+"""List and find the LoRA files in the data folder's `loras` folder, and add files that the command line names. Reads no weights.
 
-A request names a LoRA, never a path: a web page can reach the files of this folder and nothing else.
+A request contains a LoRA's name, never a path, so a web page can only reach the files of this folder.
 """
 
 import filecmp
@@ -16,8 +15,8 @@ SUFFIX = ".safetensors"
 
 
 class LoraName(NamedTuple):
-    """A name by which LoRA files know a module. If they hold `parts` modules as one matrix, one above the other, the module is
-    the `part`-th of them, from 0."""
+    """A name that LoRA files use for a module. If they store `parts` modules stacked as one matrix, this module is number `part`,
+    from 0."""
 
     name: str
     part: int = 0
@@ -25,30 +24,30 @@ class LoraName(NamedTuple):
 
 
 def list_loras(folder: Path) -> list[str]:
-    """The names of the LoRA files in the folder, for `LoraChoice.source`."""
+    """Return the names of the LoRA files in the folder, for `LoraChoice.source`."""
     return sorted(path.name for path in folder.glob(f"*{SUFFIX}") if path.is_file() and not path.name.startswith("."))
 
 
 def find_lora(name: str, folder: Path) -> Path:
-    """The file of this name in the folder. Raises: RequestError, which lists the names."""
+    """Return the file of this name in the folder. Raises: RequestError, which lists the names."""
     if name not in list_loras(folder):  # a name is never used as a path
         names = ", ".join(list_loras(folder)) or "nothing"
         raise RequestError(
             f"the LoRA {name!r}",
-            f"must be a file in the data folder's loras folder, which holds {names}",
+            f"must be a file in the data folder's loras folder, which contains {names}",
             "put it there, or give --lora its path on the command line",
         )
     return folder / name
 
 
 def is_hub_source(source: str) -> bool:
-    """Whether this is "owner/repository:file.safetensors" and not an existing path."""
+    """Return whether the source is "owner/repository:file.safetensors" and not an existing path."""
     owner, _, rest = source.partition("/")
     return bool(owner) and ":" in rest and not Path(source).exists()
 
 
 def check_lora(source: str, folder: Path) -> None:
-    """Raises: RequestError if a path or name from the command line is no file that `adopt_lora` can add."""
+    """Check a path or name from the command line. Raises: RequestError if `adopt_lora` cannot add it."""
     if is_hub_source(source):
         return
     path = _path_of(source, folder)
@@ -62,7 +61,7 @@ def check_lora(source: str, folder: Path) -> None:
     if existing.exists() and not (existing.samefile(path) or filecmp.cmp(existing, path, shallow=False)):
         raise RequestError(
             f"lora={source!r} has the name of another LoRA that was used before, and",
-            "a name must stay with its file, so that a video can be made again",
+            "a name must stay with its file, so that a video can be regenerated",
             "rename it",
         )
 
@@ -82,7 +81,7 @@ def adopt_lora(source: str, folder: Path) -> None:
 
 
 def source_of(source: str) -> str:
-    """The `LoraChoice.source` for a path, a name or a Hub file from the command line."""
+    """Return the `LoraChoice.source` for a path, a name or a Hub file from the command line."""
     return source if is_hub_source(source) else Path(source).name
 
 

@@ -1,4 +1,4 @@
-"""Where each array lies in a network's two files as ncnn keeps them: a text of its layers, and their numbers. Reads no weights.
+"""Find each array in the two files of an ncnn network: a text of its layers, and their numbers. Reads no weights.
 
 Source of the format: Tencent/ncnn, docs/developer-guide/param-and-model-file-structure.md.
 """
@@ -11,13 +11,16 @@ from backend.checkpoints.tensors import TensorPlace
 from backend.errors import ModelError
 
 _MAGIC = "7767517"
-_DTYPES = {0: "F32", 0x01306B47: "F16"}  # of a convolution's weights, by the word before them
+_DTYPES = {0: "F32", 0x01306B47: "F16"}  # dtypes of a convolution's weights, by the word before them
 _TAG_BYTES = 4
 
 
 def ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
-    """The arrays of the convolutions and PReLUs of the text `layers`, in the file `numbers`, under the modules' `names` in
-    PyTorch, in order. Raises: ModelError if the files do not fit each other or the names."""
+    """Return the arrays of all convolutions and PReLUs in the text `layers`, which are in the file `numbers`.
+
+    The arrays are named after the modules' `names` in PyTorch, in order. Raises: ModelError if the files do not fit each other or
+    the names.
+    """
     try:
         rows = [line.split() for line in layers.read_text("ascii").splitlines()]
         if rows[0] != [_MAGIC]:

@@ -1,7 +1,7 @@
-"""Removes a checkpoint or one file from the Hub's cache, and nothing that another one needs or that we did not bring.
+"""Remove a checkpoint or a file from the Hub's cache, except files that another source needs or that other tools downloaded.
 
-The cache keeps each file once, under the hash of its content, and links to it from a folder for each commit. A link goes if its
-name is one that the removed source needs and no kept one; a content goes with its last link.
+The cache stores each file once, under the hash of its content, with a link from a folder for each commit. A link is deleted if
+the removed source needs its name and no kept source does. A content is deleted with its last link.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from backend.errors import ModelError
 
 
 def remove(source: str, kept: Collection[str]) -> int:
-    """Delete what `source` needs and none of the `kept` sources does; returns the bytes that were freed.
+    """Delete the files that `source` needs and none of the `kept` sources does. Return the freed bytes.
 
     Raises: ModelError if a file cannot be deleted.
     """
@@ -54,12 +54,12 @@ def _remove_from(repository: str, patterns: Collection[str], others: Collection[
 
 
 def _links(folder: Path) -> list[Path]:
-    """The files of all commits."""
+    """Return the files of all commits."""
     return [path for path in (folder / "snapshots").glob("*/**/*") if path.is_symlink() or path.is_file()]
 
 
 def _is_among(path: Path, patterns: Collection[str]) -> bool:
-    """Whether the file's name within its commit fits one of the patterns."""
+    """Return whether the file's name within its commit fits a pattern."""
     commit = next(parent for parent in path.parents if parent.parent.name == "snapshots")
     name = path.relative_to(commit).as_posix()
     return any(filter_repo_objects([name], allow_patterns=list(patterns)))

@@ -1,9 +1,8 @@
-"""A transformer in a file of its own, beside a checkpoint's other parts: how a source names it, and where its tensors lie.
+"""Single-file transformers beside a checkpoint's other parts: how a source names them, and where their tensors are.
 
-Such a file holds one network, by the names that its makers give its tensors, perhaps with a prefix, perhaps as 8-bit numbers
-(fp8) of which each tensor's scale stands beside it. Reads no weights.
-Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the marker `scaled_fp8`) and comfy/quant_ops.py
-(`weight_scale`, `comfy_quant`).
+Such a file contains one network with its authors' names for tensors, sometimes with a prefix, sometimes as 8-bit numbers (fp8)
+with a scale for each tensor. Reads no weights. Source of the fp8 names: Comfy-Org/ComfyUI comfy/ops.py (`scale_weight`, the
+marker `scaled_fp8`) and comfy/quant_ops.py (`weight_scale`, `comfy_quant`).
 """
 
 import dataclasses
@@ -19,57 +18,60 @@ from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
 from backend.checkpoints.torch_file import TorchFile, torch_tensors
 from backend.errors import ModelError
 
-OwnFile = TorchFile | Path  # a transformer's own file: one that PyTorch wrote, or a safetensors file
+OwnFile = TorchFile | Path  # A transformer's file: a PyTorch file, or a safetensors file.
 
 SUFFIXES = (".safetensors", TORCH_SUFFIX)
-PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # of ComfyUI, before each name of the transformer
+PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # prefixes that ComfyUI adds to each name of the transformer
 SCALES = (".scale_weight", ".weight_scale")
 MARKER = "scaled_fp8"
 NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # what is no weight
+_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of tensors that are not weights
 _FILE = r"/[^#]+?\.(?:safetensors|pt)|[\w.-]+/[\w.-]+:[^:#]+?\.safetensors"
 _SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
-    """A checkpoint `base`, a folder or an id on the Hub, whose transformers are these `files`, the high-noise one first: absolute
-    paths, or "owner/repository:file.safetensors" on the Hub."""
+    """A checkpoint `base`, a folder or Hub id, with transformers in these `files`, the high-noise transformer first.
+
+    The files are absolute paths, or "owner/repository:file.safetensors" on the Hub.
+    """
 
     base: str
     files: tuple[str, ...]
 
 
 def file_source(source: str | Path) -> FileSource | None:
-    """What "BASE+FILE" or "BASE+FILE+FILE" means; None for any other source."""
+    """Parse "BASE+FILE" or "BASE+FILE+FILE"; None for any other source."""
     found = _SOURCE.fullmatch(str(source))
     return found and FileSource(base=found["base"], files=tuple(file for file in (found["first"], found["second"]) if file))
 
 
 def source_with(base: str, files: Sequence[str]) -> str:
-    """The source that `file_source` reads."""
+    """Return the source that `file_source` parses."""
     return "+".join([base, *files])
 
 
 def is_on_hub(file: str) -> bool:
-    """Whether one of a source's files is on the Hub."""
+    """Return whether a file of a source is on the Hub."""
     return not file.startswith("/")
 
 
 def parts_of(files: Sequence[Path]) -> dict[str, OwnFile]:
-    """The files by the part that each is."""
+    """Return the files by their part of the checkpoint."""
     own = [TorchFile(path=path) if path.suffix == TORCH_SUFFIX else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
 
 def path_of(file: OwnFile) -> Path:
-    """Where the file is."""
     return file if isinstance(file, Path) else file.path
 
 
 def own_tensors(file: OwnFile) -> dict[str, TensorPlace]:
-    """The places of a transformer's tensors by their names in the file, without a prefix. Raises: ModelError for a file that is
-    not whole or not safe, or whose numbers cannot be read."""
+    """Return the places of a transformer's tensors by their names in the file, without a prefix.
+
+    Raises: ModelError for a file that is incomplete or unsafe, or whose numbers cannot be read.
+    """
     if isinstance(file, TorchFile):
         return torch_tensors(file)
     places = read_header(file)
@@ -81,25 +83,25 @@ def own_tensors(file: OwnFile) -> dict[str, TensorPlace]:
 
 
 def _scaled(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
-    """The tensor's place with that of its scale, if it has one."""
+    """Return the tensor's place, with the place of its scale if it has a scale."""
     if place.dtype not in NUMBERS:
         raise ModelError(
             f"{short_path(path)} has {name[:80]} as {place.dtype}:",
-            "float32, float16, bfloat16 and fp8 with one scale a tensor or a row can be read",
-            "take the same model in one of these",
+            "only float32, float16, bfloat16, and fp8 with one scale for each tensor or row can be read",
+            "use the same model in a supported format",
         )
     stem = name.removesuffix(".weight")
     scale = next((named[stem + ending] for ending in SCALES if stem != name and stem + ending in named), None)
     if scale is None:
         if is_scaled and place.dtype.startswith("F8"):
             raise ModelError(
-                f"{short_path(path)} says that its numbers are scaled,", f"and gives {name[:80]} no scale", "download it again"
+                f"{short_path(path)} has the mark of scaled numbers,", f"but {name[:80]} has no scale", "download it again"
             )
         return place
     if math.prod(scale.shape) not in (1, place.shape[0]) or scale.dtype not in NUMBERS:
         raise ModelError(
             f"{short_path(path)} gives {name[:80]} {math.prod(scale.shape)} scales:",
-            f"it may have one, or one for each of its {place.shape[0]} rows",
-            "take the same model in bfloat16 or in another fp8",
+            f"it must have one, or one for each of its {place.shape[0]} rows",
+            "use the same model in bfloat16 or in another fp8 format",
         )
     return dataclasses.replace(place, scale=scale)

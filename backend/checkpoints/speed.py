@@ -1,18 +1,18 @@
-"""How fast bytes arrive."""
+"""Measure the speed of downloads and of reading."""
 
 import time
 from collections.abc import Callable
 
 
 class Speed:
-    """Bytes a second since the first call."""
+    """Computes bytes per second since the first call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int) -> float:
-        """The speed now that `done` bytes have arrived; 0 while it is not known."""
+        """Return the speed after `done` bytes, 0 while it is unknown."""
         now = self._clock()
         self._first = self._first or (now, done)
         seconds, count = now - self._first[0], done - self._first[1]

@@ -1,8 +1,7 @@
-"""Where each tensor lies in a checkpoint's safetensors files, read from their headers alone. Reads no weights.
+"""Find each tensor in a checkpoint's safetensors files from their headers alone. Reads no weights.
 
-Files are checked before anything is loaded: the error names the file that is missing, cut short or of another kind, and what was
-expected.
-Source of the format: huggingface/safetensors, README.md ("Format").
+Files are checked before anything is loaded. Errors name the file that is missing, incomplete or of another kind, and the expected
+file. Source of the format: huggingface/safetensors, README.md ("Format").
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlace:
-    """One tensor's bytes, `start` to `end` from the file's beginning; `dtype` as safetensors names it. If there is a `scale`, the
-    tensor is what lies here times that: one number, or one for each row."""
+    """One tensor's bytes, from `start` to `end` in the file. `dtype` is safetensors' name for the dtype.
+
+    With a `scale`, one number or one for each row, the tensor is the stored numbers times the scale.
+    """
 
     path: Path
     dtype: str
@@ -41,7 +42,7 @@ class TensorPlace:
 
 
 def weight_files(folder: Path, part: str) -> list[Path]:
-    """The safetensors files of one part: those that its index names, or what lies there. Raises: ModelError."""
+    """Return the safetensors files of one part: the files in its index, or all files in its folder. Raises: ModelError."""
     indexes = sorted((folder / part).glob("*.safetensors.index.json"))
     if not indexes:
         paths = sorted((folder / part).glob("*.safetensors"))
@@ -56,12 +57,13 @@ def weight_files(folder: Path, part: str) -> list[Path]:
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
-    """Where each of a part's tensors lies, in the order of the files. Raises: ModelError for a file that is not whole."""
+    """Return the places of a part's tensors, in the order of the files. Raises: ModelError for an incomplete file."""
     return {name: place for path in weight_files(folder, part) for name, place in read_header(path).items()}
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """One file's tensors in the order of their bytes. Raises: ModelError if the file is cut short or is no safetensors file."""
+    """Return a file's tensors in the order of their bytes. Raises: ModelError if the file is incomplete or not a safetensors
+    file."""
     size = os.path.getsize(path)
     entries, begin = _header(path, size)
     places = {name: _place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
@@ -73,7 +75,7 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata in a file's header."""
+    """Return the metadata in a file's header."""
     return _header(path, os.path.getsize(path))[0].get("__metadata__", {})
 
 
@@ -119,7 +121,8 @@ def _place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
 
 
 def check_shapes(part: str, places: dict[str, TensorPlace], expected: Mapping[str, Sequence[int]]) -> None:
-    """Raises: ModelError if a tensor is missing, or has another shape than its configuration gives it."""
+    """Check the shapes of a part's tensors. Raises: ModelError if a tensor is missing, or has another shape than its
+    configuration states."""
     missing = sorted(expected.keys() - places.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -1,9 +1,9 @@
-"""Where each tensor lies in a file that PyTorch wrote (.pt), read from its table of contents alone. Reads no weights and runs
-nothing.
+"""Find each tensor in a PyTorch file (.pt) from its table of contents alone. Reads no weights and runs no code of the file.
 
-Such a file is a zip archive: a pickle, which names the tensors, beside their bytes, which are not compressed. A pickle is a
-program that may call any function of Python. Here nobody runs it: its instructions are read one by one, those that build
-dictionaries, lists, texts, numbers and tensors are followed, and a file with any other is refused.
+Such a file is a zip archive: a pickle, which names the tensors, and their uncompressed bytes. A pickle is a program that may call
+any Python function. Here the program does not run. Its instructions are read one by one. Instructions that build dictionaries,
+lists, texts, numbers and tensors are followed. A file with any other instruction is refused.
+
 Source of the format: pytorch/pytorch torch/serialization.py, torch/_utils.py; the instructions: Python's pickletools.
 """
 
@@ -22,14 +22,14 @@ from backend.errors import ModelError
 
 SUFFIX = ".pt"
 TREES = ("generator_ema", "generator", "generator_lora", "params_ema", "params", "state_dict")
-"""The dictionaries in which training programs keep a network's tensors, the first that is there: the running mean of the weights
-comes before the weights."""
-WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # of PyTorch, within names
-LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; some hundred a tensor
-MOST_AXES = 8  # of a tensor
-LITTLE = b"little"  # the order of bytes in every file that is read
+"""The dictionaries in which training programs store a network's tensors; the first that exists is used. The running mean of the
+weights precedes the weights."""
+WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")  # prefixes that PyTorch adds within names
+LARGEST_CONTENTS = 10_000_000  # bytes of the pickle; about a hundred per tensor
+MOST_AXES = 8  # maximum axes of a tensor
+LITTLE = b"little"  # the only supported byte order
 SAFE = "it may hold tensors, and dictionaries, lists, texts and numbers around them"
-OTHER_FILE = "take the makers' own file, or save it again with torch.save as a dictionary of tensors"
+OTHER_FILE = "use the original file, or save it again with torch.save as a dictionary of tensors"
 _DTYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "LongStorage": "I64",
     "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8", "BoolStorage": "BOOL",
@@ -39,33 +39,38 @@ _DICTIONARY, _TENSOR, _PARAMETER = (
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
 )
-_ENTRY_HEADER = 30  # bytes before an entry's own name in a zip archive; the lengths of that name and of what follows come last
+# Bytes before an entry's name in a zip archive. The last four are the lengths of the name and of the extra field.
+_ENTRY_HEADER = 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TorchFile:
-    """A file with a network's tensors in its dictionary `tree`; "" for the first of `TREES` that is there, or the file itself."""
+    """A file with a network's tensors in its dictionary `tree`, "" for the first of `TREES` that exists, or the file
+    itself."""
 
     path: Path
     tree: str = ""
 
 
 def torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
-    """The tensors' places by name, in the order of their bytes. Raises: ModelError for a file that is not whole or not safe, or
-    has no such dictionary."""
+    """Return the tensors' places by name, in the order of their bytes.
+
+    Raises: ModelError for a file that is incomplete or unsafe, or has no such dictionary.
+    """
     status = file.path.stat()
     return dict(_tensors(file, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=8)
 def _tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
-    """Size and time of the last change are there for the cache: every page asks again."""
+    """Read the tensors' places. Size and time of the last change are part of the cache's key, because every page calls this
+    function."""
     path = file.path
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             contents = next((entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")), None)
             if contents is None or contents.file_size > LARGEST_CONTENTS or contents.compress_type != zipfile.ZIP_STORED:
-                raise _refused(path, "has no table of contents, or one that is no network's")
+                raise _refused(path, "has no table of contents, or a table of contents of something else than a network")
             found = _Contents(path).read(archive.read(contents))
             folder = contents.filename.removesuffix("data.pkl")
             entries = {entry.filename.removeprefix(folder): entry for entry in archive.infolist()}
@@ -93,7 +98,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """Numbers of a storage from the `first` on."""
+    """Numbers of a storage, from number `first` on."""
 
     storage: _Storage
     first: int
@@ -103,7 +108,7 @@ class _Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """A function or a class that the pickle names: module, blank, name."""
+    """The name of a function or a class in the pickle: module, space, name."""
 
     name: str
 
@@ -114,11 +119,12 @@ class _Contents:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stack: list[Any] = []
-        self._marks: list[int] = []  # where groups of values begin on the stack
+        self._marks: list[int] = []  # where groups of values start on the stack
         self._memo: dict[int, Any] = {}
 
     def read(self, pickled: bytes) -> Any:
-        """What the pickle describes. Raises: ModelError for an instruction or a name that is not needed for tensors."""
+        """Return the value that the pickle describes. Raises: ModelError for an instruction or a name that tensors do not
+        need."""
         try:
             for instruction, argument, _ in pickletools.genops(pickled):
                 if instruction.name == "STOP":
@@ -166,20 +172,21 @@ class _Contents:
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(self._made(function, arguments))
             case "BUILD":
-                stack.pop()  # what a dictionary of tensors has beside them: versions of modules
+                stack.pop()  # extra data of a dictionary of tensors: versions of modules
             case _:
                 raise _refused(self._path, f"wants to do more than describe tensors ({instruction})")
 
     def _group(self) -> list[Any]:
-        """The values since the last mark, which are taken from the stack with it."""
+        """Remove the values since the last mark from the stack and return them."""
         begin = self._marks.pop()
         values = self._stack[begin:]
         del self._stack[begin:]
         return values
 
     def _set(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Keeps what has a text as its key. Whole numbers, as in an optimizer's state, are passed over: many have one hash."""
-        if not all(type(key) in (str, int) for key in keys):  # a tuple's hash may take for ever
+        """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because many can
+        have the same hash."""
+        if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
             raise ValueError
         found.update((key, value) for key, value in zip(keys, values, strict=True) if type(key) is str)
 
@@ -211,7 +218,7 @@ class _Contents:
 
 
 def _named(file: TorchFile, found: object) -> dict[str, _Tensor]:
-    """The tensors of the dictionary that is wanted, by name."""
+    """Return the tensors of the requested dictionary by name."""
     found = found if isinstance(found, dict) else {}
     trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
     tensors = found.get(trees[0]) if trees[0] else found
@@ -220,14 +227,15 @@ def _named(file: TorchFile, found: object) -> dict[str, _Tensor]:
         there = ", ".join(str(name)[:40] for name in [*found][:5]) or "nothing"
         raise ModelError(
             f"{short_path(file.path)} has {there} at its top:",
-            f"a network's tensors must lie there, or in {file.tree or ' or '.join(TREES)}",
+            f"a network's tensors must be there, or in {file.tree or ' or '.join(TREES)}",
             OTHER_FILE,
         )
     return {functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): value for name, value in tensors.items()}
 
 
 def _place(path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]) -> TensorPlace:
-    """Where a tensor's bytes lie in the file of `size` bytes. Raises: ModelError if they lie in no row, or not in the file."""
+    """Return the place of a tensor's bytes in the file of `size` bytes. Raises: ModelError if they are not contiguous or not in
+    the file."""
     entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
     count = math.prod(tensor.shape)
     if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_in_a_row(tensor):
@@ -245,7 +253,7 @@ def _place(path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries:
 
 
 def _is_in_a_row(tensor: _Tensor) -> bool:
-    """Whether the last axis runs fastest, without gaps."""
+    """Return whether the tensor is contiguous, with the last axis fastest."""
     step = 1
     for length, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
         if length != 1 and stride != step:

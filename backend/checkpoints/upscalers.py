@@ -1,7 +1,7 @@
-"""The models that make videos larger: those that a package brings, and files in the data folder's `upscalers` folder or in the
-Hub's cache. Reads no weights and runs nothing of a file.
+"""Find upscaling models: models in a package, and files in the data folder's `upscalers` folder or in the Hub's cache.
 
-A request names one, never a path: a web page can reach these files and nothing else.
+Reads no weights and runs no code of a file. A request contains a model's name, never a path, so a web page can only reach these
+files.
 """
 
 import filecmp
@@ -40,7 +40,7 @@ _EMBEDDED = {  # the package's names, and the modules in the order of its files
 
 @dataclass(frozen=True, kw_only=True)
 class UpscalerFile:
-    """One model: its file, and the modules to which the arrays in it belong, if the file does not say so."""
+    """One model: its file, and the modules to which the arrays belong, if the file does not name them."""
 
     name: str
     path: Path
@@ -48,37 +48,37 @@ class UpscalerFile:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether a package has brought it."""
+        """True for a model from the package."""
         return bool(self.modules)
 
     @property
     def is_old(self) -> bool:
-        """Whether it is a file of PyTorch from before 2020, which is no archive."""
+        """True for a PyTorch file from before 2020, which is not a zip archive."""
         return self.path.suffix != SUFFIXES[0] and not self.is_embedded and not zipfile.is_zipfile(self.path)
 
     def tensors(self) -> dict[str, TensorPlace]:
-        """Where its arrays lie, by name; not of one that `is_old`. Raises: ModelError for a file that is not whole or not
-        safe."""
+        """Return the places of its arrays by name, unless it `is_old`. Raises: ModelError for an incomplete or unsafe file."""
         if self.is_embedded:
             return ncnn_tensors(self.path.with_suffix(".param"), self.path, self.modules)
         return read_header(self.path) if self.path.suffix == SUFFIXES[0] else torch_tensors(TorchFile(path=self.path))
 
 
 def list_upscalers(folder: Path) -> list[str]:
-    """The names of the models that are here: the usual one first, those of the folder last."""
+    """Return the names of the installed models: models of the package first, then the files in the folder."""
     files = (path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
     return [*_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
 
 
 def check_upscaler_here(name: str, folder: Path, may_download: bool = False) -> None:
-    """Raises: RequestError if there is no such model, or it would have to be downloaded and must not be."""
+    """Check that the model exists. Raises: RequestError for an unknown model, or if it must be downloaded and `may_download` is
+    false."""
     if _found(name, folder) is None and not may_download:
-        rule = "must be on this machine already: only the operator may download it"
-        raise RequestError(f"upscaler={name!r}", rule, f"take another, or leave it out to have {EMBEDDED}")
+        rule = "must be on this machine: only the operator may download it"
+        raise RequestError(f"upscaler={name!r}", rule, f"choose another, or leave it out to use {EMBEDDED}")
 
 
 def find_upscaler(name: str, folder: Path) -> UpscalerFile:
-    """The model of this name, downloaded if it is on the Hub and not here. Raises: RequestError, ModelError."""
+    """Return the model of this name, downloaded if it is only on the Hub. Raises: RequestError, ModelError."""
     found = _found(name, folder)
     if found is not None:
         return found
@@ -88,8 +88,8 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
 
 
 def num_weights(name: str, folder: Path) -> int | None:
-    """How many numbers the model of this name has, by which its speed may be guessed; None if it is not here, or cannot be read
-    so."""
+    """Return the number of weights of the model, from which its speed can be estimated; None if it is missing or cannot be
+    read."""
     try:
         file = _found(name, folder)
         places = file.tensors() if file is not None and not file.is_old else {}
@@ -99,13 +99,15 @@ def num_weights(name: str, folder: Path) -> int | None:
 
 
 def licence_of(name: str) -> str:
-    """What must be known of a model that a package brings; "" for others, whose makers say it."""
+    """Return the licence notice of a model from the package, "" for other models."""
     return f"{name}: {LICENCE}" if name in _EMBEDDED else ""
 
 
 def adopt_upscaler(source: str, folder: Path) -> str:
-    """The name for what the command line gives: a name of a model, a file on the Hub, or a path, whose file is put into the
-    folder, as a hard link if the file system allows it. Raises: RequestError."""
+    """Return the name for a model from the command line: a model's name, a file on the Hub, or a path.
+
+    The file of a path is added to the folder, as a hard link if the file system allows it. Raises: RequestError.
+    """
     path = Path(source).expanduser()
     if is_on_hub(source) or not path.is_file():
         check_upscaler_here(source, folder, may_download=True)
@@ -131,14 +133,14 @@ def _embedded() -> list[str]:
 
 
 def _package() -> Path | None:
-    """The folder with the package's files; None if it is not installed. Nothing of it is imported."""
+    """Return the folder of the package's files, None if it is not installed. The package is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     folders = found.submodule_search_locations if found is not None else None
     return Path(folders[0]) / "models" if folders else None
 
 
 def _found(name: str, folder: Path) -> UpscalerFile | None:
-    """The model; None if it is on the Hub alone. Raises: RequestError, which lists the names."""
+    """Return the model, None if it is only on the Hub. Raises: RequestError, which lists the names."""
     package = _package()
     if package is not None and name in _embedded():
         file, modules = _EMBEDDED[name]
@@ -153,5 +155,5 @@ def _found(name: str, folder: Path) -> UpscalerFile | None:
     if name in _EMBEDDED:
         raise RequestError(f"upscaler={name!r}", f"needs the package {PACKAGE}, which is not installed", f"run `{INSTALL}`")
     names = ", ".join(list_upscalers(folder)) or "none"
-    rule = f"must be one of those that are here ({names}), or owner/repository:file.safetensors"
+    rule = f"must be an installed upscaler ({names}) or owner/repository:file.safetensors"
     raise RequestError(f"upscaler={name!r}", rule, "put its file into the data folder's upscalers folder")

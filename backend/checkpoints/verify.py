@@ -1,5 +1,7 @@
-"""Checks that a checkpoint's files are whole and belong together: their sizes against their headers, a few shapes against the
-configurations, and hashes where the Hub's cache has them."""
+"""Check that a checkpoint's files are complete and belong together.
+
+Sizes are compared with headers, a few shapes with the configurations, and hashes with the names in the Hub's cache.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,23 +21,26 @@ _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
 class Recognised(Protocol):
-    """The part of `families.Family` that is needed here."""
+    """The part of `models.spec.Family` that is needed here."""
 
     def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
-        """The shapes of a few tensors of a part."""
+        """Return the shapes of a few tensors of a part."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """A transformer's module by the names that its makers give it."""
+        """Return the names that the authors use for a transformer's module."""
 
 
 Recognise = Callable[[Checkpoint], tuple[Recognised, Any]]
-"""The checkpoint's family, and its kind, which has a `name`. Raises: ModelError."""
+"""A function that returns the checkpoint's family, and its kind, which has a `name`. Raises: ModelError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The state of the checkpoint in `folder`. `kind` is None if it was not recognised; `problems` are sentences, none if all is
-    well; `hashed` counts the files that had a hash to compare."""
+    """The state of the checkpoint in `folder`.
+
+    `kind` is the recognised kind, if any. `problems` are sentences. `hashed` is the number of files whose hash was
+    compared.
+    """
 
     folder: Path
     kind: str | None
@@ -53,8 +58,11 @@ def verify(
     transformer: str = TRANSFORMER,
     complete: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint,
 ) -> Verification:
-    """Look at every file of the checkpoint, whose transformer lies in its folder `transformer`, or is the `torch_file` if one is
-    given; `complete` adds what that file does not say. Raises nothing: the result lists what is wrong."""
+    """Check every file of the checkpoint. Never raises; the result lists the problems.
+
+    The transformer is in the folder `transformer`, or in `torch_file` if given. `complete` adds configurations that this file
+    lacks.
+    """
     problems, kind = [], None
     try:
         own_files = {TRANSFORMER: torch_file} if torch_file else None
@@ -78,7 +86,7 @@ def verify(
 
 
 def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
-    """Raises: ModelError if a file is not whole, or belongs to another network than the part's configuration describes."""
+    """Check the tensors of a part. Raises: ModelError if a file is incomplete, or does not fit the part's configuration."""
     tensors, expected = checkpoint.tensors(part), family.distinctive_shapes(checkpoint.configs, part)
     if part in checkpoint.own_files:
         expected = {_name_in_file(name, tensors, family): shape for name, shape in expected.items()}
@@ -86,14 +94,14 @@ def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
 
 
 def _name_in_file(name: str, tensors: Collection[str], family: Recognised) -> str:
-    """The makers' name, unless a transformer's own file has diffusers' name."""
+    """Return the authors' name of a tensor, unless the single-file transformer contains diffusers' name."""
     stem, _, kind = name.rpartition(".")
     makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
     return name if _full_name(name, tensors) in tensors else makers
 
 
 def _full_name(name: str, tensors: Collection[str]) -> str:
-    """The tensor's name in the files, where that of a part of a larger network begins with the larger network's."""
+    """Return the tensor's name in the files. A part of a larger network has the larger network's prefix."""
     return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
 
 
@@ -106,7 +114,7 @@ def _problems_of(look: Callable[[], object]) -> list[str]:
 
 
 def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None) -> Iterator[str]:
-    """A sentence, empty if the hash is right, for every file whose name in the cache is its hash."""
+    """Check the hash of every file whose name in the cache is a hash. Yields "" for a correct file, otherwise a sentence."""
     named = [(path, path.resolve().name) for path in paths if path.is_symlink()]
     named = [(path, name) for path, name in named if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
     done, total = 0, sum(path.stat().st_size for path, _ in named)

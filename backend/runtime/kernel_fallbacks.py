@@ -66,7 +66,7 @@ class KernelFallbacks:
         return name
 
     def refuse_kernel(self, error: Exception) -> str | None:
-        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names none of
+        """Return the use of a kernel that this error refuses, in words, and withdraw it. None if the error names no kernel
         ours."""
         text = str(error)
         if "memory space hbm" in text:  # the program is too large; the message only lists the kernels' memory

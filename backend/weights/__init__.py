@@ -1,1 +1,1 @@
-"""Tensors from files onto devices."""
+"""Move tensors from files onto devices."""

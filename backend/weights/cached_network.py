@@ -1,4 +1,4 @@
-"""One network's weights that a worker keeps: on the devices, or in the host's memory from which they go back by one copy."""
+"""A network's weights that a worker keeps: on the devices, or in the host's memory, from which one copy moves them back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from backend.weights.host_offload import HOST
 from backend.weights.place import is_host
 from backend.weights.read import Part
 
-COPIED_AT_ONCE = 1 << 30  # bytes that are in both places at a time while a network moves
+COPIED_AT_ONCE = 1 << 30  # bytes that are in both memories at a time while a network moves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a network's weights are made from and how they lie: two networks of equal content are one. `tensors` are the names,
-    dtypes and shapes in the files; `described` and `arranged` the shapes, dtypes and places on the devices."""
+    """The identity of a network's weights. Networks of equal content are shared.
+
+    `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
+    the devices.
+    """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
     described: Any
@@ -30,7 +33,7 @@ class Content:
 
     @classmethod
     def of(cls, part: Part, described: Any, arranged: Any) -> Content:
-        """That of a part, as its files are now. Raises: OSError."""
+        """Return the content of a part, as its files are now. Raises: OSError."""
         return cls(
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
             described=_layout_of(described),
@@ -39,7 +42,7 @@ class Content:
         )
 
     def is_that_of(self, other: Content) -> bool:
-        """Whether the other one's weights are the same, byte by byte, in the same places."""
+        """Return whether both contents have equal bytes and shardings."""
         mine, others = ((one.tensors, one.described, one.arranged) for one in (self, other))
         return mine == others and hold_the_same(self.fingerprints, other.fingerprints)
 
@@ -50,7 +53,7 @@ def _layout_of(described: Any) -> tuple:
 
 
 class CachedNetwork:
-    """A network's weights and where they are. Those of an `expert` change with the LoRAs that are merged into it."""
+    """A network's weights, on the devices or on the host. The weights of an `expert` change when LoRAs are merged."""
 
     def __init__(self, content: Content, weights: Any = None, expert: Expert | None = None) -> None:
         self.content, self.expert = content, expert
@@ -61,25 +64,26 @@ class CachedNetwork:
 
     @property
     def weights(self) -> Any:
-        """The arrays, as programs take them."""
+        """The arrays, in the form that programs need."""
         return self._weights if self.expert is None else self.expert.weights
 
     def move_to_host(self) -> None:
-        """Moves all arrays into the host's memory; those that rest there anyway stay, such as all those of CPU devices. No
-        program may be using them."""
+        """Move all arrays into the host's memory, except arrays that are there already, such as arrays of CPU devices. No program
+        may be using them."""
         if not self.is_on_host:
             self._homes = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
             self._move(lambda leaf, home: home if is_host(leaf) else home.with_memory_kind(HOST))
             self.is_on_host = True
 
     def move_back(self) -> None:
-        """Moves all arrays to where programs take them."""
+        """Move all arrays back to the devices."""
         if self.is_on_host:
             self._move(lambda leaf, home: home)
             self.is_on_host = False
 
     def _move(self, place: Callable[[jax.Array, Any], Any]) -> None:
-        """Puts each array into its place, no more than `COPIED_AT_ONCE` bytes or one array at a time; each old one is freed."""
+        """Move each array to its target sharding and delete the old array. At most `COPIED_AT_ONCE` bytes, or one array, move at
+        a time."""
         leaves, structure = jax.tree.flatten(self.weights)
         homes = jax.tree.leaves(self._homes)
         moved: dict[int, jax.Array] = {}

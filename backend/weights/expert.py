@@ -1,7 +1,7 @@
-"""A transformer's weights on the devices, with LoRAs merged in, and exactly restored without them.
+"""A transformer's weights on the devices, with LoRAs merged in.
 
-Merging reads from the checkpoint the tensors that change, and writes them changed; removing a LoRA reads them again. So no copy
-of the originals is kept, and rounding leaves no trace of earlier LoRAs.
+Merging reads the affected tensors from the checkpoint and writes them changed. Removing a LoRA reads them again. So the originals
+need no copy, and rounding leaves no trace of earlier LoRAs.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from backend.weights.stacked import StackedWeights
 
 
 class Expert:
-    """One transformer. `weights` are those of the checkpoint with `loras` merged."""
+    """One transformer. `weights` are the checkpoint's weights with `loras` merged."""
 
     def __init__(self, part: Part, described: StackedWeights, progress: LoadProgress, loras: Sequence[ScaledLora] = ()) -> None:
         self._part, self._described = part, described
         self.shapes = checkpoint_shapes(described)
         self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None if a merge was interrupted
-        self._dirty = _changed(loras)  # tensors that differ from the checkpoint's
+        self._dirty = _changed(loras)  # tensors that differ from the checkpoint
         self.weights = load_stacked(part, described, functools.partial(adjusted, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
-        """Merge these LoRAs and no others; does nothing if that is so already. Raises: ModelError if a file is missing."""
+        """Merge these LoRAs and remove all others, unless they are already merged. Raises: ModelError if a file is missing."""
         if tuple(loras) == self.loras:
             return
         touched = self._dirty | _changed(loras)
@@ -39,5 +39,5 @@ class Expert:
 
 
 def _changed(loras: Sequence[ScaledLora]) -> set[str]:
-    """The tensors that any of these changes."""
+    """Return the names of the tensors that these LoRAs change."""
     return {name for lora in loras for name in lora.file.changes}

@@ -1,9 +1,10 @@
-"""LoRA files: finds which of a transformer's tensors each key changes, and changes a tensor. Keeps no weights in memory.
+"""Read LoRA files: find the tensors of a transformer that each key changes, and change a tensor. Keeps no weights in memory.
 
-It reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), of lightx2v and ComfyUI, which write the
-makers' own names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`), of kohya's trainers
-(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`) and of LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). A model's family
-knows the names, `lora_change` what a tensor's factors mean. One matrix of a file may stand for several of ours.
+It reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), and of kohya's trainers
+(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`) and LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). lightx2v and ComfyUI
+use the original authors' names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`). The model
+family knows the names of modules, `lora_change` the meaning of a tensor's factors. One matrix in a file may change several of our
+tensors.
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ SUFFIXES = {
     **{f".{role}": role for role in (*LOHA, *LOKR, *MAGNITUDES)},
     **{f".{ROWS_MAGNITUDE}.{ending}": ROWS_MAGNITUDE for ending in ("weight", "default", "default.weight")},
 }  # fmt: skip
-ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # of the tensor's name, for roles that mean no weight
+ENDINGS = {"bias": ".bias", "modulation": ".modulation"}  # endings of tensors' names, for roles that change no weight
 SHOWN_KEYS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraFile:
-    """What one file changes in one transformer: `changes` by the tensor's name in the checkpoint; `unused_keys` fit no tensor,
-    and `problem` says why one of those that are known has no use, "" if none is. `control_downscale` is how many times smaller
-    than the video its control clips were in training, None if the file does not say it."""
+    """The changes of one file to one transformer.
+
+    `changes` are by the tensor's name in the checkpoint. `unused_keys` fit no tensor. `problem` says why a key that fits a tensor
+    is not used, "" if there is no such key. `control_downscale` is the factor by which control clips were smaller than the video
+    in training, None if the file does not contain it.
+    """
 
     name: str
     changes: dict[str, Change]
@@ -53,7 +57,7 @@ class LoraFile:
     control_downscale: int | None = None
 
     def report(self) -> str:
-        """Which keys were used, in one sentence."""
+        """Return a sentence about the keys that are used."""
         text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
         if not self.unused_keys:
             return text
@@ -63,10 +67,10 @@ class LoraFile:
 
 
 def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda stem: ()) -> LoraFile:
-    """What the file changes in a transformer whose tensors have these shapes; `expert` 1 is the low-noise one. `names` gives a
-    module's other names (see `Family.lora_names`).
+    """Read the changes of a file to a transformer whose tensors have these shapes. `expert` 1 is the low-noise one. `names`
+    returns a module's other names (see `Family.lora_names`).
 
-    Raises: ModelError if it changes nothing, or is no whole safetensors or .pt file.
+    Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
     """
     header = _whole_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
@@ -118,7 +122,7 @@ def _add(change: Change, role: str, place: TensorPlace) -> None:
 
 
 def _meaning(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
-    """The role of the key's own tensor in a change, and the tensors that it changes."""
+    """Return the role of a key's tensor in a change, and the tensors that it changes."""
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
         return "", []
@@ -129,7 +133,8 @@ def _meaning(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list
 
 
 def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
-    """The tensors by each spelling of their module's name, several if files hold them as one; a bias has ".bias" after that."""
+    """Return the tensors by each spelling of their module's name, with ".bias" added for a bias. Files may store several tensors
+    as one."""
     targets: dict[str, list[LoraName]] = {}
     for name in shapes:
         stem, _, kind = name.rpartition(".")
@@ -143,7 +148,7 @@ def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
 
 
 def _default_alpha(path: Path) -> float | None:
-    """The alpha in the file's metadata, where diffusers writes it, or None."""
+    """Read alpha from the file's metadata, where diffusers stores it, None if it is missing."""
     if path.suffix == TORCH_SUFFIX:
         return None
     try:
@@ -154,7 +159,7 @@ def _default_alpha(path: Path) -> float | None:
 
 
 def _control_downscale(path: Path) -> int | None:
-    """What the metadata says, where the makers of LTX-2 and diffusers write it, or None."""
+    """Read the factor from the metadata, where the authors of LTX-2 and diffusers store it, None if it is missing."""
     said = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
     try:
         return round(float(said["reference_downscale_factor"]))
@@ -164,14 +169,14 @@ def _control_downscale(path: Path) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledLora:
-    """A LoRA file and how strongly it counts."""
+    """A LoRA file and its strength."""
 
     file: LoraFile
     scale: float
 
 
 def adjusted(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with all changes that these LoRAs make to it, summed in float32; the tensor itself if there are none."""
+    """Return the tensor with all changes of these LoRAs, summed in float32; the tensor itself if nothing changes."""
     changes = [(lora.file.changes[name], lora.scale) for lora in loras if name in lora.file.changes]
     if not changes:
         return tensor

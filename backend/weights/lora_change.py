@@ -1,7 +1,7 @@
-"""What a LoRA file does to one tensor: LoRA, LoHa, LoKr, a difference, and each of these with DoRA. Knows no keys.
+"""Compute the change of one tensor by a LoRA file: LoRA, LoHa, LoKr, a difference, and each of these with DoRA. Knows no keys.
 
-Sources: LoRA arXiv:2106.09685; LoHa and LoKr KohakuBlueleaf/LyCORIS lycoris/functional (loha.py, lokr.py) and
-huggingface/peft tuners/loha, tuners/lokr; DoRA arXiv:2402.09353, peft tuners/lora/dora.py, LyCORIS apply_weight_decompose.
+Sources: LoRA arXiv:2106.09685; LoHa and LoKr KohakuBlueleaf/LyCORIS lycoris/functional (loha.py, lokr.py) and huggingface/peft
+tuners/loha, tuners/lokr; DoRA arXiv:2402.09353, peft tuners/lora/dora.py, LyCORIS apply_weight_decompose.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"
 LOKR = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 KINDS = {"LoRA": LORA, "LoHa": LOHA, "LoKr": LOKR}
 ROWS_MAGNITUDE, MAGNITUDE = "lora_magnitude_vector", "dora_scale"
-"""DoRA's lengths: peft's are those of the rows; LyCORIS's those of the rows or of the columns, as their shape says."""
+"""DoRA's lengths. In peft they are lengths of rows, in LyCORIS of rows or columns, depending on their shape."""
 MAGNITUDES = (ROWS_MAGNITUDE, MAGNITUDE)
 DIFFERENCE = "difference"
 _NEEDED = {"LoRA": LORA, "LoHa": LOHA[:4]}
-_SHORTEST = torch.finfo(torch.float32).eps  # a row's or a column's length that is divided by
+_SHORTEST = torch.finfo(torch.float32).eps  # minimum length of a row or column, to avoid a division by zero
 
 Factors = Mapping[str, torch.Tensor]
 
 
 @dataclasses.dataclass(kw_only=True)
 class Change:
-    """One tensor's change: the `factors` by their role (those of `KINDS`, `MAGNITUDES` and `DIFFERENCE`), times `alpha` over the
-    rank. Where the file has `parts` tensors one above the other, this one is the `part`-th."""
+    """One tensor's change.
+
+    `factors` are by their role (in `KINDS`, `MAGNITUDES` and `DIFFERENCE`). Their product is multiplied by `alpha` over the rank.
+    If the file stores `parts` tensors stacked as one, this tensor is number `part`.
+    """
 
     part: int = 0
     parts: int = 1
@@ -40,7 +43,7 @@ class Change:
     factors: dict[str, TensorPlace] = dataclasses.field(default_factory=dict)
 
     def problem(self, shape: Sequence[int]) -> str:
-        """Why these factors give no change of a tensor of this shape; "" if they do."""
+        """Return why these factors cannot change a tensor of this shape, "" if they can."""
         kinds = [kind for kind, roles in KINDS.items() if any(role in self.factors for role in roles)]
         if len(kinds) > 1:
             return f"mixes {' and '.join(kinds)}"
@@ -53,7 +56,8 @@ class Change:
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The change of this tensor at scale 1, float32, of its shape. DoRA's is what its lengths make of all of it."""
+        """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change contains the rescaling to DoRA's
+        lengths."""
         base, total = tensor.float(), torch.zeros(tensor.shape)
         factors = {role: read_tensor(place).float() for role, place in self.factors.items()}
         if DIFFERENCE in factors:
@@ -67,8 +71,8 @@ class Change:
         return _with_lengths(base + total, self._own(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
 
     def _scaled_product(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
-        """This part's rows of the factors' product, times alpha over the rank."""
-        if "up" in factors:  # the other parts' rows need not be computed
+        """Return this part's rows of the factors' product, times alpha over the rank."""
+        if "up" in factors:  # rows of other parts are not needed
             product, rank = _product(factors | {"up": self._own(factors["up"])}, shape)
         else:
             product, rank = _product(factors, (shape[0] * self.parts, *shape[1:]))
@@ -76,18 +80,18 @@ class Change:
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part's rows."""
+        """Return this part's rows."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
     def _is_of_rows(self, shape: Sequence[int]) -> bool:
-        """Whether DoRA's lengths are those of rows, in a tensor of this shape."""
+        """Return whether DoRA's lengths are lengths of rows, for a tensor of this shape."""
         if ROWS_MAGNITUDE in self.factors:
             return True
         lengths = self.factors[MAGNITUDE].shape
         return len(lengths) < 2 or lengths[0] == shape[0] * self.parts
 
     def _product_fits(self, shape: Sequence[int]) -> bool:
-        """Whether the factors' product has this shape, found out without computing it."""
+        """Return whether the factors' product has this shape, without computing it."""
         blank = {
             role: torch.empty(place.shape, device="meta")
             for role, place in self.factors.items()
@@ -104,7 +108,7 @@ class Change:
         return place is None or math.prod(place.shape) == math.prod(shape) * self.parts
 
     def _magnitude_fits(self, shape: Sequence[int]) -> bool:
-        """Columns run through all parts, so their lengths say nothing about one."""
+        """Return whether DoRA's lengths fit. Columns span all parts, so lengths of columns do not fit a single part."""
         place = next((self.factors[role] for role in MAGNITUDES if role in self.factors), None)
         if place is None:
             return True
@@ -114,7 +118,7 @@ class Change:
 
 
 def _missing(kind: str, factors: Mapping[str, object]) -> str:
-    """The first factor that is needed beside those that are there; "" if none is."""
+    """Return the first missing factor, "" if all are present."""
     needed = _NEEDED.get(kind)
     if needed is None:
         pairs = ((f"lokr_w{number}", f"lokr_w{number}_a", f"lokr_w{number}_b") for number in (1, 2))
@@ -125,8 +129,11 @@ def _missing(kind: str, factors: Mapping[str, object]) -> str:
 
 
 def _product(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
-    """The factors multiplied out in this shape, whose first axis must be theirs, and the rank that alpha is divided by, None if
-    it is not. Raises: RuntimeError if they do not fit each other or the shape."""
+    """Multiply the factors into this shape, whose first axis must match. Also return the rank that divides alpha, None if alpha
+    is not divided.
+
+    Raises: RuntimeError if the factors do not fit each other or the shape.
+    """
     if "up" in factors:
         down, up = (factors[role].flatten(1) for role in LORA)
         return (up @ down).reshape(len(up), *shape[1:]), len(down)
@@ -136,7 +143,7 @@ def _product(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int 
 
 
 def _hadamard(factors: Factors, shape: Sequence[int]) -> torch.Tensor:
-    """LoHa: the elementwise product of two low-rank matrices."""
+    """Compute LoHa: the elementwise product of two low-rank matrices."""
     halves = []
     for number in (1, 2):
         left, right, core = (factors.get(f"hada_{name}") for name in (f"w{number}_a", f"w{number}_b", f"t{number}"))
@@ -145,7 +152,7 @@ def _hadamard(factors: Factors, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _kronecker(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
-    """LoKr: the Kronecker product of two matrices, each whole or of low rank."""
+    """Compute LoKr: the Kronecker product of two matrices, each whole or of low rank."""
     first, second = factors.get("lokr_w1"), factors.get("lokr_w2")
     rank = next((len(factors[name]) for name in ("lokr_w2_b", "lokr_w1_b") if name in factors), None)
     if "lokr_w1_a" in factors:
@@ -158,20 +165,21 @@ def _kronecker(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, in
 
 
 def _low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tensor | None) -> torch.Tensor:
-    """`left` [rows, rank] times `right` [rank, columns]; with a `core` [rank, rank, ...] between them, `left` is [rank, rows] and
-    the result [rows, columns, ...]."""
+    """Multiply `left` [rows, rank] by `right` [rank, columns]. With a `core` [rank, rank, ...] between them, `left` is [rank,
+    rows] and the result [rows, columns, ...]."""
     return left @ right if core is None else torch.einsum("ij...,jc,ir->rc...", core, right, left)
 
 
 def _in_shape(product: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Raises: RuntimeError if the product has other rows or another size."""
+    """Reshape the product. Raises: RuntimeError if the product has other rows or another size."""
     if product.shape[0] != shape[0]:
         raise RuntimeError(f"{product.shape[0]} rows")
     return product.reshape(tuple(shape))
 
 
 def _with_lengths(tensor: torch.Tensor, lengths: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor with these Euclidean lengths, one for each index of the axis: 0 for those of rows, 1 for those of columns."""
+    """Rescale the tensor to these Euclidean lengths, one for each index of the axis: 0 for lengths of rows, 1 for lengths of
+    columns."""
     others = [other for other in range(tensor.ndim) if other != axis]
     norms = tensor.norm(dim=others, keepdim=True).clamp_min(_SHORTEST)
     return tensor * (lengths.reshape(norms.shape) / norms)

@@ -1,7 +1,7 @@
-"""Puts tensors of the host into arrays on the devices. The arrays of CPU devices lie in this process's memory, and are written
-there; other devices are sent each tensor, and a program of theirs writes it.
+"""Copy tensors of the host into arrays on the devices.
 
-Matrices of a stack are kept [layers, in, out], and come as [out, in] (`backend/weights/stacked.py`).
+Arrays of CPU devices are in this process's memory and are written there. Other devices receive each tensor, and a program on them
+writes it. Matrices of a stack are stored [layers, in, out], and arrive as [out, in] (`backend/weights/stacked.py`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from jax.sharding import PartitionSpec as P
 from backend.runtime.hosts import put
 from backend.runtime.mesh import Shaped
 
-OWN_PAGES = 1 << 20  # bytes from which memory is taken from the system in pages of its own
-ROWS = 64  # of a block that is transposed: 64 values are two lines of the cache in bfloat16; faster than 32 and 128
+OWN_PAGES = 1 << 20  # from this size in bytes, memory has pages of its own
+ROWS = 64  # size of transposed blocks: 64 bfloat16 values are two cache lines; faster than 32 and 128
 _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def host_memory(count: int) -> np.ndarray:
-    """`count` bytes of zeros, from 1 MB on in large pages where Linux has them, so that a CPU device can use them as they are.
+    """Return `count` bytes of zeros. From 1 MB on they are in large pages, if Linux has them, so that a CPU device can use them
+    without a copy.
 
-    Taking 28 MB so and reading a file into it ran at 5.9 GB/s, into fresh small pages at 1.4 (measured on one core of a Xeon).
+    Reading a file into 28 MB of such memory ran at 5.9 GB/s, into fresh small pages at 1.4 (measured on one core of a Xeon).
     """
     if count < OWN_PAGES:
         return np.zeros(count, np.uint8)
@@ -40,30 +41,32 @@ def host_memory(count: int) -> np.ndarray:
 
 
 def empty_stack(leaf: Shaped) -> jax.Array:
-    """Zeros with the shape, the dtype and the places of `leaf`."""
+    """Create zeros with the shape, the dtype and the sharding of `leaf`."""
     if not is_host(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     shape = leaf.sharding.shard_shape(leaf.shape)
     devices = leaf.sharding.addressable_devices
     shards = [jax.device_put(_host_array(shape, leaf.dtype), device) for device in devices]
-    jax.block_until_ready(shards)  # small arrays are copied in the background, over what is written meanwhile
+    jax.block_until_ready(
+        shards
+    )  # small arrays are copied in the background, and the copy would overwrite values written meanwhile
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
 def is_host(leaf: Shaped) -> bool:
-    """Whether these devices' memory is that of the process."""
+    """Return whether the array's devices use the process's memory."""
     return next(iter(leaf.sharding.device_set)).platform == "cpu"
 
 
 def on_device(tensor: torch.Tensor, leaf: Shaped) -> jax.Array:
-    """The tensor with the dtype and the places of `leaf`, of the same shape. A CPU device may use the tensor's own memory, which
-    must not be written afterwards."""
+    """Copy the tensor to the devices, with the dtype and sharding of `leaf`. A CPU device may use the tensor's own memory, which
+    must not be written later."""
     return put(_as_numpy(tensor, leaf.dtype), leaf.sharding)
 
 
 def layer_of(leaf: Shaped) -> jax.ShapeDtypeStruct:
-    """One layer of a stacked array as the checkpoint has it: matrices [out, in]."""
-    assert isinstance(leaf.sharding, NamedSharding), "weights lie on the layout's mesh"
+    """Describe one layer of a stacked array in the checkpoint's shape: matrices [out, in]."""
+    assert isinstance(leaf.sharding, NamedSharding), "weights are on the layout's mesh"
     _, *axes = (*leaf.sharding.spec, *[None] * (len(leaf.shape) - len(leaf.sharding.spec)))
     shape = leaf.shape[1:]
     if len(shape) == 2:
@@ -72,16 +75,15 @@ def layer_of(leaf: Shaped) -> jax.ShapeDtypeStruct:
 
 
 def write_in_place(stack: jax.Array, tensor: torch.Tensor, layer: int) -> None:
-    """Write one layer, shaped as the checkpoint has it, into a stack on CPU devices. No program may be reading the stack.
-    Several threads may write different layers.
-    """
+    """Write one layer, in the checkpoint's shape, into a stack on CPU devices. No program may be reading the stack. Several
+    threads may write different layers."""
     source = tensor.T if tensor.ndim == 2 else tensor
     for shard in stack.addressable_shards:
         _copy(_memory_of(shard.data)[layer], source[shard.index[1:]])
 
 
 def write_by_program(stack: jax.Array, value: jax.Array, layer: int) -> jax.Array:
-    """The stack with one layer, shaped as the checkpoint has it, written on the devices; `stack` itself is given up."""
+    """Write one layer, in the checkpoint's shape, into the stack on the devices. The argument `stack` is consumed."""
     return _writer(stack.sharding)(stack, value, layer)
 
 
@@ -94,7 +96,8 @@ def _writer(sharding: NamedSharding) -> Callable:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy with conversion; a transposed matrix in blocks that stay in the cache, 2 GB/s on a core instead of 0.85."""
+    """Copy with conversion. A transposed matrix is copied in blocks that fit into the cache, at 2 GB/s on a core instead of
+    0.85."""
     if source.ndim != 2 or source.is_contiguous():
         target.copy_(source)
         return
@@ -107,7 +110,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _memory_of(array: jax.Array) -> torch.Tensor:
-    """The memory of an array on one CPU device, as a tensor that can be written while the array exists."""
+    """Return the memory of an array on one CPU device as a tensor. It may be written while the array exists."""
     dtype = _TORCH_DTYPES[str(array.dtype)]
     memory = (ctypes.c_byte * array.nbytes).from_address(array.unsafe_buffer_pointer())
     return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
@@ -118,7 +121,7 @@ def _host_array(shape: tuple[int, ...], dtype: jnp.dtype) -> np.ndarray:
 
 
 def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
-    """The tensor's values in this dtype; numpy's own bfloat16 is a view of torch's bits."""
+    """Return the tensor's values in this dtype. numpy's bfloat16 is a view of torch's bits."""
     if dtype == jnp.bfloat16:
         return tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
     if dtype == jnp.float32:

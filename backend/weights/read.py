@@ -1,7 +1,7 @@
-"""Reads weights from safetensors files into sharded device arrays, several tensors at a time: the host holds no more of them
-than `READ_AHEAD` bytes, or one.
+"""Read weights from safetensors files into sharded device arrays, several tensors at a time.
 
-Matrices of stacked layers are written layer by layer into their stacked arrays, which exist on the devices from the start.
+The host's memory holds at most `READ_AHEAD` bytes of tensors, or one tensor. Matrices of stacked layers are written layer by
+layer into their stacked arrays, which exist on the devices from the start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 T = TypeVar("T")
 Work = Callable[[str, TensorPlace], T]
 SECONDS_BETWEEN_EVENTS = 1.0  # every event is stored with its job
-READERS = 8  # threads at most; one disk of a TPU VM needs several requests at a time to be fast
+READERS = 8  # maximum threads; a disk of a TPU VM needs several requests at a time to be fast
 READ_AHEAD = 400_000_000  # bytes of tensors in the host's memory at a time
 _TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -41,14 +41,14 @@ _TORCH_DTYPES = {
 
 
 class LoadProgress:
-    """Reports how many of all bytes have been read: once a second, when another part begins, and at the end."""
+    """Reports the bytes read so far: once a second, when another part starts, and at the end."""
 
     def __init__(self, total: int, on_event: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._on_event, self._clock = total, on_event, clock
         self._done, self._what, self._reported_at = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
-        """Counts `count` more bytes, of the part `what`."""
+        """Count `count` more bytes of the part `what`."""
         self._done += count
         if what != self._what or self._done == self._total or self._clock() - self._reported_at >= SECONDS_BETWEEN_EVENTS:
             self._what, self._reported_at = what, self._clock()
@@ -56,15 +56,16 @@ class LoadProgress:
 
 
 class Part:
-    """One network's tensors on disk, by the names that the installed libraries give them: `renamed` makes those from the file's.
+    """One network's tensors on disk, by the names in the installed libraries.
 
-    `tied` are names of one and the same tensor; a checkpoint may hold any of them.
+    `renamed` converts a name in the file to the library's name. `tied` are names of the same tensor; a checkpoint may contain any
+    of the names.
     """
 
     def __init__(
         self, source: Path | Checkpoint, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()
     ) -> None:
-        """`source` is the checkpoint, or its folder."""
+        """Find the tensors. `source` is the checkpoint, or its folder."""
         self.name, self.tied = name, tuple(tied)
         places = source.tensors(name) if isinstance(source, Checkpoint) else part_tensors(source, name)
         self.places = {renamed(tensor): place for tensor, place in places.items()}
@@ -74,21 +75,21 @@ class Part:
 
     @property
     def files(self) -> list[Path]:
-        """The files that hold its tensors, each once."""
+        """The files of the tensors, each once."""
         places = [one for place in self.places.values() for one in (place, place.scale) if one is not None]
         return list(dict.fromkeys(place.path for place in places))
 
     def num_bytes(self, names: Collection[str]) -> int:
-        """The bytes of these tensors."""
+        """Return the bytes of these tensors."""
         return sum(self.places[name].num_bytes for name in names)
 
     def read(
         self, names: Collection[str], work: Callable[[str, TensorPlace], T], progress: LoadProgress
     ) -> Iterator[tuple[str, T]]:
-        """Finds these tensors and does `work(name, place)` with each, in several threads. Results in the files' order; no
-        more than `READ_AHEAD` bytes of tensors are begun and not yet taken.
+        """Call `work(name, place)` for each of these tensors in several threads, and yield the results in the files' order.
 
-        Raises: whatever `work` raises; ModelError if a file has become shorter meanwhile.
+        At most `READ_AHEAD` bytes of tensors are started and not yet yielded. Raises: any error of `work`; ModelError if a file
+        has become shorter meanwhile.
         """
         threads = min(READERS, len(os.sched_getaffinity(0)))
         ahead: deque[tuple[str, Future[T]]] = deque()
@@ -115,20 +116,21 @@ class Part:
 
 
 class _Memory(threading.local):
-    """Memory of each thread that it reads one tensor after another into: fresh memory costs as much as what is done with it."""
+    """Memory of each thread for reading one tensor after another. It is reused, because fresh memory costs as much time as the
+    reading."""
 
     def __init__(self) -> None:
         self._memory = host_memory(0)
 
     def of(self, count: int) -> np.ndarray:
-        """`count` bytes, until the thread's next call."""
+        """Return `count` bytes, which are valid until the thread's next call."""
         if count > self._memory.nbytes:
             self._memory = host_memory(count)
         return self._memory[:count]
 
 
 def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
-    """One tensor from its file, into `memory` if that is given, uint8 of its size. One that has a scale comes as float32.
+    """Read one tensor from its file, into `memory` if given, uint8 of its size. A tensor with a scale becomes float32.
 
     Raises: ModelError if the file has become shorter meanwhile.
     """
@@ -147,7 +149,7 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
 
 
 def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that `load_flat` reads. Raises: ModelError if the files hold others."""
+    """Return the shapes of the tensors that `load_flat` reads. Raises: ModelError if the files contain other tensors."""
     expected = {name: leaf.shape for name, leaf in described.items() if name not in part.tied or name in part.places}
     check_shapes(part.name, part.places, expected)
     if part.tied and not any(name in part.places for name in part.tied):
@@ -156,7 +158,7 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
 
 
 def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
-    """A network's weights by name, with the places and dtypes of `described`. Raises: ModelError."""
+    """Load a network's weights by name, with the shardings and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
     weights = dict(part.read(expected, lambda name, place: _read_onto(place, described[name]), progress))
     tied = [weights[name] for name in part.tied if name in weights]
@@ -168,14 +170,14 @@ def _read_onto(place: TensorPlace, leaf: Shaped) -> jax.Array:
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that `load_stacked` reads. Raises: ModelError if the files hold others."""
+    """Return the shapes of the tensors that `load_stacked` reads. Raises: ModelError if the files contain other tensors."""
     expected = checkpoint_shapes(described)
     check_shapes(part.name, part.places, expected)
     return expected
 
 
 def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: LoadProgress) -> StackedWeights:
-    """A network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
+    """Load a network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
     expected = check_stacked(part, described)
     stacks = {prefix: {name: empty_stack(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
     weights = StackedWeights(outer={}, stacks=stacks)
@@ -191,8 +193,8 @@ def write_stacked(
     adjust: Adjust,
     progress: LoadProgress,
 ) -> None:
-    """Read these tensors into `weights`, whose dictionaries are changed in place. On CPU devices its arrays are too, and no
-    program may be reading them."""
+    """Read these tensors into `weights`, whose dictionaries are changed in place. Arrays of CPU devices are also changed in
+    place, so no program may be reading them."""
 
     memory = _Memory()
 
@@ -216,7 +218,7 @@ def write_stacked(
 
 
 def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a network as the checkpoint names and shapes it."""
+    """Return the shape of every tensor of a network, with the checkpoint's names and shapes."""
     shapes = {name: tuple(leaf.shape) for name, leaf in described.outer.items()}
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():

@@ -1,4 +1,4 @@
-"""A network's weights with its layers stacked, so that one program runs all layers of a stack; any number of stacks."""
+"""A network's weights with stacked layers, so that one program runs all layers of a stack. A network can have several stacks."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ import jax.numpy as jnp
 from backend.runtime.mesh import Layout, Role
 
 Stacks = Mapping[str, Mapping[str, Any]]
-"""Stacked arrays, or their shapes with places: by prefix, then by name within a layer."""
+"""Stacked arrays, or their shapes with shardings: by prefix, then by name within a layer."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackedWeights:
-    """A network's parameters: `outer` by checkpoint name; `stacks` by the prefix that a stack's layers have in the checkpoint
-    (such as "layers."), then by name within a layer, each [layers, ...].
+    """A network's parameters.
 
-    Matrices in `stacks` are kept [layers, in, out], transposed from the checkpoint's: XLA's CPU matrix product is up to 1.3
-    times faster on them (4,680 x 1,536 by 1,536 x 1,536, measured on two cores), and other backends choose their own layout.
+    `outer` are by name in the checkpoint. `stacks` are by the prefix of the layers in the checkpoint (such as "layers."), then by
+    name within a layer, each [layers, ...].
+
+    Matrices in `stacks` are [layers, in, out], the transposed matrices of the checkpoint. XLA's CPU matrix product is up to 1.3
+    times faster on them (4,680 x 1,536 by 1,536 x 1,536, measured on two cores). Other backends choose their own layout.
     """
 
     outer: dict[str, jax.Array]
     stacks: dict[str, dict[str, jax.Array]]
 
     def with_stacks(self, others: Stacks) -> StackedWeights:
-        """The same weights with these stacked arrays in the places of their own."""
+        """Return the same weights with these stacked arrays in place of the current ones."""
         stacks = {prefix: {**stack, **others.get(prefix, {})} for prefix, stack in self.stacks.items()}
         return dataclasses.replace(self, stacks=stacks)
 
 
 def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> StackedWeights:
-    """Sort a checkpoint's tensors into outer ones and stacks; what only some layers of a stack have is outer. Needs memory for a
-    second copy of the stacks, so it is for shapes and for models that are in memory already; `backend.weights.read` reads
-    checkpoints."""
+    """Sort a checkpoint's tensors into outer ones and stacks. Tensors that only some layers have are outer.
+
+    This needs memory for a second copy of the stacks, so it is for shapes and for models that are already in memory.
+    `backend.weights.read` reads checkpoints.
+    """
     stacks = {prefix: _stack_of(state, prefix) for prefix in prefixes}
     outer = {name: value for name, value in state.items() if split_name(name, stacks)[0] is None}
     return StackedWeights(outer=outer, stacks=stacks)
 
 
 def split_name(name: str, stacks: Mapping[str, Mapping[str, Any]]) -> tuple[str | None, int, str]:
-    """The stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
+    """Return the stack's prefix, the layer and the name within it; or None, 0 and the name for a tensor outside all stacks."""
     prefix = next((prefix for prefix in stacks if name.startswith(prefix)), None)
     layer, _, inner = name.removeprefix(prefix or "").partition(".")
     return (prefix, int(layer), inner) if prefix is not None and inner in stacks[prefix] else (None, 0, name)
@@ -58,7 +62,7 @@ def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Arra
 
 
 def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
-    """The same shapes with their places on the layout's mesh; `role_of` takes a name within a layer."""
+    """Return the same shapes with their shardings on the layout's mesh. `role_of` takes a name within a layer."""
 
     def stacked(name: str, shape: tuple[int, ...]) -> Any:
         return layout.stacked_weight(name, shape, role_of(name))
@@ -74,5 +78,5 @@ def _stack(layers: list[jax.Array]) -> jax.Array:
 
 
 def as_checkpoint(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """One layer's parameters in the checkpoint's shapes; the transposition disappears in the matrix product."""
+    """Return one layer's parameters in the checkpoint's shapes. XLA merges the transposition into the matrix product."""
     return {name: value.T if value.ndim == 2 else value for name, value in layer.items()}

@@ -135,7 +135,7 @@ def test_what_the_hub_does_not_have_fails_with_its_reason(make):
     downloads = make()
     downloads.begin("tests/other")
     wait_for(lambda: downloads.all()[0].phase == "failed", 60)
-    assert downloads.all()[0].cause == "tests/other is not on the Hugging Face Hub, or not for everybody"
+    assert downloads.all()[0].cause == "tests/other is not on the Hugging Face Hub, or not public"
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_first_byte(hub: FakeHub, home, monkeypatch):

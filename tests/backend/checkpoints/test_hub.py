@@ -134,7 +134,7 @@ def test_two_processes_fetch_every_byte_once(hub: FakeHub, tmp_path):
 def test_a_hub_that_goes_away_says_that_a_part_is_here(hub: FakeHub, tmp_path):
     kill_midway(hub, tmp_path)
     told = app(tmp_path, NOWHERE, *DOWNLOAD).stderr
-    assert f"{REPOSITORY} is here in part only, and the Hugging Face Hub cannot be reached" in told
+    assert f"{REPOSITORY} is incomplete on this machine, and the Hugging Face Hub cannot be reached" in told
     assert begun(tmp_path) == [CHUNK, CHUNK]
 
 

@@ -57,7 +57,7 @@ def test_a_name_stays_with_its_file(tmp_path):
 
 def test_what_is_not_there_is_refused_with_what_is(tmp_path):
     (tmp_path / "a.safetensors").touch()
-    with pytest.raises(RequestError, match="which holds a.safetensors"):
+    with pytest.raises(RequestError, match="which contains a.safetensors"):
         find_lora("b.safetensors", tmp_path)
     for source in ("none.safetensors", "/etc/passwd"):
         with pytest.raises(RequestError, match="check the path"):

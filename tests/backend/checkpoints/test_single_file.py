@@ -73,8 +73,8 @@ def test_scaled_numbers_are_what_they_stand_for(prefix, ending, by_row, tmp_path
     [
         ({"a.weight": ((4, 4), "uint8")}, "as U8: float32, float16, bfloat16 and fp8 .* can be read"),
         ({"a.weight": ((4, 4), "int8"), "a.weight_scale": ((4,), "float32")}, "as I8"),
-        ({"a.weight": ((4, 4), "float8_e4m3fn"), "a.weight_scale": ((8,), "float32")}, "8 scales: it may have one"),
-        ({"a.weight": ((4, 4), "float8_e4m3fn"), "scaled_fp8": ((0,), "float32")}, "gives a.weight no scale"),
+        ({"a.weight": ((4, 4), "float8_e4m3fn"), "a.weight_scale": ((8,), "float32")}, "8 scales: it must have one"),
+        ({"a.weight": ((4, 4), "float8_e4m3fn"), "scaled_fp8": ((0,), "float32")}, "a.weight has no scale"),
     ],
 )
 def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):

@@ -57,7 +57,7 @@ def test_the_running_mean_comes_first_and_wrappers_of_pytorch_go(tmp_path):
     file = save(tmp_path / "x.pt", {"step": 7, **trees, "config": {"a": [1.5]}})
     assert torch.equal(read(file)["model.weight"], 2 * module.weight)
     assert torch.equal(read(TorchFile(path=file.path, tree="generator"))["weight"], module.weight)
-    with pytest.raises(ModelError, match="has step, generator, .* must lie there, or in critic"):
+    with pytest.raises(ModelError, match="has step, generator, .* must be there, or in critic"):
         torch_tensors(TorchFile(path=file.path, tree="critic"))
 
 

@@ -36,7 +36,7 @@ def test_a_name_is_never_a_path(tmp_path, name):
     (tmp_path / "sub").mkdir()
     for place in ("secret.pth", "sub/a.pth", "sub/a.txt", "sub/.hidden.pth"):
         (tmp_path / place).write_bytes(b"")
-    with pytest.raises(RequestError, match="must be one of those that are here"):
+    with pytest.raises(RequestError, match="must be an installed upscaler"):
         check_upscaler_here(name, tmp_path / "sub", may_download=True)
 
 

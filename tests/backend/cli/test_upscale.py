@@ -42,8 +42,8 @@ def test_the_models_that_are_here_are_listed(tmp_path, capsys):
         ((), "FILE is missing"),
         (("missing.mp4",), "must be a file, and there is none"),
         (("notes.mp4",), "must be a video"),
-        (("clip.mp4", "--model", "missing"), "must be one of those that are here"),
-        (("clip.mp4", "--model", "../notes.mp4"), "must be one of those that are here"),
+        (("clip.mp4", "--model", "missing"), "must be an installed upscaler"),
+        (("clip.mp4", "--model", "../notes.mp4"), "must be an installed upscaler"),
         (("clip.mp4", "--output", "large.avi"), "must end in .mp4"),
     ],
 )

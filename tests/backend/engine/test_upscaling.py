@@ -72,7 +72,7 @@ def test_a_stop_ends_it(engine, close_gate):
 @pytest.mark.parametrize("may_download", [False, True])
 def test_an_upscaler_that_is_not_here_is_refused_before_anything_is_queued(engine, may_download):
     before = len(engine.jobs())
-    with pytest.raises(RequestError, match="upscaler='missing.pth' must be one of those that are here"):
+    with pytest.raises(RequestError, match="upscaler='missing.pth' must be an installed upscaler"):
         engine.submit(request(upscale=2, upscaler="missing.pth"), may_download=may_download)
     assert len(engine.jobs()) == before
 

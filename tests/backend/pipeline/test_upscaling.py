@@ -129,7 +129,7 @@ def test_a_step_after_a_video_makes_that_video_first(tmp_path):
 
     stopped = events_of(made, tmp_path / "stopped", make=lambda request: (event for event in [Cancelled(None)]))
     assert stopped[-1] == Cancelled(None) and isinstance(stopped[0], Loading)
-    with pytest.raises(RequestError, match="must be one of those that are here"):  # before the video is made
+    with pytest.raises(RequestError, match="must be an installed upscaler"):  # before the video is made
         events_of(made.changed(upscaler="missing.pth"), tmp_path / "early", make=nothing)
 
 
@@ -232,7 +232,7 @@ def test_what_the_model_cannot_do_or_is_not_there_is_one_sentence(tmp_path, clip
     (data_dir / "upscalers" / "broken.pth").write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match="the upscaler broken.pth"):
         events_of(upscale_file_request(clip, 2, "broken.pth"), tmp_path / "job")
-    with pytest.raises(RequestError, match="must be one of those that are here"):
+    with pytest.raises(RequestError, match="must be an installed upscaler"):
         events_of(upscale_file_request(clip, 2, "missing.pth"), tmp_path / "job")
     with pytest.raises(RequestError, match="upscale=2 makes frames of 8192x9216"):
         upscale_clip_request("large", (4096, 4608), 1.0, 24.0, "/a.mp4", 2)

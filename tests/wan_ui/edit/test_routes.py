@@ -146,7 +146,7 @@ def test_a_clip_is_made_larger_as_it_is_and_is_its_visitors_alone(engine, visito
         ({"upscale": None}, "must be 2 or 4"),
         ({"upscale": ["2"]}, "must be 2 or 4"),
         ({"upscale": "2:../../etc/passwd"}, "must be the name of a file"),
-        ({"upscale": "2:missing.pth"}, "must be one of those that are here"),
+        ({"upscale": "2:missing.pth"}, "must be an installed upscaler"),
         ({"upscale": "2:nobody/nothing:a.safetensors"}, "only the operator may download it"),
         ({"upscale": "2:" + "x" * 5000}, "must be the name of a file"),
     ],
