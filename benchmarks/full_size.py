@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.schemas.events import Finished
-from backend.weights.place import host_memory
+from backend.weights.place import allocate_host_memory
 from presets import load_preset
 
 
@@ -154,15 +154,18 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
     loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])
     seconds = time.monotonic() - began
-    on_device, peak = sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(loaded.weights)}.values()), resident_bytes("VmHWM")
+    copy_to_devices, peak = (
+        sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(loaded.weights)}.values()),
+        resident_bytes("VmHWM"),
+    )
     figures = {
         "load_seconds": seconds,
         "checkpoint_bytes": sum(path.stat().st_size for path in folder.glob("*/*.safetensors")),
         "largest_shard_bytes": max(path.stat().st_size for path in folder.glob("*/*.safetensors")),
-        "device_bytes": on_device,
+        "device_bytes": copy_to_devices,
         "process_bytes_before": before,
         "load_peak_bytes": peak,
-        "load_overhead_bytes": peak - on_device - before,
+        "load_overhead_bytes": peak - copy_to_devices - before,
     }
     if only_load:
         return figures
@@ -182,7 +185,7 @@ def fresh_memory_rate() -> float:
     """Bytes a second of memory that the system gives when it is first written, in large pages: no array comes faster. A virtual
     machine may have to ask its host for each page."""
     count = 4_000_000_000
-    memory, began = host_memory(count), time.monotonic()
+    memory, began = allocate_host_memory(count), time.monotonic()
     memory[::4096] = 1
     return count / (time.monotonic() - began)
 

@@ -50,7 +50,7 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total:
             loop.step()
-        latents = loop.denoised().latents(clean=False)[VIDEO]
+        latents = loop.denoised().join_latents(clean=False)[VIDEO]
         return torch.from_numpy(np.concatenate([frames_to_uint8(frames) for frames in decode_frames(run, latents)]))
 
 

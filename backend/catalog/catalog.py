@@ -80,48 +80,48 @@ def _models() -> Iterator[Entry]:
 
 
 def _loras() -> Iterator[Entry]:
-    from backend.checkpoints.hub import cached_file
+    from backend.checkpoints.hub import find_cached_file
 
     for source in dict.fromkeys(lora.source for preset in list_presets() for lora in preset.loras):
         users = tuple(preset for preset in list_presets() if any(lora.source == source for lora in preset.loras))
-        path = cached_file(source)  # a repository of LoRAs holds many files, so what is begun of one cannot be told
+        path = find_cached_file(source)  # a repository of LoRAs holds many files, so what is begun of one cannot be told
         yield Entry(kind="lora", source=source, presets=users, num_bytes=None if path is None else bytes_of(source, path))
 
 
 def _folder_of(preset: Preset) -> Path | None:
-    from backend.checkpoints.hub import cached_model, is_hub_id
+    from backend.checkpoints.hub import find_cached_folder, is_hub_id
 
-    return cached_model(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
+    return find_cached_folder(preset.model) if is_hub_id(preset.model_source) else Path(preset.model_source)
 
 
 def _begun(model: str) -> int:
     """The bytes of a checkpoint that is not whole. Parts that another checkpoint has brought count once its own transformer is
     begun; a transformer that is another's does not count."""
     from backend.checkpoints.checkpoint import split_source
-    from backend.checkpoints.hub import newest_snapshot, torch_source
-    from backend.checkpoints.hub_file import bytes_here
+    from backend.checkpoints.hub import find_newest_snapshot, parse_torch_source
+    from backend.checkpoints.hub_file import count_cached_bytes
 
-    named, (base, transformer) = torch_source(model), split_source(model)
+    named, (base, transformer) = parse_torch_source(model), split_source(model)
     if named is None:
-        snapshot = newest_snapshot(base)
+        snapshot = find_newest_snapshot(base)
         if snapshot is None:
-            return bytes_here(base)
+            return count_cached_bytes(base)
         own = {file.resolve() for file in _own_files(model, snapshot)}
         others = {file.resolve() for file in _files(snapshot)} - own
-        return bytes_here(base) - sum(map(_size, others)) if (snapshot / transformer).is_dir() else 0
-    own = bytes_here(named.file.partition(":")[0])
-    return own + bytes_here(named.base) if own else 0
+        return count_cached_bytes(base) - sum(map(_size, others)) if (snapshot / transformer).is_dir() else 0
+    own = count_cached_bytes(named.file.partition(":")[0])
+    return own + count_cached_bytes(named.base) if own else 0
 
 
 def _own_files(source: str, path: Path) -> list[Path]:
     """The files in this folder that downloading `source` brings; all of a folder that came with the studio; a file itself."""
     from huggingface_hub.utils import filter_repo_objects
 
-    from backend.checkpoints.hub import places
+    from backend.checkpoints.hub import file_patterns
 
     if path.is_file() or not is_downloadable(source):
         return _files(path)
-    patterns = next(iter(places(source).values()))
+    patterns = next(iter(file_patterns(source).values()))
     return list(
         filter_repo_objects(_files(path), allow_patterns=list(patterns), key=lambda file: file.relative_to(path).as_posix())
     )

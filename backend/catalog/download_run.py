@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 
-from backend.checkpoints.hub import check_space, download_file, download_model, is_hub_id, wanted_files
+from backend.checkpoints.hub import check_space, download_file, download_model, is_hub_id, list_wanted_files
 from backend.errors import StudioError
 from backend.models import recognise
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 def _download(source: str) -> None:
     """Raises: ModelError, before anything is fetched if the disk has no room for all of it."""
-    files = wanted_files(source)
+    files = list_wanted_files(source)
     total = sum(file.num_bytes for file in files)
     check_space(source, files)
 

@@ -6,7 +6,7 @@ Runs for every request and every page, so it reads only a few small files and ne
 from pathlib import Path
 
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
-from backend.checkpoints.single_file import file_source
+from backend.checkpoints.single_file import parse_file_source
 from backend.errors import ModelError, RequestError
 from backend.models import completed, recognise
 from backend.models.spec import check_preset
@@ -64,23 +64,23 @@ def _is_model_here(source: str) -> bool:
 
 def _opened(source: str) -> Checkpoint | None:
     """A complete checkpoint on this machine, or None. Raises: ModelError if its configurations are broken."""
-    if (named := file_source(source)) is not None:
-        from backend.checkpoints.hub import cached_with_files
+    if (named := parse_file_source(source)) is not None:
+        from backend.checkpoints.hub import open_cached_with_files
 
-        return cached_with_files(named)
+        return open_cached_with_files(named)
     base, transformer = split_source(source)
     folder = Path(base).expanduser()
     if is_checkpoint(folder):
         return open_checkpoint(folder, transformer=transformer)
-    from backend.checkpoints.hub import cached_checkpoint, is_hub_id
+    from backend.checkpoints.hub import is_hub_id, open_cached_checkpoint
 
-    return cached_checkpoint(source) if is_hub_id(source) else None
+    return open_cached_checkpoint(source) if is_hub_id(source) else None
 
 
 def _is_here(lora: LoraChoice) -> bool:
     """Whether it needs no download; a name in the `loras` folder is looked up when it is merged."""
     if not lora.is_on_hub:
         return True
-    from backend.checkpoints.hub import cached_file
+    from backend.checkpoints.hub import find_cached_file
 
-    return cached_file(lora.source) is not None
+    return find_cached_file(lora.source) is not None

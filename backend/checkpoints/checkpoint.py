@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.checkpoints.json_files import read_json
-from backend.checkpoints.single_file import OwnFile, own_tensors
+from backend.checkpoints.single_file import TransformerFile, read_single_file_tensors
 from backend.checkpoints.tensors import TensorPlace, part_tensors
 from backend.checkpoints.torch_file import TorchFile
 from backend.errors import ModelError
@@ -25,13 +25,14 @@ class Checkpoint:
     """A folder in diffusers' layout.
 
     `index` is its model_index.json, `configs` the config.json of each network by part. A transformer's weights may be in one of
-    the `own_files`, by part, in its authors' format. Otherwise the first transformer is in the folder `transformer_folder`.
+    the `transformer_files`, by part, in its authors' format. Otherwise the first transformer is in the folder
+    `transformer_folder`.
     """
 
     folder: Path
     index: dict[str, Any]
     configs: dict[str, dict[str, Any]]
-    own_files: Mapping[str, OwnFile] = field(default_factory=dict)
+    transformer_files: Mapping[str, TransformerFile] = field(default_factory=dict)
     transformer_folder: str = TRANSFORMER
 
     @property
@@ -41,9 +42,9 @@ class Checkpoint:
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
         """Return the places of a part's tensors. Raises: ModelError for an incomplete file."""
-        if part in self.own_files:
-            return own_tensors(self.own_files[part])
-        return part_tensors(self.folder, folder_of(part, self.transformer_folder))
+        if part in self.transformer_files:
+            return read_single_file_tensors(self.transformer_files[part])
+        return part_tensors(self.folder, part_folder(part, self.transformer_folder))
 
 
 def split_source(source: str | Path) -> tuple[str, str]:
@@ -56,34 +57,36 @@ def split_source(source: str | Path) -> tuple[str, str]:
     return (found["base"], found["transformer"]) if found else (str(source), TRANSFORMER)
 
 
-def folder_of(part: str, transformer: str) -> str:
+def part_folder(part: str, transformer: str) -> str:
     """Return the folder of a part, for a checkpoint whose transformer is in the folder `transformer`."""
     return transformer if part == TRANSFORMER else part
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether the folder contains a model_index.json, or a .pt file beside the folders of the other parts."""
-    return (folder / "model_index.json").is_file() or _torch_file(folder) is not None
+    return (folder / "model_index.json").is_file() or _find_torch_file(folder) is not None
 
 
-def open_checkpoint(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint:
+def open_checkpoint(
+    folder: Path, transformer_files: Mapping[str, TransformerFile] | None = None, transformer: str = TRANSFORMER
+) -> Checkpoint:
     """Open a checkpoint folder and read its configurations.
 
-    Transformers are from `own_files` if given, from a .pt file in the folder, or from the folder `transformer`. Raises:
+    Transformers are from `transformer_files` if given, from a .pt file in the folder, or from the folder `transformer`. Raises:
     ModelError if a configuration is missing or broken.
     """
-    if own_files:
-        return _with_own_files(folder, own_files)
-    if transformer == TRANSFORMER and (torch_file := _torch_file(folder)) is not None:
-        return _with_own_files(folder, {TRANSFORMER: torch_file})
+    if transformer_files:
+        return _open_with_transformer_files(folder, transformer_files)
+    if transformer == TRANSFORMER and (torch_file := _find_torch_file(folder)) is not None:
+        return _open_with_transformer_files(folder, {TRANSFORMER: torch_file})
     index = read_json(folder / "model_index.json")
     parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS) and part not in UNUSED]
     parts += [part for part in UNNAMED if part not in parts and (folder / part / "config.json").is_file()]
-    configs = {part: read_json(folder / folder_of(part, transformer) / "config.json") for part in parts}
+    configs = {part: read_json(folder / part_folder(part, transformer) / "config.json") for part in parts}
     return Checkpoint(folder=folder, index=index, configs=configs, transformer_folder=transformer)
 
 
-def _torch_file(folder: Path) -> TorchFile | None:
+def _find_torch_file(folder: Path) -> TorchFile | None:
     """Return the .pt file of a folder whose transformer folder contains no weights, None if there is no such file."""
     if any((folder / TRANSFORMER).glob("*.safetensors*")):
         return None
@@ -94,13 +97,13 @@ def _torch_file(folder: Path) -> TorchFile | None:
     return TorchFile(path=paths[0]) if paths else None
 
 
-def _with_own_files(folder: Path, files: Mapping[str, OwnFile]) -> Checkpoint:
+def _open_with_transformer_files(folder: Path, files: Mapping[str, TransformerFile]) -> Checkpoint:
     index = read_json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
     parts = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
     tokenizers = [path.name for path in sorted(folder.glob("tokenizer*")) if path.is_dir()]
     named = {part: ["diffusers", part] for part in (*files, *parts, *tokenizers)}
     configs = {part: read_json(folder / part / "config.json") for part in parts if not part.startswith(WITHOUT_WEIGHTS)}
-    return Checkpoint(folder=folder, index=named | index, configs=configs, own_files=files)
+    return Checkpoint(folder=folder, index=named | index, configs=configs, transformer_files=files)
 
 
 def named_parts(index: Mapping[str, Any]) -> list[str]:

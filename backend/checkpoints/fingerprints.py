@@ -55,13 +55,13 @@ def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
         return False
 
 
-def hold_the_same(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
+def have_equal_bytes(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
     """Return whether the files of both lists have equal bytes. Files are compared byte by byte if their sizes and beginnings are
     equal."""
-    return len(one) == len(other) and all(map(_is_same, one, other))
+    return len(one) == len(other) and all(map(_have_equal_bytes, one, other))
 
 
-def _is_same(one: Fingerprint, other: Fingerprint) -> bool:
+def _have_equal_bytes(one: Fingerprint, other: Fingerprint) -> bool:
     if one == other:
         return True
     if one.path == other.path or (one.size, one.beginning) != (other.size, other.beginning):

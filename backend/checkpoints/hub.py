@@ -30,16 +30,16 @@ from huggingface_hub.utils import filter_repo_objects, tqdm
 from backend.checkpoints.checkpoint import (
     TRANSFORMER,
     Checkpoint,
-    folder_of,
     is_checkpoint,
     named_parts,
     open_checkpoint,
+    part_folder,
     split_source,
 )
-from backend.checkpoints.hub_file import HubFile, blobs_folder, fetch, forget_begun
-from backend.checkpoints.single_file import FileSource, OwnFile, file_source, is_on_hub, parts_of
+from backend.checkpoints.hub_file import HubFile, blobs_folder, delete_unfinished, download_to_cache
+from backend.checkpoints.single_file import FileSource, TransformerFile, assign_parts, is_on_hub, parse_file_source
 from backend.checkpoints.tensors import weight_files
-from backend.checkpoints.torch_file import TorchFile, torch_tensors
+from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from presets import list_presets
 
@@ -72,10 +72,10 @@ def ignore_progress(done: int, total: int) -> None:
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
     """Find and open a checkpoint: the folder `source`, or a Hub id, downloaded if needed.
 
-    Its transformers may be single files, see `file_source`, or in another folder, see `split_source`. Raises: ModelError.
+    Its transformers may be single files, see `parse_file_source`, or in another folder, see `split_source`. Raises: ModelError.
     """
-    if (named := file_source(source)) is not None:
-        return _find_with_files(named, accept, on_bytes)
+    if (parsed := parse_file_source(source)) is not None:
+        return _find_with_files(parsed, accept, on_bytes)
     base, transformer = split_source(source)
     folder = Path(base).expanduser()
     if folder.is_dir():
@@ -85,46 +85,46 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
             f"{folder.name}", "must hold model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
         )
     if not is_hub_id(source):
-        raise ModelError(f"The model {folder.name}", "is not on this machine", _offers())
-    if (checkpoint := cached_checkpoint(source)) is not None:
+        raise ModelError(f"The model {folder.name}", "is not on this machine", _suggest_alternatives())
+    if (checkpoint := open_cached_checkpoint(source)) is not None:
         return checkpoint
     folder, torch_file = download_model(source, accept, on_bytes), cached_torch_file(source)
     return open_checkpoint(folder, {TRANSFORMER: torch_file} if torch_file else None, transformer)
 
 
-def _find_with_files(named: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
+def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
     """Find a checkpoint with single-file transformers. The files are checked before the rest of the base is downloaded."""
-    if (checkpoint := cached_with_files(named)) is not None:
+    if (checkpoint := open_cached_with_files(parsed)) is not None:
         return checkpoint
-    for file in named.files:
+    for file in parsed.files:
         if not is_on_hub(file) and not Path(file).is_file():
             raise ModelError(f"The transformer {Path(file).name}", "is not on this machine", "check the path of --transformer")
-    paths = [find_file(file, on_bytes) if is_on_hub(file) else Path(file) for file in named.files]
-    if not is_hub_id(named.base):
-        return open_checkpoint(Path(named.base), parts_of(paths))
-    folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
-    accept(open_checkpoint(folder, parts_of(paths)))
-    return open_checkpoint(_download(named.base, PATTERNS_BESIDE_FILES, on_bytes), parts_of(paths))
+    paths = [find_file(file, on_bytes) if is_on_hub(file) else Path(file) for file in parsed.files]
+    if not is_hub_id(parsed.base):
+        return open_checkpoint(Path(parsed.base), assign_parts(paths))
+    folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
+    accept(open_checkpoint(folder, assign_parts(paths)))
+    return open_checkpoint(_download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes), assign_parts(paths))
 
 
-def cached_with_files(named: FileSource) -> Checkpoint | None:
+def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
     """Open the checkpoint without the network, None if its base or its files are not complete on this machine."""
-    found = [cached_file(file) if is_on_hub(file) else Path(file) for file in named.files]
-    folder = _cached(named.base, PATTERNS_BESIDE_FILES) if is_hub_id(named.base) else Path(named.base)
+    found = [find_cached_file(file) if is_on_hub(file) else Path(file) for file in parsed.files]
+    folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
     paths = [path for path in found if path is not None and path.is_file()]
     if folder is None or len(paths) < len(found):
         return None
-    return _whole(folder, parts_of(paths))
+    return _open_if_complete(folder, assign_parts(paths))
 
 
-def _offers() -> str:
+def _suggest_alternatives() -> str:
     """Return what a user can do if a model is not available."""
     return f"give its folder with --model, or take the preset {list_presets()[0].name}, which runs anywhere"
 
 
 def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     """Return the path of "owner/repository:file", downloaded if needed. Raises: ModelError."""
-    return cached_file(source) or download_file(source, on_bytes)
+    return find_cached_file(source) or download_file(source, on_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class TorchSource:
 _TORCH_SOURCE = re.compile(r"(?P<base>[\w.-]+/[\w.-]+)\+(?P<file>[\w.-]+/[\w.-]+:[^:#]+\.pt)(#(?P<tree>\w+))?")
 
 
-def torch_source(source: str) -> TorchSource | None:
+def parse_torch_source(source: str) -> TorchSource | None:
     """Parse "base-owner/base+owner/repository:file.pt#tree", where "#tree" is optional; None for any other source."""
     found = _TORCH_SOURCE.fullmatch(source)
     return found and TorchSource(base=found["base"], file=found["file"], tree=found["tree"] or "")
@@ -151,63 +151,65 @@ def torch_source(source: str) -> TorchSource | None:
 
 def cached_torch_file(source: str) -> TorchFile | None:
     """Return the transformer's file if `source` names a file and the cache contains it, otherwise None."""
-    named = torch_source(source)
-    path = cached_file(named.file) if named else None
-    return None if named is None or path is None else TorchFile(path=path, tree=named.tree)
+    parsed = parse_torch_source(source)
+    path = find_cached_file(parsed.file) if parsed else None
+    return None if parsed is None or path is None else TorchFile(path=path, tree=parsed.tree)
 
 
 def is_hub_id(source: str) -> bool:
     """Return whether the source is a Hub id: owner/name, with an optional "#FOLDER", or the form of a `TorchSource`."""
-    if torch_source(source) is not None:
+    if parse_torch_source(source) is not None:
         return True
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
-def cached_checkpoint(source: str) -> Checkpoint | None:
+def open_cached_checkpoint(source: str) -> Checkpoint | None:
     """Open a checkpoint from the cache without the network, None if it is incomplete."""
-    if (named := torch_source(source)) is not None:
-        folder, torch_file = _cached(named.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
-        return None if folder is None or torch_file is None else _whole(folder, {TRANSFORMER: torch_file})
+    if (parsed := parse_torch_source(source)) is not None:
+        folder, torch_file = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_TORCH), cached_torch_file(source)
+        return None if folder is None or torch_file is None else _open_if_complete(folder, {TRANSFORMER: torch_file})
     base, transformer = split_source(source)
-    folder = _cached(base, _from_folder(PATTERNS, transformer))
-    return None if folder is None else _whole(folder, transformer=transformer)
+    folder = _find_cached_snapshot(base, _replace_transformer_folder(PATTERNS, transformer))
+    return None if folder is None else _open_if_complete(folder, transformer=transformer)
 
 
-def cached_model(source: str) -> Path | None:
+def find_cached_folder(source: str) -> Path | None:
     """Return the folder of a checkpoint in the cache, None if it is incomplete."""
-    checkpoint = cached_checkpoint(source)
+    checkpoint = open_cached_checkpoint(source)
     return None if checkpoint is None else checkpoint.folder
 
 
-def cached_file(source: str) -> Path | None:
+def find_cached_file(source: str) -> Path | None:
     """Return the path of "owner/repository:file" in the cache, None if it is missing."""
     repository, _, name = source.partition(":")
-    folder = _cached(repository, (glob.escape(name),))
+    folder = _find_cached_snapshot(repository, (glob.escape(name),))
     # os.path.isfile accepts names of any length, Path.is_file raises an error for a name that is too long.
     return folder / name if folder is not None and os.path.isfile(folder / name) else None
 
 
-def newest_snapshot(source: str) -> Path | None:
+def find_newest_snapshot(source: str) -> Path | None:
     """Return the newest folder of a checkpoint in the cache, even if it is incomplete; None if the cache has no folder."""
-    named = torch_source(source)
-    base = named.base if named else split_source(source)[0]
+    parsed = parse_torch_source(source)
+    base = parsed.base if parsed else split_source(source)[0]
     folders = (blobs_folder(base).parent / "snapshots").glob("*")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def _from_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
+def _replace_transformer_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
     """Replace the folder "transformer" in the patterns by the folder `transformer`."""
     folders = (pattern.partition("/") for pattern in patterns)
-    return tuple(folder_of(part, transformer) + slash + name for part, slash, name in folders)
+    return tuple(part_folder(part, transformer) + slash + name for part, slash, name in folders)
 
 
-def _whole(folder: Path, own_files: Mapping[str, OwnFile] | None = None, transformer: str = TRANSFORMER) -> Checkpoint | None:
+def _open_if_complete(
+    folder: Path, transformer_files: Mapping[str, TransformerFile] | None = None, transformer: str = TRANSFORMER
+) -> Checkpoint | None:
     """Open the checkpoint if every file in its indexes exists, otherwise return None."""
     try:
-        checkpoint = open_checkpoint(folder, own_files, transformer)
+        checkpoint = open_checkpoint(folder, transformer_files, transformer)
         for part in checkpoint.parts:
-            if part not in checkpoint.own_files:
-                weight_files(folder, folder_of(part, transformer))
+            if part not in checkpoint.transformer_files:
+                weight_files(folder, part_folder(part, transformer))
     except ModelError:
         return None
     tokenizers = [part for part in named_parts(checkpoint.index) if part.startswith("tokenizer")]
@@ -219,22 +221,22 @@ def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progr
 
     Raises: ModelError.
     """
-    if (named := torch_source(source)) is not None:
-        return _download_beside_torch(named, accept, on_bytes)
+    if (parsed := parse_torch_source(source)) is not None:
+        return _download_beside_torch(parsed, accept, on_bytes)
     base, transformer = split_source(source)
-    folder = _download(base, _from_folder(CONFIGURATIONS, transformer), lambda done, total: on_bytes(0, 0))
+    folder = _download(base, _replace_transformer_folder(CONFIGURATIONS, transformer), lambda done, total: on_bytes(0, 0))
     accept(open_checkpoint(folder, transformer=transformer))
-    return _download(base, _from_folder(PATTERNS, transformer), on_bytes)
+    return _download(base, _replace_transformer_folder(PATTERNS, transformer), on_bytes)
 
 
-def _download_beside_torch(named: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
+def _download_beside_torch(parsed: TorchSource, accept: Accept, on_bytes: OnBytes) -> Path:
     """Download the other parts and the transformer's file, and return the base's folder. The file is downloaded and checked
     first."""
-    folder = _download(named.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
-    path = cached_file(named.file) or download_file(named.file, on_bytes)
-    torch_tensors(TorchFile(path=path, tree=named.tree))
-    accept(open_checkpoint(folder, {TRANSFORMER: TorchFile(path=path, tree=named.tree)}))
-    return _download(named.base, PATTERNS_BESIDE_TORCH, on_bytes)
+    folder = _download(parsed.base, CONFIGURATIONS, lambda done, total: on_bytes(0, 0))
+    path = find_cached_file(parsed.file) or download_file(parsed.file, on_bytes)
+    read_torch_tensors(TorchFile(path=path, tree=parsed.tree))
+    accept(open_checkpoint(folder, {TRANSFORMER: TorchFile(path=path, tree=parsed.tree)}))
+    return _download(parsed.base, PATTERNS_BESIDE_TORCH, on_bytes)
 
 
 def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
@@ -246,21 +248,21 @@ def download_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
     return path
 
 
-def places(source: str) -> dict[str, tuple[str, ...]]:
+def file_patterns(source: str) -> dict[str, tuple[str, ...]]:
     """Return the patterns of the files of a checkpoint, or of the single file `source`, by repository."""
-    if (named := torch_source(source)) is not None:
-        return {named.base: PATTERNS_BESIDE_TORCH, **places(named.file)}
+    if (parsed := parse_torch_source(source)) is not None:
+        return {parsed.base: PATTERNS_BESIDE_TORCH, **file_patterns(parsed.file)}
     base, transformer = split_source(source)
     repository, _, name = base.partition(":")
-    return {repository: (glob.escape(name),) if name else _from_folder(PATTERNS, transformer)}
+    return {repository: (glob.escape(name),) if name else _replace_transformer_folder(PATTERNS, transformer)}
 
 
-def wanted_files(source: str) -> list[HubFile]:
+def list_wanted_files(source: str) -> list[HubFile]:
     """List the files that downloading `source` needs, as they are on the Hub now. Raises: ModelError."""
     files = []
-    for repository, patterns in places(source).items():
-        with _explaining(repository, source.partition(":")[2] if not is_hub_id(source) else ""):
-            files += filter_repo_objects(_listed(repository), allow_patterns=list(patterns), key=lambda file: file.name)
+    for repository, patterns in file_patterns(source).items():
+        with _convert_errors(repository, source.partition(":")[2] if not is_hub_id(source) else ""):
+            files += filter_repo_objects(_list_files(repository), allow_patterns=list(patterns), key=lambda file: file.name)
     return files
 
 
@@ -277,15 +279,15 @@ def check_space(source: str, files: Sequence[HubFile]) -> None:
         )
 
 
-def _cached(repository: str, patterns: Sequence[str]) -> Path | None:
+def _find_cached_snapshot(repository: str, patterns: Sequence[str]) -> Path | None:
     with contextlib.suppress(LocalEntryNotFoundError, HFValidationError):
         return Path(snapshot_download(repository, allow_patterns=list(patterns), local_files_only=True))
     return None
 
 
 def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lora: str = "") -> Path:
-    with _explaining(repository, of_lora):
-        [everything] = _together([lambda stopped: _listed(repository)], lambda: on_bytes(0, 0))
+    with _convert_errors(repository, of_lora):
+        [everything] = _run_in_parallel([lambda stopped: _list_files(repository)], lambda: on_bytes(0, 0))
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
             raise ModelError(
                 f"{repository} holds no model_index.json:",
@@ -293,30 +295,32 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
                 "authors often publish it under a name that ends in -Diffusers",
             )
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
-        forget_begun(repository, {file.content_hash for file in everything})
+        delete_unfinished(repository, {file.content_hash for file in everything})
         check_space(repository, files)
-        _fetch_all(files, on_bytes)
-        linked = functools.partial(snapshot_download, repository, allow_patterns=list(patterns), tqdm_class=_NoBar)
-        return Path(*_together([lambda stopped: linked()], lambda: on_bytes(0, 0)))
+        _download_all(files, on_bytes)
+        create_links = functools.partial(
+            snapshot_download, repository, allow_patterns=list(patterns), tqdm_class=_HiddenProgressBar
+        )
+        return Path(*_run_in_parallel([lambda stopped: create_links()], lambda: on_bytes(0, 0)))
 
 
 @contextlib.contextmanager
-def _explaining(repository: str, of_lora: str) -> Generator[None]:
+def _convert_errors(repository: str, of_lora: str) -> Generator[None]:
     """Convert errors of the Hub, the network and the disk into ModelError."""
     try:
         yield
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
-        raise _explained(repository, error, of_lora) from error
+        raise _create_error(repository, error, of_lora) from error
 
 
-class _NoBar(tqdm):
+class _HiddenProgressBar(tqdm):
     """Hides the progress bar: all bytes are here before the library is called."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})
 
 
-def _listed(repository: str) -> list[HubFile]:
+def _list_files(repository: str) -> list[HubFile]:
     """List every file of the newest commit."""
     hub = HfApi()
     commit = hub.model_info(repository).sha
@@ -335,18 +339,18 @@ def _listed(repository: str) -> list[HubFile]:
     ]
 
 
-def _fetch_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
+def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
     """Download several files at once. Bytes of an earlier try count as received.
 
     The library downloads files that are too large for plain HTTP (50 GB).
     """
     total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
-    fetches = [functools.partial(fetch, file) for file in files if file.num_bytes <= small]
-    _together(fetches, lambda: on_bytes(sum(file.arrived_bytes for file in files), total))
+    fetches = [functools.partial(download_to_cache, file) for file in files if file.num_bytes <= small]
+    _run_in_parallel(fetches, lambda: on_bytes(sum(file.arrived_bytes for file in files), total))
     on_bytes(total, total)
 
 
-def _together(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
+def _run_in_parallel(works: Sequence[Callable[[threading.Event], Any]], on_look: Callable[[], None]) -> list[Any]:
     """Run `works` in parallel and return their results. `on_look` is called every second meanwhile.
 
     The first error stops the other works and waits a little for them. Each work ends when it next checks its event, which may
@@ -390,7 +394,7 @@ def _has_failed(future: Future) -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
 
 
-def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
+def _create_error(repository: str, error: Exception, of_lora: str) -> ModelError:
     cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
@@ -413,5 +417,5 @@ def _explained(repository: str, error: Exception, of_lora: str) -> ModelError:
     return ModelError(
         f"{source} {here}, and the Hugging Face Hub cannot be reached",
         f"({type(cause or error).__name__})",
-        f"{fetch}, or {'make the video without this file' if of_lora else _offers()}",
+        f"{fetch}, or {'make the video without this file' if of_lora else _suggest_alternatives()}",
     )

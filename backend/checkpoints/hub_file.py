@@ -37,19 +37,19 @@ class HubFile:
     num_bytes: int
 
     @property
-    def blob(self) -> Path:
+    def blob_path(self) -> Path:
         """The path of the complete file."""
         return blobs_folder(self.repository) / self.content_hash
 
     @property
-    def begun(self) -> Path:
+    def unfinished_path(self) -> Path:
         """The path of the incomplete file."""
-        return self.blob.with_name(f"{self.content_hash}.incomplete")
+        return self.blob_path.with_name(f"{self.content_hash}.incomplete")
 
     @property
     def arrived_bytes(self) -> int:
         """The number of its bytes on this machine."""
-        for path in (self.blob, self.begun, self.blob):  # the file may just have been renamed
+        for path in (self.blob_path, self.unfinished_path, self.blob_path):  # the file may just have been renamed
             with contextlib.suppress(OSError):
                 return path.stat().st_size
         return 0
@@ -60,7 +60,7 @@ def blobs_folder(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
 
 
-def bytes_here(repository: str) -> int:
+def count_cached_bytes(repository: str) -> int:
     """Return the bytes of a repository on this machine, incomplete files included."""
     num_bytes = 0
     for path in blobs_folder(repository).glob("*"):
@@ -69,7 +69,7 @@ def bytes_here(repository: str) -> int:
     return num_bytes
 
 
-def fetch(file: HubFile, stopped: threading.Event) -> None:
+def download_to_cache(file: HubFile, stopped: threading.Event) -> None:
     """Download the file unless it exists. Ends within one chunk (10 MiB) after `stopped` is set; received bytes are kept.
 
     Raises: Stopped; ModelError if the received bytes have another hash than the Hub states (they are deleted); OSError;
@@ -77,15 +77,15 @@ def fetch(file: HubFile, stopped: threading.Event) -> None:
     """
     with contextlib.ExitStack() as locks:
         _wait_for_lock(locks, file, stopped)
-        if file.blob.exists():
+        if file.blob_path.exists():
             return
-        file.blob.parent.mkdir(parents=True, exist_ok=True)
-        _receive(file, stopped)
-        _check(file)
-        file.begun.replace(file.blob)
+        file.blob_path.parent.mkdir(parents=True, exist_ok=True)
+        _receive_missing_bytes(file, stopped)
+        _check_hash(file)
+        file.unfinished_path.replace(file.blob_path)
 
 
-def forget_begun(repository: str, wanted: set[str]) -> None:
+def delete_unfinished(repository: str, wanted: set[str]) -> None:
     """Delete incomplete files that no download can resume: their hash is not in `wanted`, or the library created them.
 
     A file that another process is writing is kept.
@@ -93,11 +93,11 @@ def forget_begun(repository: str, wanted: set[str]) -> None:
     for path in blobs_folder(repository).glob("*.incomplete"):
         content_hash, _, process = path.stem.partition(".")
         if process or content_hash not in wanted:
-            with contextlib.suppress(OSError, Timeout), WeakFileLock(_lock(repository, content_hash), timeout=0.1):
+            with contextlib.suppress(OSError, Timeout), WeakFileLock(_lock_path(repository, content_hash), timeout=0.1):
                 path.unlink()
 
 
-def _lock(repository: str, content_hash: str) -> Path:
+def _lock_path(repository: str, content_hash: str) -> Path:
     """Return the file that the library locks while it downloads."""
     folder = Path(constants.HF_HUB_CACHE) / ".locks" / blobs_folder(repository).parent.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def _lock(repository: str, content_hash: str) -> Path:
 
 
 def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threading.Event) -> None:
-    path = _lock(file.repository, file.content_hash)
+    path = _lock_path(file.repository, file.content_hash)
     while not stopped.is_set():
         with contextlib.suppress(Timeout):
             locks.enter_context(WeakFileLock(path, timeout=SECONDS_BETWEEN_TRIES))
@@ -113,16 +113,16 @@ def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threadin
     raise Stopped
 
 
-def _receive(file: HubFile, stopped: threading.Event) -> None:
+def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
     """Request the missing bytes until all are received. The Hub's own address sends every try to a fresh server."""
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # ranges count in the file's own bytes
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     if file.arrived_bytes > file.num_bytes:
-        file.begun.unlink()
+        file.unfinished_path.unlink()
     while True:
         before = file.arrived_bytes
         try:
-            with _Begun(file.begun, stopped) as out:
+            with _UnfinishedFile(file.unfinished_path, stopped) as out:
                 silent: Any = silent_tqdm  # not a subclass of the parameter's type, but the library's own class
                 http_get(url, out, resume_size=before, headers=headers, expected_size=file.num_bytes, tqdm_class=silent)
             return
@@ -131,7 +131,7 @@ def _receive(file: HubFile, stopped: threading.Event) -> None:
                 raise
 
 
-class _Begun(io.BufferedWriter):
+class _UnfinishedFile(io.BufferedWriter):
     """An incomplete file, open to append. The next write after `stopped` is set raises Stopped."""
 
     def __init__(self, path: Path, stopped: threading.Event) -> None:
@@ -144,15 +144,15 @@ class _Begun(io.BufferedWriter):
         return super().write(chunk)
 
 
-def _check(file: HubFile) -> None:
+def _check_hash(file: HubFile) -> None:
     """Flush the bytes to the disk and check their hash. Raises: ModelError if the hash is wrong; the file is then deleted."""
-    content_hash = hash_like(file.begun, file.content_hash)
+    content_hash = hash_like(file.unfinished_path, file.content_hash)
     if content_hash != file.content_hash:
-        file.begun.unlink()
+        file.unfinished_path.unlink()
         raise ModelError(
             f"{file.repository}: {file.name} arrived with the hash {content_hash[:12]}...",
             f"and must have {file.content_hash[:12]}...; it was removed",
             "download again",
         )
-    with file.begun.open("rb") as whole:
+    with file.unfinished_path.open("rb") as whole:
         os.fsync(whole.fileno())  # before the renaming: a file with the final name counts as complete, even after a power failure

@@ -50,7 +50,7 @@ def check_lora(source: str, folder: Path) -> None:
     """Check a path or name from the command line. Raises: RequestError if `adopt_lora` cannot add it."""
     if is_hub_source(source):
         return
-    path = _path_of(source, folder)
+    path = _resolve_path(source, folder)
     if path.suffix != SUFFIX or not path.is_file():
         raise RequestError(
             f"lora={source!r}",
@@ -70,7 +70,7 @@ def adopt_lora(source: str, folder: Path) -> None:
     """Add a file that has passed `check_lora` to the folder, as a hard link if the file system allows it."""
     if is_hub_source(source):
         return
-    path = _path_of(source, folder)
+    path = _resolve_path(source, folder)
     if (folder / path.name).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,11 +80,11 @@ def adopt_lora(source: str, folder: Path) -> None:
         shutil.copyfile(path, folder / path.name)
 
 
-def source_of(source: str) -> str:
+def choice_source(source: str) -> str:
     """Return the `LoraChoice.source` for a path, a name or a Hub file from the command line."""
     return source if is_hub_source(source) else Path(source).name
 
 
-def _path_of(source: str, folder: Path) -> Path:
+def _resolve_path(source: str, folder: Path) -> Path:
     path = Path(source).expanduser()
     return path if path.exists() else folder / path.name if path.name == source else path

@@ -15,7 +15,7 @@ _DTYPES = {0: "F32", 0x01306B47: "F16"}  # dtypes of a convolution's weights, by
 _TAG_BYTES = 4
 
 
-def ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
+def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
     """Return the arrays of all convolutions and PReLUs in the text `layers`, which are in the file `numbers`.
 
     The arrays are named after the modules' `names` in PyTorch, in order. Raises: ModelError if the files do not fit each other or
@@ -27,7 +27,7 @@ def ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str,
             raise ValueError
         wanted = [(row[0], dict(word.split("=") for word in row if "=" in word)) for row in rows[2:] if row]
         with numbers.open("rb") as file:
-            places = list(_places([one for one in wanted if one[0] in ("Convolution", "PReLU")], numbers, file))
+            places = list(_iterate_places([one for one in wanted if one[0] in ("Convolution", "PReLU")], numbers, file))
         named = {}
         for name, arrays in zip(names, places, strict=True):
             named |= {f"{name}.{kind}": place for kind, place in arrays.items()}
@@ -38,7 +38,7 @@ def ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str,
     return named
 
 
-def _places(layers: Sequence[tuple[str, dict[str, str]]], path: Path, file) -> Iterator[dict[str, TensorPlace]]:
+def _iterate_places(layers: Sequence[tuple[str, dict[str, str]]], path: Path, file) -> Iterator[dict[str, TensorPlace]]:
     start = 0
 
     def place(dtype: str, *shape: int) -> TensorPlace:

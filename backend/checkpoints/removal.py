@@ -11,8 +11,8 @@ from pathlib import Path
 
 from huggingface_hub.utils import filter_repo_objects
 
-from backend.checkpoints.hub import places
-from backend.checkpoints.hub_file import blobs_folder, forget_begun
+from backend.checkpoints.hub import file_patterns
+from backend.checkpoints.hub_file import blobs_folder, delete_unfinished
 from backend.errors import ModelError
 
 
@@ -22,8 +22,8 @@ def remove(source: str, kept: Collection[str]) -> int:
     Raises: ModelError if a file cannot be deleted.
     """
     freed = 0
-    for repository, patterns in places(source).items():
-        others = [pattern for other in kept for pattern in places(other).get(repository, ())]
+    for repository, patterns in file_patterns(source).items():
+        others = [pattern for other in kept for pattern in file_patterns(other).get(repository, ())]
         try:
             freed += _remove_from(repository, patterns, others)
         except OSError as error:
@@ -35,41 +35,41 @@ def remove(source: str, kept: Collection[str]) -> int:
 
 def _remove_from(repository: str, patterns: Collection[str], others: Collection[str]) -> int:
     folder = blobs_folder(repository).parent
-    before = _bytes_in(folder)
-    going = [path for path in _links(folder) if _is_among(path, patterns) and not (others and _is_among(path, others))]
-    contents = {path.resolve() for path in going if path.is_symlink()}
-    for path in going:
+    before = _count_bytes(folder)
+    removed = [path for path in _list_files(folder) if _matches(path, patterns) and not (others and _matches(path, others))]
+    contents = {path.resolve() for path in removed if path.is_symlink()}
+    for path in removed:
         path.unlink()
-    left = {path.resolve() for path in _links(folder)}
+    left = {path.resolve() for path in _list_files(folder)}
     for content in contents - left:
         if content.is_relative_to(folder.resolve()):
             content.unlink(missing_ok=True)
     if not others:
-        forget_begun(repository, set())
+        delete_unfinished(repository, set())
     if not left and not any(blobs_folder(repository).glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
     else:
         _remove_empty_folders(folder / "snapshots")
-    return before - _bytes_in(folder)
+    return before - _count_bytes(folder)
 
 
-def _links(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """Return the files of all commits."""
     return [path for path in (folder / "snapshots").glob("*/**/*") if path.is_symlink() or path.is_file()]
 
 
-def _is_among(path: Path, patterns: Collection[str]) -> bool:
+def _matches(path: Path, patterns: Collection[str]) -> bool:
     """Return whether the file's name within its commit fits a pattern."""
     commit = next(parent for parent in path.parents if parent.parent.name == "snapshots")
     name = path.relative_to(commit).as_posix()
     return any(filter_repo_objects([name], allow_patterns=list(patterns)))
 
 
-def _bytes_in(folder: Path) -> int:
-    return sum(_sizes(folder))
+def _count_bytes(folder: Path) -> int:
+    return sum(_file_sizes(folder))
 
 
-def _sizes(folder: Path) -> Iterator[int]:
+def _file_sizes(folder: Path) -> Iterator[int]:
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink():

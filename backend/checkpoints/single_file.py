@@ -15,17 +15,17 @@ from pathlib import Path
 from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
-from backend.checkpoints.torch_file import TorchFile, torch_tensors
+from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 
-OwnFile = TorchFile | Path  # A transformer's file: a PyTorch file, or a safetensors file.
+TransformerFile = TorchFile | Path  # A transformer's file: a PyTorch file, or a safetensors file.
 
 SUFFIXES = (".safetensors", TORCH_SUFFIX)
 PREFIXES = ("model.diffusion_model.", "diffusion_model.")  # prefixes that ComfyUI adds to each name of the transformer
 SCALES = (".scale_weight", ".weight_scale")
 MARKER = "scaled_fp8"
 NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of tensors that are not weights
+_NOT_WEIGHTS = (".scale_input", ".input_scale", ".comfy_quant", *SCALES)  # endings of tensors that are not weights
 _FILE = r"/[^#]+?\.(?:safetensors|pt)|[\w.-]+/[\w.-]+:[^:#]+?\.safetensors"
 _SOURCE = re.compile(rf"(?P<base>/.+?|[\w.-]+/[\w.-]+)\+(?P<first>{_FILE})(?:\+(?P<second>{_FILE}))?")
 
@@ -41,14 +41,14 @@ class FileSource:
     files: tuple[str, ...]
 
 
-def file_source(source: str | Path) -> FileSource | None:
+def parse_file_source(source: str | Path) -> FileSource | None:
     """Parse "BASE+FILE" or "BASE+FILE+FILE"; None for any other source."""
     found = _SOURCE.fullmatch(str(source))
     return found and FileSource(base=found["base"], files=tuple(file for file in (found["first"], found["second"]) if file))
 
 
-def source_with(base: str, files: Sequence[str]) -> str:
-    """Return the source that `file_source` parses."""
+def join_source(base: str, files: Sequence[str]) -> str:
+    """Return the source that `parse_file_source` parses."""
     return "+".join([base, *files])
 
 
@@ -57,32 +57,32 @@ def is_on_hub(file: str) -> bool:
     return not file.startswith("/")
 
 
-def parts_of(files: Sequence[Path]) -> dict[str, OwnFile]:
+def assign_parts(files: Sequence[Path]) -> dict[str, TransformerFile]:
     """Return the files by their part of the checkpoint."""
     own = [TorchFile(path=path) if path.suffix == TORCH_SUFFIX else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
 
-def path_of(file: OwnFile) -> Path:
+def file_path(file: TransformerFile) -> Path:
     return file if isinstance(file, Path) else file.path
 
 
-def own_tensors(file: OwnFile) -> dict[str, TensorPlace]:
+def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
     """Return the places of a transformer's tensors by their names in the file, without a prefix.
 
     Raises: ModelError for a file that is incomplete or unsafe, or whose numbers cannot be read.
     """
     if isinstance(file, TorchFile):
-        return torch_tensors(file)
+        return read_torch_tensors(file)
     places = read_header(file)
     prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in places)), "")
     named = {name.removeprefix(prefix): place for name, place in places.items() if name.startswith(prefix)}
-    weights = {name: place for name, place in named.items() if not name.endswith(_BESIDE) and name != MARKER}
+    weights = {name: place for name, place in named.items() if not name.endswith(_NOT_WEIGHTS) and name != MARKER}
     is_scaled = MARKER in named or MARKER in places
-    return {name: _scaled(file, name, place, named, is_scaled) for name, place in weights.items()}
+    return {name: _add_scale(file, name, place, named, is_scaled) for name, place in weights.items()}
 
 
-def _scaled(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
+def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
     """Return the tensor's place, with the place of its scale if it has a scale."""
     if place.dtype not in NUMBERS:
         raise ModelError(

@@ -65,8 +65,8 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
     """Return a file's tensors in the order of their bytes. Raises: ModelError if the file is incomplete or not a safetensors
     file."""
     size = os.path.getsize(path)
-    entries, begin = _header(path, size)
-    places = {name: _place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
+    entries, begin = _read_header(path, size)
+    places = {name: _parse_place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
     expected = max((place.end for place in places.values()), default=begin)
     if size != expected:
         how = "cut short" if size < expected else "too long"
@@ -76,10 +76,10 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata in a file's header."""
-    return _header(path, os.path.getsize(path))[0].get("__metadata__", {})
+    return _read_header(path, os.path.getsize(path))[0].get("__metadata__", {})
 
 
-def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
@@ -93,22 +93,22 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         except (ValueError, RecursionError):
             entries = None
     if not isinstance(entries, dict) or not isinstance(entries.get("__metadata__", {}), dict):
-        raise _unreadable(path)
+        raise _unreadable_error(path)
     return entries, 8 + length
 
 
-def _unreadable(path: Path) -> ModelError:
+def _unreadable_error(path: Path) -> ModelError:
     return ModelError(short_path(path), "must be a safetensors file, and its header cannot be read", AGAIN)
 
 
-def _place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
+def _parse_place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
     try:
         offsets, dtype, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
         first, last = offsets
     except (TypeError, KeyError, ValueError):
-        raise _unreadable(path) from None
+        raise _unreadable_error(path) from None
     if not isinstance(dtype, str) or not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
-        raise _unreadable(path)
+        raise _unreadable_error(path)
     place = TensorPlace(path=path, dtype=dtype, shape=shape, start=begin + first, end=begin + last)
     expected = math.prod(place.shape) * ITEM_BYTES.get(place.dtype, 0)
     if place.num_bytes != expected:

@@ -52,17 +52,17 @@ class TorchFile:
     tree: str = ""
 
 
-def torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
+def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
     """Return the tensors' places by name, in the order of their bytes.
 
     Raises: ModelError for a file that is incomplete or unsafe, or has no such dictionary.
     """
     status = file.path.stat()
-    return dict(_tensors(file, status.st_size, status.st_mtime_ns))
+    return dict(_read_tensors(file, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=8)
-def _tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
+def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
     """Read the tensors' places. Size and time of the last change are part of the cache's key, because every page calls this
     function."""
     path = file.path
@@ -70,21 +70,21 @@ def _tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             contents = next((entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")), None)
             if contents is None or contents.file_size > LARGEST_CONTENTS or contents.compress_type != zipfile.ZIP_STORED:
-                raise _refused(path, "has no table of contents, or a table of contents of something else than a network")
+                raise _refused_error(path, "has no table of contents, or a table of contents of something else than a network")
             found = _Contents(path).read(archive.read(contents))
             folder = contents.filename.removesuffix("data.pkl")
             entries = {entry.filename.removeprefix(folder): entry for entry in archive.infolist()}
             order = entries.get("byteorder")
             if order is not None and (order.file_size > len(LITTLE) or archive.read(order) != LITTLE):
-                raise _refused(path, "has its numbers in another order of bytes")
-            named = _named(file, found)
-            places = {name: _place(path, raw, size, name, tensor, entries) for name, tensor in named.items()}
+                raise _refused_error(path, "has its numbers in another order of bytes")
+            named = _select_tensors(file, found)
+            places = {name: _find_place(path, raw, size, name, tensor, entries) for name, tensor in named.items()}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise _refused(path, f"cannot be read ({type(error).__name__})") from None
+        raise _refused_error(path, f"cannot be read ({type(error).__name__})") from None
     return dict(sorted(places.items(), key=lambda item: item[1].start))
 
 
-def _refused(path: Path, what: str) -> ModelError:
+def _refused_error(path: Path, what: str) -> ModelError:
     return ModelError(f"{short_path(path)} {what}:", SAFE, OTHER_FILE)
 
 
@@ -129,12 +129,12 @@ class _Contents:
             for instruction, argument, _ in pickletools.genops(pickled):
                 if instruction.name == "STOP":
                     return self._stack.pop()
-                self._follow(instruction.name, argument)
+                self._run_instruction(instruction.name, argument)
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
-            raise _refused(self._path, "has a table of contents that makes no sense") from None
-        raise _refused(self._path, "has a table of contents without an end")
+            raise _refused_error(self._path, "has a table of contents that makes no sense") from None
+        raise _refused_error(self._path, "has a table of contents without an end")
 
-    def _follow(self, instruction: str, argument: Any) -> None:
+    def _run_instruction(self, instruction: str, argument: Any) -> None:
         stack = self._stack
         match instruction:
             case "PROTO" | "FRAME":
@@ -151,7 +151,7 @@ class _Contents:
                 count = int(instruction[-1])
                 stack[-count:] = [tuple(stack[-count:])]
             case "TUPLE":
-                stack.append(tuple(self._group()))
+                stack.append(tuple(self._pop_group()))
             case "BINPUT" | "LONG_BINPUT":
                 self._memo[argument] = stack[-1]
             case "MEMOIZE":
@@ -159,48 +159,48 @@ class _Contents:
             case "BINGET" | "LONG_BINGET":
                 stack.append(self._memo[argument])
             case "APPEND" | "APPENDS":
-                values = self._group() if instruction == "APPENDS" else [stack.pop()]
+                values = self._pop_group() if instruction == "APPENDS" else [stack.pop()]
                 stack[-1].extend(values)
             case "SETITEM" | "SETITEMS":
-                values = self._group() if instruction == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
-                self._set(stack[-1], values[::2], values[1::2])
+                values = self._pop_group() if instruction == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
+                self._set_items(stack[-1], values[::2], values[1::2])
             case "GLOBAL":
-                stack.append(self._named(argument))
+                stack.append(self._read_name(argument))
             case "BINPERSID":
-                stack.append(self._storage(stack.pop()))
+                stack.append(self._read_storage(stack.pop()))
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
-                stack.append(self._made(function, arguments))
+                stack.append(self._call(function, arguments))
             case "BUILD":
                 stack.pop()  # extra data of a dictionary of tensors: versions of modules
             case _:
-                raise _refused(self._path, f"wants to do more than describe tensors ({instruction})")
+                raise _refused_error(self._path, f"wants to do more than describe tensors ({instruction})")
 
-    def _group(self) -> list[Any]:
+    def _pop_group(self) -> list[Any]:
         """Remove the values since the last mark from the stack and return them."""
         begin = self._marks.pop()
         values = self._stack[begin:]
         del self._stack[begin:]
         return values
 
-    def _set(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    def _set_items(self, found: dict, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Add the items with text keys. Keys that are whole numbers, as in an optimizer's state, are ignored, because many can
         have the same hash."""
         if not all(type(key) in (str, int) for key in keys):  # hashing a tuple may take very long
             raise ValueError
         found.update((key, value) for key, value in zip(keys, values, strict=True) if type(key) is str)
 
-    def _named(self, name: str) -> _Name:
+    def _read_name(self, name: str) -> _Name:
         module, _, kind = name.partition(" ")
         if name in (_DICTIONARY, _TENSOR, _PARAMETER) or (module == "torch" and kind in _DTYPES):
             return _Name(name)
-        raise _refused(self._path, f"wants to call {name[:60].replace(' ', '.')}")
+        raise _refused_error(self._path, f"wants to call {name[:60].replace(' ', '.')}")
 
-    def _storage(self, identity: Sequence[Any]) -> _Storage:
+    def _read_storage(self, identity: Sequence[Any]) -> _Storage:
         _, kind, entry, _, _ = identity
         return _Storage(_DTYPES[kind.name.removeprefix("torch ")], f"data/{entry}")
 
-    def _made(self, function: _Name, arguments: tuple) -> Any:
+    def _call(self, function: _Name, arguments: tuple) -> Any:
         if function.name == _DICTIONARY and not arguments:
             return {}
         if function.name == _PARAMETER:
@@ -217,7 +217,7 @@ class _Contents:
         return _Tensor(storage, first, tuple(shape), tuple(strides))
 
 
-def _named(file: TorchFile, found: object) -> dict[str, _Tensor]:
+def _select_tensors(file: TorchFile, found: object) -> dict[str, _Tensor]:
     """Return the tensors of the requested dictionary by name."""
     found = found if isinstance(found, dict) else {}
     trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
@@ -233,13 +233,15 @@ def _named(file: TorchFile, found: object) -> dict[str, _Tensor]:
     return {functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): value for name, value in tensors.items()}
 
 
-def _place(path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]) -> TensorPlace:
+def _find_place(
+    path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]
+) -> TensorPlace:
     """Return the place of a tensor's bytes in the file of `size` bytes. Raises: ModelError if they are not contiguous or not in
     the file."""
     entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
     count = math.prod(tensor.shape)
-    if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_in_a_row(tensor):
-        raise _refused(path, f"has {name[:80]} in pieces, or not at all")
+    if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_contiguous(tensor):
+        raise _refused_error(path, f"has {name[:80]} in pieces, or not at all")
     raw.seek(entry.header_offset)
     header = raw.read(_ENTRY_HEADER)
     begin = entry.header_offset + len(header) + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
@@ -252,7 +254,7 @@ def _place(path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries:
     return TensorPlace(path=path, dtype=tensor.storage.dtype, shape=tensor.shape, start=start, end=end)
 
 
-def _is_in_a_row(tensor: _Tensor) -> bool:
+def _is_contiguous(tensor: _Tensor) -> bool:
     """Return whether the tensor is contiguous, with the last axis fastest."""
     step = 1
     for length, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):

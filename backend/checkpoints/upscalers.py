@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.checkpoints.ncnn_file import ncnn_tensors
+from backend.checkpoints.ncnn_file import read_ncnn_tensors
 from backend.checkpoints.tensors import TensorPlace, read_header
-from backend.checkpoints.torch_file import TorchFile, torch_tensors
+from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError, RequestError
 from backend.schemas.upscaling import EMBEDDED, is_on_hub
 
@@ -26,15 +26,15 @@ INSTALL = "pip install -r requirements.txt"
 LICENCE = "Real-ESRGAN's model, by Xintao Wang and others, under the BSD 3-Clause License"
 
 
-def _dense(blocks: int) -> list[str]:
+def _dense_modules(blocks: int) -> list[str]:
     inner = [f"body.{block}.rdb{part}.conv{number}" for block in range(blocks) for part in (1, 2, 3) for number in range(1, 6)]
     return ["conv_first", *inner, "conv_body", "conv_up1", "conv_up2", "conv_hr", "conv_last"]
 
 
 _EMBEDDED = {  # the package's names, and the modules in the order of its files
     EMBEDDED: ("REALESRGAN_ANIMAVIDEOV3_UP4X", [f"body.{index}" for index in range(35)]),
-    "x4plus": ("REALESRGAN_X4PLUS_UP4X", _dense(23)),
-    "x4plus-anime": ("REALESRGAN_X4PLUSANIME_UP4X", _dense(6)),
+    "x4plus": ("REALESRGAN_X4PLUS_UP4X", _dense_modules(23)),
+    "x4plus-anime": ("REALESRGAN_X4PLUSANIME_UP4X", _dense_modules(6)),
 }
 
 
@@ -59,27 +59,27 @@ class UpscalerFile:
     def tensors(self) -> dict[str, TensorPlace]:
         """Return the places of its arrays by name, unless it `is_old`. Raises: ModelError for an incomplete or unsafe file."""
         if self.is_embedded:
-            return ncnn_tensors(self.path.with_suffix(".param"), self.path, self.modules)
-        return read_header(self.path) if self.path.suffix == SUFFIXES[0] else torch_tensors(TorchFile(path=self.path))
+            return read_ncnn_tensors(self.path.with_suffix(".param"), self.path, self.modules)
+        return read_header(self.path) if self.path.suffix == SUFFIXES[0] else read_torch_tensors(TorchFile(path=self.path))
 
 
 def list_upscalers(folder: Path) -> list[str]:
     """Return the names of the installed models: models of the package first, then the files in the folder."""
     files = (path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
-    return [*_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
+    return [*_list_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
 
 
-def check_upscaler_here(name: str, folder: Path, may_download: bool = False) -> None:
+def check_upscaler_exists(name: str, folder: Path, may_download: bool = False) -> None:
     """Check that the model exists. Raises: RequestError for an unknown model, or if it must be downloaded and `may_download` is
     false."""
-    if _found(name, folder) is None and not may_download:
+    if _find(name, folder) is None and not may_download:
         rule = "must be on this machine: only the operator may download it"
         raise RequestError(f"upscaler={name!r}", rule, f"choose another, or leave it out to use {EMBEDDED}")
 
 
 def find_upscaler(name: str, folder: Path) -> UpscalerFile:
     """Return the model of this name, downloaded if it is only on the Hub. Raises: RequestError, ModelError."""
-    found = _found(name, folder)
+    found = _find(name, folder)
     if found is not None:
         return found
     from backend.checkpoints.hub import find_file
@@ -87,18 +87,18 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
     return UpscalerFile(name=name, path=find_file(name))
 
 
-def num_weights(name: str, folder: Path) -> int | None:
+def count_weights(name: str, folder: Path) -> int | None:
     """Return the number of weights of the model, from which its speed can be estimated; None if it is missing or cannot be
     read."""
     try:
-        file = _found(name, folder)
+        file = _find(name, folder)
         places = file.tensors() if file is not None and not file.is_old else {}
     except (ModelError, RequestError, OSError):
         return None
     return sum(math.prod(place.shape) for place in places.values()) or None
 
 
-def licence_of(name: str) -> str:
+def licence_notice(name: str) -> str:
     """Return the licence notice of a model from the package, "" for other models."""
     return f"{name}: {LICENCE}" if name in _EMBEDDED else ""
 
@@ -110,7 +110,7 @@ def adopt_upscaler(source: str, folder: Path) -> str:
     """
     path = Path(source).expanduser()
     if is_on_hub(source) or not path.is_file():
-        check_upscaler_here(source, folder, may_download=True)
+        check_upscaler_exists(source, folder, may_download=True)
         return source
     if path.suffix not in SUFFIXES or path.name in _EMBEDDED:
         raise RequestError(f"model={source!r}", f"must be a file that ends in {', '.join(SUFFIXES)}", "check the path")
@@ -127,30 +127,30 @@ def adopt_upscaler(source: str, folder: Path) -> str:
     return path.name
 
 
-def _embedded() -> list[str]:
-    folder = _package()
+def _list_embedded() -> list[str]:
+    folder = _package_folder()
     return [name for name, (file, _) in _EMBEDDED.items() if folder and (folder / f"{file}.bin").is_file()]
 
 
-def _package() -> Path | None:
+def _package_folder() -> Path | None:
     """Return the folder of the package's files, None if it is not installed. The package is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     folders = found.submodule_search_locations if found is not None else None
     return Path(folders[0]) / "models" if folders else None
 
 
-def _found(name: str, folder: Path) -> UpscalerFile | None:
+def _find(name: str, folder: Path) -> UpscalerFile | None:
     """Return the model, None if it is only on the Hub. Raises: RequestError, which lists the names."""
-    package = _package()
-    if package is not None and name in _embedded():
+    package = _package_folder()
+    if package is not None and name in _list_embedded():
         file, modules = _EMBEDDED[name]
         return UpscalerFile(name=name, path=package / f"{file}.bin", modules=modules)
     if name in list_upscalers(folder):  # a name is never used as a path
         return UpscalerFile(name=name, path=folder / name)
     if is_on_hub(name):
-        from backend.checkpoints.hub import cached_file
+        from backend.checkpoints.hub import find_cached_file
 
-        path = cached_file(name)
+        path = find_cached_file(name)
         return None if path is None else UpscalerFile(name=name, path=path)
     if name in _EMBEDDED:
         raise RequestError(f"upscaler={name!r}", f"needs the package {PACKAGE}, which is not installed", f"run `{INSTALL}`")

@@ -20,7 +20,7 @@ from backend.files import hash_like
 _SHA256, _GIT_SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 
-class Recognised(Protocol):
+class FamilyChecks(Protocol):
     """The part of `models.spec.Family` that is needed here."""
 
     def distinctive_shapes(self, configs: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, tuple[int, ...]]:
@@ -30,7 +30,7 @@ class Recognised(Protocol):
         """Return the names that the authors use for a transformer's module."""
 
 
-Recognise = Callable[[Checkpoint], tuple[Recognised, Any]]
+Recognise = Callable[[Checkpoint], tuple[FamilyChecks, Any]]
 """A function that returns the checkpoint's family, and its kind, which has a `name`. Raises: ModelError."""
 
 
@@ -65,12 +65,12 @@ def verify(
     """
     problems, kind = [], None
     try:
-        own_files = {TRANSFORMER: torch_file} if torch_file else None
-        checkpoint = complete(open_checkpoint(folder, own_files, transformer))
+        transformer_files = {TRANSFORMER: torch_file} if torch_file else None
+        checkpoint = complete(open_checkpoint(folder, transformer_files, transformer))
         family, recognised = recognise(checkpoint)
         kind = recognised.name
         for part in checkpoint.parts:
-            problems += _problems_of(lambda part=part: check_part(checkpoint, family, part))
+            problems += _list_problems(lambda part=part: check_part(checkpoint, family, part))
         for name in named_parts(checkpoint.index):
             if name.startswith("tokenizer") and not (folder / name).is_dir():
                 problems.append(f"{name} is missing: a checkpoint needs it; {AGAIN}")
@@ -85,15 +85,15 @@ def verify(
     )
 
 
-def check_part(checkpoint: Checkpoint, family: Recognised, part: str) -> None:
+def check_part(checkpoint: Checkpoint, family: FamilyChecks, part: str) -> None:
     """Check the tensors of a part. Raises: ModelError if a file is incomplete, or does not fit the part's configuration."""
     tensors, expected = checkpoint.tensors(part), family.distinctive_shapes(checkpoint.configs, part)
-    if part in checkpoint.own_files:
-        expected = {_name_in_file(name, tensors, family): shape for name, shape in expected.items()}
+    if part in checkpoint.transformer_files:
+        expected = {_authors_name(name, tensors, family): shape for name, shape in expected.items()}
     check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})
 
 
-def _name_in_file(name: str, tensors: Collection[str], family: Recognised) -> str:
+def _authors_name(name: str, tensors: Collection[str], family: FamilyChecks) -> str:
     """Return the authors' name of a tensor, unless the single-file transformer contains diffusers' name."""
     stem, _, kind = name.rpartition(".")
     makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
@@ -105,9 +105,9 @@ def _full_name(name: str, tensors: Collection[str]) -> str:
     return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
 
 
-def _problems_of(look: Callable[[], object]) -> list[str]:
+def _list_problems(check: Callable[[], object]) -> list[str]:
     try:
-        look()
+        check()
     except ModelError as error:
         return [str(error)]
     return []

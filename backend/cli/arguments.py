@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from backend.checkpoints.loras import source_of
-from backend.checkpoints.single_file import SUFFIXES, file_source, is_on_hub, source_with
+from backend.checkpoints.loras import choice_source
+from backend.checkpoints.single_file import SUFFIXES, is_on_hub, join_source, parse_file_source
 from backend.cli.storyboard_file import read_storyboard
 from backend.errors import OutputError, RequestError
 from backend.media.driving_video import settings_from_files
@@ -61,7 +61,7 @@ def _absolute_paths(path: str | list[str] | None) -> str | tuple[str, ...] | Non
 
 
 def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, ...]:
-    own = ({"source": source_of(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
+    own = ({"source": choice_source(one.source), "scale": one.scale, "expert": one.expert} for one in arguments.loras)
     return (*preset.loras, *own)
 
 
@@ -100,7 +100,7 @@ def model_from_arguments(arguments: argparse.Namespace, preset: str | None = Non
     base = model or (find_preset(preset).model_source.partition("+")[0] if preset else None)
     if base is None:
         raise RequestError("--transformer was given", "without the checkpoint whose transformer it replaces", "give --model too")
-    if file_source(source := source_with(base, files)) is None or len(files) > 2:
+    if parse_file_source(source := join_source(base, files)) is None or len(files) > 2:
         rule = "can stand for the transformers of a folder or of OWNER/NAME, and a checkpoint has two at most"
         raise RequestError(
             f"--transformer was given {len(files)} times beside {base}: it", rule, "correct --model or --transformer"
@@ -113,7 +113,7 @@ def _resolve_transformer_file(file: str) -> str:
     path = absolute(file)
     if os.path.isfile(path) and path.endswith(SUFFIXES):
         return path
-    if is_on_hub(file) and not os.path.exists(path) and file_source(source_with("owner/name", [file])) is not None:
+    if is_on_hub(file) and not os.path.exists(path) and parse_file_source(join_source("owner/name", [file])) is not None:
         return file
     rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE.safetensors on the Hub"
     raise RequestError(f"transformer={file!r}", rule, "check the path")

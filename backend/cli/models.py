@@ -11,13 +11,13 @@ from typing import Any, TextIO
 from backend.catalog.catalog import Entry, bytes_of, entries, licences_of
 from backend.checkpoints.checkpoint import split_source
 from backend.checkpoints.hub import (
-    cached_file,
-    cached_model,
     cached_torch_file,
     download_file,
     download_model,
+    find_cached_file,
+    find_cached_folder,
+    find_newest_snapshot,
     is_hub_id,
-    newest_snapshot,
 )
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.speed import Speed
@@ -94,7 +94,7 @@ def _hub_sources(given: str) -> list[str]:
 
 def say_licence(source: str, stream: TextIO) -> None:
     """Writes what must be known about a model's licence before it is downloaded: nothing if the model is here."""
-    if not is_hub_id(source) or cached_model(source) is not None:
+    if not is_hub_id(source) or find_cached_folder(source) is not None:
         return
     for licence in licences_of(source):
         stream.write(f"{licence}\n")
@@ -103,7 +103,7 @@ def say_licence(source: str, stream: TextIO) -> None:
 
 def _download(source: str) -> None:
     is_model = is_hub_id(source)
-    path = cached_model(source) if is_model else cached_file(source)
+    path = find_cached_folder(source) if is_model else find_cached_file(source)
     if path is None:
         say_licence(source, sys.stderr)
         line = _DownloadLine(sys.stderr, source)
@@ -158,7 +158,7 @@ def _local_folder(source: str) -> Path:
     """The checkpoint's folder, however incomplete. Raises: RequestError if there is none."""
     if Path(source).is_dir():
         return Path(source)
-    folder = newest_snapshot(source) if is_hub_id(source) else None
+    folder = find_newest_snapshot(source) if is_hub_id(source) else None
     if folder is None:
         raise RequestError(
             f"id={source!r}",

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from backend.checkpoints.upscalers import adopt_upscaler, licence_of, list_upscalers
+from backend.checkpoints.upscalers import adopt_upscaler, licence_notice, list_upscalers
 from backend.cli.arguments import absolute
 from backend.cli.command_line import OK
 from backend.cli.generate import generate
@@ -23,7 +23,7 @@ def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = 
     if arguments.is_list:
         return _print_upscalers(arguments)
     request = _upscale_request(arguments)
-    if licence := licence_of(arguments.upscaler or EMBEDDED):
+    if licence := licence_notice(arguments.upscaler or EMBEDDED):
         sys.stderr.write(f"{licence}\n")
     return generate(arguments, make_engine, request)
 
@@ -41,5 +41,5 @@ def _print_upscalers(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(names) + "\n")
     else:
-        sys.stdout.writelines(f"{licence_of(name) or name}\n" for name in names)
+        sys.stdout.writelines(f"{licence_notice(name) or name}\n" for name in names)
     return OK

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.catalog.models import Models, sources_of
 from backend.catalog.weights_here import check_here, has_weights
-from backend.checkpoints.upscalers import check_upscaler_here, list_upscalers, num_weights
+from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
 from backend.cluster.nodes import Cluster
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import Shortage, capacity_shortage, find_shortage, needed_bytes
@@ -78,7 +78,7 @@ class Engine:
             self._store, on_event=(self._notifications.ended, self.history.record_step, self._measure_ended_job)
         )
         self._memo = RequestMemo(self._store.job)
-        self._timings = Timings(self._store, functools.partial(num_weights, folder=settings.upscalers_dir))
+        self._timings = Timings(self._store, functools.partial(count_weights, folder=settings.upscalers_dir))
         self.library = Library(self._store, on_delete=lambda owner: self.cleaner.trim_bin(owner))
         self.user_presets = UserPresets(settings.data_dir / "jobs.sqlite3")
         self.projects = Projects(settings.data_dir / "jobs.sqlite3")
@@ -453,7 +453,7 @@ class Engine:
             what = "this video may need more than the whole disk"
             raise RequestError(what, f"({lacking.in_all})", "make it smaller, shorter or of fewer steps")
         if request.upscale:
-            check_upscaler_here(upscaler_name(request), self.settings.upscalers_dir, may_download)
+            check_upscaler_exists(upscaler_name(request), self.settings.upscalers_dir, may_download)
             self._check_upscaling_space(request)
         if not may_download and not needs_only_cutting(request):
             check_here(request, self._model)

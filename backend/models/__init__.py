@@ -1,7 +1,7 @@
 """The model families: each has a folder here and an entry in `FAMILIES`."""
 
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.single_file import path_of
+from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
 from backend.models.causal_wan.action_spec import ACTION_WAN
 from backend.models.causal_wan.spec import CAUSAL_WAN
@@ -30,12 +30,12 @@ def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
 def completed(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
     """The checkpoint; if its transformers lie in files of their own, looked at, and with what those files say that nothing else
     does. Raises: ModelError if a file holds no transformer of ours, or another than the checkpoint needs."""
-    if not checkpoint.own_files:
+    if not checkpoint.transformer_files:
         return checkpoint
     for family in reversed(FAMILIES):
         if (found := family.completed(checkpoint, preset)) is not None:
             return found
-    names = " and ".join(path_of(file).name for file in checkpoint.own_files.values())
+    names = " and ".join(file_path(file).name for file in checkpoint.transformer_files.values())
     pipeline = checkpoint.index.get("_class_name")
     raise ModelError(
         f"--transformer was given for {names},", f"and a {pipeline} has its transformer in its folder", "leave it out"

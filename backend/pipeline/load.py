@@ -138,7 +138,7 @@ def _load_networks(
     networks = [network for network in model.networks if network.stages & set(stages)]
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
     sizes = {one.part: _check_network(one, parts[one.part]) for one in networks}
-    contents = {one.part: Content.of(parts[one.part], one.described, one.arranged) for one in networks}
+    contents = {one.part: Content.of_part(parts[one.part], one.described, one.arranged) for one in networks}
     found = {part: network for part, content in contents.items() if (network := model_cache.find(content))}
     missing = [network for network in networks if network.part not in found]
     needed = sum(map(_network_bytes, missing)), sum(device_bytes(one.at_rest, one.tied) for one in missing)

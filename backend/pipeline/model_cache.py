@@ -123,7 +123,7 @@ class ModelCache:
     def find(self, content: Content) -> CachedNetwork | None:
         """Return a cached network of this content whose files have not changed, None if there is no such network."""
         with self._lock:
-            found = (network for network in self._distinct_networks() if network.content.is_that_of(content))
+            found = (network for network in self._distinct_networks() if network.content.equals(content))
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
     def make_room_for(self, found: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:

@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, folder_of
+from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint, part_folder
 from backend.checkpoints.hub import OnBytes, find_checkpoint, find_file
 from backend.checkpoints.loras import find_lora
-from backend.checkpoints.single_file import path_of
+from backend.checkpoints.single_file import file_path
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
 from backend.models import completed, recognise
@@ -46,12 +46,14 @@ class ModelFiles:
         folder = self.checkpoint.folder
         there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # also in folders that are links
         kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
-        return kept + [path for path in map(path_of, self.checkpoint.own_files.values()) if not path.is_relative_to(folder)]
+        return kept + [
+            path for path in map(file_path, self.checkpoint.transformer_files.values()) if not path.is_relative_to(folder)
+        ]
 
     def _is_used(self, path: Path) -> bool:
         """Return False for a file of a transformer that only another preset uses."""
         part = path.relative_to(self.checkpoint.folder).parts[0]
-        own = {folder_of(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
+        own = {part_folder(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
         return part in own or not part.startswith(TRANSFORMER)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from backend.checkpoints.fingerprints import Fingerprint, fingerprint_files, hold_the_same
+from backend.checkpoints.fingerprints import Fingerprint, fingerprint_files, have_equal_bytes
 from backend.weights.expert import Expert
 from backend.weights.host_offload import HOST
 from backend.weights.place import is_host
@@ -32,22 +32,22 @@ class Content:
     fingerprints: tuple[Fingerprint, ...]
 
     @classmethod
-    def of(cls, part: Part, described: Any, arranged: Any) -> Content:
+    def of_part(cls, part: Part, described: Any, arranged: Any) -> Content:
         """Return the content of a part, as its files are now. Raises: OSError."""
         return cls(
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
-            described=_layout_of(described),
-            arranged=_layout_of(arranged),
+            described=_shapes_and_shardings(described),
+            arranged=_shapes_and_shardings(arranged),
             fingerprints=fingerprint_files(part.files),
         )
 
-    def is_that_of(self, other: Content) -> bool:
+    def equals(self, other: Content) -> bool:
         """Return whether both contents have equal bytes and shardings."""
         mine, others = ((one.tensors, one.described, one.arranged) for one in (self, other))
-        return mine == others and hold_the_same(self.fingerprints, other.fingerprints)
+        return mine == others and have_equal_bytes(self.fingerprints, other.fingerprints)
 
 
-def _layout_of(described: Any) -> tuple:
+def _shapes_and_shardings(described: Any) -> tuple:
     leaves, structure = jax.tree.flatten(described)
     return structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
 
@@ -59,8 +59,8 @@ class CachedNetwork:
         self.content, self.expert = content, expert
         self._weights = weights
         self.is_on_host = False
-        self.num_bytes = sum(leaf.nbytes for leaf in _distinct(self.weights))
-        self.bytes_per_device = sum(_bytes_of_shard(leaf) for leaf in _distinct(self.weights))
+        self.num_bytes = sum(leaf.nbytes for leaf in _distinct_arrays(self.weights))
+        self.bytes_per_device = sum(_shard_bytes(leaf) for leaf in _distinct_arrays(self.weights))
 
     @property
     def weights(self) -> Any:
@@ -87,17 +87,17 @@ class CachedNetwork:
         leaves, structure = jax.tree.flatten(self.weights)
         homes = jax.tree.leaves(self._homes)
         moved: dict[int, jax.Array] = {}
-        begun: list[tuple[jax.Array, jax.Array]] = []
+        moves: list[tuple[jax.Array, jax.Array]] = []
         for leaf, home in zip(leaves, homes, strict=True):
             target = place(leaf, home)
             if id(leaf) in moved:
                 continue
             moved[id(leaf)] = leaf if leaf.sharding == target else jax.device_put(leaf, target)
             if moved[id(leaf)] is not leaf:
-                begun.append((leaf, moved[id(leaf)]))
-            if sum(old.nbytes for old, _ in begun) >= COPIED_AT_ONCE:
-                _finish(begun)
-        _finish(begun)
+                moves.append((leaf, moved[id(leaf)]))
+            if sum(old.nbytes for old, _ in moves) >= COPIED_AT_ONCE:
+                _wait_and_delete(moves)
+        _wait_and_delete(moves)
         tree = jax.tree.unflatten(structure, [moved[id(leaf)] for leaf in leaves])
         if self.expert is None:
             self._weights = tree
@@ -105,18 +105,18 @@ class CachedNetwork:
             self.expert.weights = tree
 
 
-def _finish(begun: list[tuple[jax.Array, jax.Array]]) -> None:
-    jax.block_until_ready([new for _, new in begun])
-    for old, _ in begun:
+def _wait_and_delete(moves: list[tuple[jax.Array, jax.Array]]) -> None:
+    jax.block_until_ready([new for _, new in moves])
+    for old, _ in moves:
         old.delete()
-    begun.clear()
+    moves.clear()
 
 
-def _distinct(tree: Any) -> list[jax.Array]:
+def _distinct_arrays(tree: Any) -> list[jax.Array]:
     return list({id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values())
 
 
-def _bytes_of_shard(leaf: jax.Array) -> int:
+def _shard_bytes(leaf: jax.Array) -> int:
     if leaf.sharding.memory_kind == HOST:
         return 0
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from backend.schemas.events import Event
-from backend.weights.lora import ScaledLora, adjusted
+from backend.weights.lora import ScaledLora, apply_loras
 from backend.weights.read import LoadProgress, Part, checkpoint_shapes, load_stacked, write_stacked
 from backend.weights.stacked import StackedWeights
 
@@ -22,22 +22,22 @@ class Expert:
         self._part, self._described = part, described
         self.shapes = checkpoint_shapes(described)
         self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None if a merge was interrupted
-        self._dirty = _changed(loras)  # tensors that differ from the checkpoint
-        self.weights = load_stacked(part, described, functools.partial(adjusted, self.loras), progress)
+        self._changed_names = _changed_tensors(loras)  # tensors that differ from the checkpoint
+        self.weights = load_stacked(part, described, functools.partial(apply_loras, self.loras), progress)
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
         """Merge these LoRAs and remove all others, unless they are already merged. Raises: ModelError if a file is missing."""
         if tuple(loras) == self.loras:
             return
-        touched = self._dirty | _changed(loras)
-        self._dirty, self.loras = touched, None
+        touched = self._changed_names | _changed_tensors(loras)
+        self._changed_names, self.loras = touched, None
         total = sum(self._part.places[name].num_bytes for name in touched)
-        adjust = functools.partial(adjusted, tuple(loras))
+        adjust = functools.partial(apply_loras, tuple(loras))
         write_stacked(self._part, self._described, self.weights, touched, adjust, LoadProgress(total, on_event))
         self.loras = tuple(loras)
-        self._dirty = _changed(loras)
+        self._changed_names = _changed_tensors(loras)
 
 
-def _changed(loras: Sequence[ScaledLora]) -> set[str]:
+def _changed_tensors(loras: Sequence[ScaledLora]) -> set[str]:
     """Return the names of the tensors that these LoRAs change."""
     return {name for lora in loras for name in lora.file.changes}

@@ -20,13 +20,13 @@ HOST = "pinned_host"
 MOST_AT_REST = 0.6
 
 
-def should_park(at_rest_bytes: int, memory_bytes: int | None) -> bool:
+def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
     """Return whether weights of this size on each device leave too little memory for programs, False if the memory size is
     unknown."""
     return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
 
 
-def parked(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return the same shapes, stored on the host."""
     return {
         name: as_leaf(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)))
@@ -35,11 +35,11 @@ def parked(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 @contextlib.contextmanager
-def on_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
+def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
     """Yield the weights on the devices. Copies of weights from the host are deleted when the block ends. Shapes only change their
     sharding."""
     resting = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
-    copies = {key: _fetched(leaf) for key, leaf in resting.items()}
+    copies = {key: _copy_to_device(leaf) for key, leaf in resting.items()}
     try:
         yield {name: copies.get(id(leaf), leaf) for name, leaf in weights.items()}
     finally:
@@ -48,7 +48,7 @@ def on_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
                 copy.delete()
 
 
-def _fetched(leaf: Any) -> Any:
+def _copy_to_device(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         place = NamedSharding(leaf.sharding.mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)

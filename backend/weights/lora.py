@@ -19,7 +19,7 @@ import torch
 from backend.checkpoints.loras import LoraName
 from backend.checkpoints.tensors import TensorPlace, read_header, read_metadata
 from backend.checkpoints.torch_file import SUFFIX as TORCH_SUFFIX
-from backend.checkpoints.torch_file import TorchFile, torch_tensors
+from backend.checkpoints.torch_file import TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from backend.weights.lora_change import DIFFERENCE, LOHA, LOKR, MAGNITUDES, ROWS_MAGNITUDE, Change
 from backend.weights.read import read_tensor
@@ -72,56 +72,56 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
 
     Raises: ModelError if the file changes nothing, or is not a complete safetensors or .pt file.
     """
-    header = _whole_header(path)
+    header = _read_lora_header(path)
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
-    default_alpha, targets = _default_alpha(path), _targets(shapes, names)
+    default_alpha, targets = _read_default_alpha(path), _find_targets(shapes, names)
     changes: dict[str, Change] = {}
-    keys_of: dict[str, list[str]] = {}
+    keys_by_tensor: dict[str, list[str]] = {}
     for key, place in header.items():
-        role, meant = _meaning(key, targets)
-        for tensor, part, parts in meant:
-            _add(changes.setdefault(tensor, Change(alpha=default_alpha, part=part, parts=parts)), role, place)
-            keys_of.setdefault(tensor, []).append(key)
+        role, found_tensors = _parse_key(key, targets)
+        for tensor, part, parts in found_tensors:
+            _add_factor(changes.setdefault(tensor, Change(alpha=default_alpha, part=part, parts=parts)), role, place)
+            keys_by_tensor.setdefault(tensor, []).append(key)
     problems = {name: problem for name, change in changes.items() if (problem := change.problem(shapes[name]))}
     for tensor in problems:
-        del changes[tensor], keys_of[tensor]
-    used = {key for keys in keys_of.values() for key in keys}
+        del changes[tensor], keys_by_tensor[tensor]
+    used = {key for keys in keys_by_tensor.values() for key in keys}
     unused = tuple(key for key in header if key not in used)
     problem = next((f"{name} {problem}" for name, problem in problems.items()), "")
     if not changes:
-        raise _of_no_use(path, unused, problem)
+        raise _unusable_error(path, unused, problem)
     return LoraFile(
         name=path.name,
         changes=changes,
         used_keys=len(used),
         unused_keys=unused,
         problem=problem,
-        control_downscale=_control_downscale(path),
+        control_downscale=_read_control_downscale(path),
     )
 
 
-def _of_no_use(path: Path, keys: Sequence[str], problem: str) -> ModelError:
+def _unusable_error(path: Path, keys: Sequence[str], problem: str) -> ModelError:
     what = f"The LoRA {path.name} changes nothing in this model: none of its {len(keys)} keys"
     example = f"such as {next(iter(keys), 'none')} fits"
     return ModelError(what, f"{example} ({problem})" if problem else example, "take one that was made for this model")
 
 
-def _whole_header(path: Path) -> dict[str, TensorPlace]:
+def _read_lora_header(path: Path) -> dict[str, TensorPlace]:
     try:
-        return torch_tensors(TorchFile(path=path)) if path.suffix == TORCH_SUFFIX else read_header(path)
+        return read_torch_tensors(TorchFile(path=path)) if path.suffix == TORCH_SUFFIX else read_header(path)
     except ModelError as error:
         raise ModelError(error.what, error.allowed, "copy or download the LoRA again") from None
 
 
-def _add(change: Change, role: str, place: TensorPlace) -> None:
+def _add_factor(change: Change, role: str, place: TensorPlace) -> None:
     if role == "alpha":
         change.alpha = float(read_tensor(place).float())
     else:
         change.factors[DIFFERENCE if role in ENDINGS else role] = place
 
 
-def _meaning(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
+def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
     """Return the role of a key's tensor in a change, and the tensors that it changes."""
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
@@ -132,7 +132,7 @@ def _meaning(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list
     return role, next((targets[name] for name in names if name in targets), [])
 
 
-def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
+def _find_targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
     """Return the tensors by each spelling of their module's name, with ".bias" added for a bias. Files may store several tensors
     as one."""
     targets: dict[str, list[LoraName]] = {}
@@ -147,7 +147,7 @@ def _targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
     return targets
 
 
-def _default_alpha(path: Path) -> float | None:
+def _read_default_alpha(path: Path) -> float | None:
     """Read alpha from the file's metadata, where diffusers stores it, None if it is missing."""
     if path.suffix == TORCH_SUFFIX:
         return None
@@ -158,11 +158,11 @@ def _default_alpha(path: Path) -> float | None:
     return next((float(value) for key, value in metadata.items() if key.endswith("lora_alpha")), None)
 
 
-def _control_downscale(path: Path) -> int | None:
+def _read_control_downscale(path: Path) -> int | None:
     """Read the factor from the metadata, where the authors of LTX-2 and diffusers store it, None if it is missing."""
-    said = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
+    metadata = {} if path.suffix == TORCH_SUFFIX else read_metadata(path)
     try:
-        return round(float(said["reference_downscale_factor"]))
+        return round(float(metadata["reference_downscale_factor"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
@@ -175,9 +175,9 @@ class ScaledLora:
     scale: float
 
 
-def adjusted(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) -> torch.Tensor:
+def apply_loras(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor with all changes of these LoRAs, summed in float32; the tensor itself if nothing changes."""
     changes = [(lora.file.changes[name], lora.scale) for lora in loras if name in lora.file.changes]
     if not changes:
         return tensor
-    return sum((scale * change.of(tensor) for change, scale in changes), tensor.float())
+    return sum((scale * change.compute(tensor) for change, scale in changes), tensor.float())

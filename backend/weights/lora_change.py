@@ -49,41 +49,41 @@ class Change:
             return f"mixes {' and '.join(kinds)}"
         if not kinds and DIFFERENCE not in self.factors:
             return "has no factors"
-        if kinds and (missing := _missing(kinds[0], self.factors)):
+        if kinds and (missing := _find_missing_factor(kinds[0], self.factors)):
             return f"lacks {missing} of {kinds[0]}"
         if not self._product_fits(shape) or not self._difference_fits(shape):
             return f"has {kinds[0] if kinds else 'a difference'} of another size"
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def compute(self, tensor: torch.Tensor) -> torch.Tensor:
         """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change contains the rescaling to DoRA's
         lengths."""
         base, total = tensor.float(), torch.zeros(tensor.shape)
         factors = {role: read_tensor(place).float() for role, place in self.factors.items()}
         if DIFFERENCE in factors:
-            total += self._own(factors.pop(DIFFERENCE)).reshape(base.shape)
+            total += self._own_rows(factors.pop(DIFFERENCE)).reshape(base.shape)
         lengths = next((factors.pop(role) for role in MAGNITUDES if role in factors), None)
         if factors:
-            total += self._scaled_product(factors, base.shape)
+            total += self._compute_scaled_rows(factors, base.shape)
         if lengths is None:
             return total
-        of_rows = self._is_of_rows(base.shape)
-        return _with_lengths(base + total, self._own(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
+        of_rows = self._has_row_lengths(base.shape)
+        return _rescale_to_lengths(base + total, self._own_rows(lengths) if of_rows else lengths, axis=0 if of_rows else 1) - base
 
-    def _scaled_product(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+    def _compute_scaled_rows(self, factors: dict[str, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
         """Return this part's rows of the factors' product, times alpha over the rank."""
         if "up" in factors:  # rows of other parts are not needed
-            product, rank = _product(factors | {"up": self._own(factors["up"])}, shape)
+            product, rank = _multiply_factors(factors | {"up": self._own_rows(factors["up"])}, shape)
         else:
-            product, rank = _product(factors, (shape[0] * self.parts, *shape[1:]))
-            product = self._own(product)
+            product, rank = _multiply_factors(factors, (shape[0] * self.parts, *shape[1:]))
+            product = self._own_rows(product)
         return product if self.alpha is None or rank is None else product * (self.alpha / rank)
 
-    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return this part's rows."""
         return tensor if self.parts == 1 else tensor.chunk(self.parts)[self.part]
 
-    def _is_of_rows(self, shape: Sequence[int]) -> bool:
+    def _has_row_lengths(self, shape: Sequence[int]) -> bool:
         """Return whether DoRA's lengths are lengths of rows, for a tensor of this shape."""
         if ROWS_MAGNITUDE in self.factors:
             return True
@@ -99,7 +99,7 @@ class Change:
         }
         whole = (shape[0] * self.parts, *shape[1:])
         try:
-            return not blank or tuple(_product(blank, whole)[0].shape) == whole
+            return not blank or tuple(_multiply_factors(blank, whole)[0].shape) == whole
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
 
@@ -112,12 +112,12 @@ class Change:
         place = next((self.factors[role] for role in MAGNITUDES if role in self.factors), None)
         if place is None:
             return True
-        if self._is_of_rows(shape):
+        if self._has_row_lengths(shape):
             return len(shape) > 1 and math.prod(place.shape) == shape[0] * self.parts
         return self.parts == 1 and len(shape) > 1 and math.prod(place.shape) == shape[1]
 
 
-def _missing(kind: str, factors: Mapping[str, object]) -> str:
+def _find_missing_factor(kind: str, factors: Mapping[str, object]) -> str:
     """Return the first missing factor, "" if all are present."""
     needed = _NEEDED.get(kind)
     if needed is None:
@@ -128,7 +128,7 @@ def _missing(kind: str, factors: Mapping[str, object]) -> str:
     return next((name for name in needed if name not in factors), "")
 
 
-def _product(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
+def _multiply_factors(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
     """Multiply the factors into this shape, whose first axis must match. Also return the rank that divides alpha, None if alpha
     is not divided.
 
@@ -138,46 +138,46 @@ def _product(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int 
         down, up = (factors[role].flatten(1) for role in LORA)
         return (up @ down).reshape(len(up), *shape[1:]), len(down)
     if "hada_w1_a" in factors:
-        return _hadamard(factors, shape), len(factors["hada_w1_b"])
-    return _kronecker(factors, shape)
+        return _multiply_loha(factors, shape), len(factors["hada_w1_b"])
+    return _multiply_lokr(factors, shape)
 
 
-def _hadamard(factors: Factors, shape: Sequence[int]) -> torch.Tensor:
+def _multiply_loha(factors: Factors, shape: Sequence[int]) -> torch.Tensor:
     """Compute LoHa: the elementwise product of two low-rank matrices."""
     halves = []
     for number in (1, 2):
         left, right, core = (factors.get(f"hada_{name}") for name in (f"w{number}_a", f"w{number}_b", f"t{number}"))
-        halves.append(_low_rank(left, right, core))
-    return _in_shape(halves[0] * halves[1], shape)
+        halves.append(_multiply_low_rank(left, right, core))
+    return _reshape_product(halves[0] * halves[1], shape)
 
 
-def _kronecker(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
+def _multiply_lokr(factors: Factors, shape: Sequence[int]) -> tuple[torch.Tensor, int | None]:
     """Compute LoKr: the Kronecker product of two matrices, each whole or of low rank."""
     first, second = factors.get("lokr_w1"), factors.get("lokr_w2")
     rank = next((len(factors[name]) for name in ("lokr_w2_b", "lokr_w1_b") if name in factors), None)
     if "lokr_w1_a" in factors:
         first = factors["lokr_w1_a"] @ factors["lokr_w1_b"]
     if "lokr_w2_a" in factors:
-        second = _low_rank(factors["lokr_w2_a"], factors["lokr_w2_b"], factors.get("lokr_t2"))
+        second = _multiply_low_rank(factors["lokr_w2_a"], factors["lokr_w2_b"], factors.get("lokr_t2"))
     assert first is not None and second is not None, "a LoKr has both"
     first = first.reshape(*first.shape, *[1] * (second.ndim - first.ndim))
-    return _in_shape(torch.kron(first, second), shape), rank
+    return _reshape_product(torch.kron(first, second), shape), rank
 
 
-def _low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tensor | None) -> torch.Tensor:
+def _multiply_low_rank(left: torch.Tensor, right: torch.Tensor, core: torch.Tensor | None) -> torch.Tensor:
     """Multiply `left` [rows, rank] by `right` [rank, columns]. With a `core` [rank, rank, ...] between them, `left` is [rank,
     rows] and the result [rows, columns, ...]."""
     return left @ right if core is None else torch.einsum("ij...,jc,ir->rc...", core, right, left)
 
 
-def _in_shape(product: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+def _reshape_product(product: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Reshape the product. Raises: RuntimeError if the product has other rows or another size."""
     if product.shape[0] != shape[0]:
         raise RuntimeError(f"{product.shape[0]} rows")
     return product.reshape(tuple(shape))
 
 
-def _with_lengths(tensor: torch.Tensor, lengths: torch.Tensor, axis: int) -> torch.Tensor:
+def _rescale_to_lengths(tensor: torch.Tensor, lengths: torch.Tensor, axis: int) -> torch.Tensor:
     """Rescale the tensor to these Euclidean lengths, one for each index of the axis: 0 for lengths of rows, 1 for lengths of
     columns."""
     others = [other for other in range(tensor.ndim) if other != axis]

@@ -27,7 +27,7 @@ ROWS = 64  # size of transposed blocks: 64 bfloat16 values are two cache lines; 
 _TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-def host_memory(count: int) -> np.ndarray:
+def allocate_host_memory(count: int) -> np.ndarray:
     """Return `count` bytes of zeros. From 1 MB on they are in large pages, if Linux has them, so that a CPU device can use them
     without a copy.
 
@@ -40,13 +40,13 @@ def host_memory(count: int) -> np.ndarray:
     return np.frombuffer(pages, np.uint8)
 
 
-def empty_stack(leaf: Shaped) -> jax.Array:
+def create_empty_stack(leaf: Shaped) -> jax.Array:
     """Create zeros with the shape, the dtype and the sharding of `leaf`."""
     if not is_host(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     shape = leaf.sharding.shard_shape(leaf.shape)
     devices = leaf.sharding.addressable_devices
-    shards = [jax.device_put(_host_array(shape, leaf.dtype), device) for device in devices]
+    shards = [jax.device_put(_allocate_host_array(shape, leaf.dtype), device) for device in devices]
     jax.block_until_ready(
         shards
     )  # small arrays are copied in the background, and the copy would overwrite values written meanwhile
@@ -58,13 +58,13 @@ def is_host(leaf: Shaped) -> bool:
     return next(iter(leaf.sharding.device_set)).platform == "cpu"
 
 
-def on_device(tensor: torch.Tensor, leaf: Shaped) -> jax.Array:
+def copy_to_devices(tensor: torch.Tensor, leaf: Shaped) -> jax.Array:
     """Copy the tensor to the devices, with the dtype and sharding of `leaf`. A CPU device may use the tensor's own memory, which
     must not be written later."""
     return put(_as_numpy(tensor, leaf.dtype), leaf.sharding)
 
 
-def layer_of(leaf: Shaped) -> jax.ShapeDtypeStruct:
+def describe_layer(leaf: Shaped) -> jax.ShapeDtypeStruct:
     """Describe one layer of a stacked array in the checkpoint's shape: matrices [out, in]."""
     assert isinstance(leaf.sharding, NamedSharding), "weights are on the layout's mesh"
     _, *axes = (*leaf.sharding.spec, *[None] * (len(leaf.shape) - len(leaf.sharding.spec)))
@@ -79,16 +79,16 @@ def write_in_place(stack: jax.Array, tensor: torch.Tensor, layer: int) -> None:
     threads may write different layers."""
     source = tensor.T if tensor.ndim == 2 else tensor
     for shard in stack.addressable_shards:
-        _copy(_memory_of(shard.data)[layer], source[shard.index[1:]])
+        _copy(_view_memory(shard.data)[layer], source[shard.index[1:]])
 
 
 def write_by_program(stack: jax.Array, value: jax.Array, layer: int) -> jax.Array:
     """Write one layer, in the checkpoint's shape, into the stack on the devices. The argument `stack` is consumed."""
-    return _writer(stack.sharding)(stack, value, layer)
+    return _create_writer(stack.sharding)(stack, value, layer)
 
 
 @functools.cache
-def _writer(sharding: NamedSharding) -> Callable:
+def _create_writer(sharding: NamedSharding) -> Callable:
     def write(stack: jax.Array, value: jax.Array, layer: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_index_in_dim(stack, value.T if value.ndim == 2 else value, layer, 0)
 
@@ -109,15 +109,15 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target[:, columns].copy_(source[:, columns])
 
 
-def _memory_of(array: jax.Array) -> torch.Tensor:
+def _view_memory(array: jax.Array) -> torch.Tensor:
     """Return the memory of an array on one CPU device as a tensor. It may be written while the array exists."""
     dtype = _TORCH_DTYPES[str(array.dtype)]
     memory = (ctypes.c_byte * array.nbytes).from_address(array.unsafe_buffer_pointer())
     return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
 
 
-def _host_array(shape: tuple[int, ...], dtype: jnp.dtype) -> np.ndarray:
-    return host_memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+def _allocate_host_array(shape: tuple[int, ...], dtype: jnp.dtype) -> np.ndarray:
+    return allocate_host_memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:

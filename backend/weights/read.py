@@ -24,7 +24,15 @@ from backend.checkpoints.tensors import TensorPlace, check_shapes, part_tensors
 from backend.errors import ModelError
 from backend.runtime.mesh import Shaped
 from backend.schemas.events import Event, Loading
-from backend.weights.place import empty_stack, host_memory, is_host, layer_of, on_device, write_by_program, write_in_place
+from backend.weights.place import (
+    allocate_host_memory,
+    copy_to_devices,
+    create_empty_stack,
+    describe_layer,
+    is_host,
+    write_by_program,
+    write_in_place,
+)
 from backend.weights.stacked import StackedWeights, split_name
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
@@ -93,22 +101,22 @@ class Part:
         """
         threads = min(READERS, len(os.sched_getaffinity(0)))
         ahead: deque[tuple[str, Future[T]]] = deque()
-        begun = 0
+        pending_bytes = 0
         with ThreadPoolExecutor(threads, "reader") as pool:
             try:
                 for name in (name for name in self.places if name in names):
                     size = self.places[name].num_bytes
-                    while ahead and (len(ahead) > threads or begun + size > READ_AHEAD):
-                        begun -= self.places[ahead[0][0]].num_bytes
-                        yield self._next(ahead, progress)
+                    while ahead and (len(ahead) > threads or pending_bytes + size > READ_AHEAD):
+                        pending_bytes -= self.places[ahead[0][0]].num_bytes
+                        yield self._next_result(ahead, progress)
                     ahead.append((name, pool.submit(work, name, self.places[name])))
-                    begun += size
+                    pending_bytes += size
                 while ahead:
-                    yield self._next(ahead, progress)
+                    yield self._next_result(ahead, progress)
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _next(self, ahead: deque[tuple[str, Future[T]]], progress: LoadProgress) -> tuple[str, T]:
+    def _next_result(self, ahead: deque[tuple[str, Future[T]]], progress: LoadProgress) -> tuple[str, T]:
         name, future = ahead.popleft()
         result = future.result()
         progress.add(self.places[name].num_bytes, self.name)
@@ -120,12 +128,12 @@ class _Memory(threading.local):
     reading."""
 
     def __init__(self) -> None:
-        self._memory = host_memory(0)
+        self._memory = allocate_host_memory(0)
 
-    def of(self, count: int) -> np.ndarray:
+    def reserve(self, count: int) -> np.ndarray:
         """Return `count` bytes, which are valid until the thread's next call."""
         if count > self._memory.nbytes:
-            self._memory = host_memory(count)
+            self._memory = allocate_host_memory(count)
         return self._memory[:count]
 
 
@@ -134,7 +142,7 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
 
     Raises: ModelError if the file has become shorter meanwhile.
     """
-    data = host_memory(place.num_bytes) if memory is None else memory
+    data = allocate_host_memory(place.num_bytes) if memory is None else memory
     with place.path.open("rb", buffering=0) as file:
         file.seek(place.start)
         done = 0
@@ -160,13 +168,13 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
 def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
     """Load a network's weights by name, with the shardings and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
-    weights = dict(part.read(expected, lambda name, place: _read_onto(place, described[name]), progress))
+    weights = dict(part.read(expected, lambda name, place: _read_to_devices(place, described[name]), progress))
     tied = [weights[name] for name in part.tied if name in weights]
     return weights | {name: tied[0] for name in part.tied if name in described}
 
 
-def _read_onto(place: TensorPlace, leaf: Shaped) -> jax.Array:
-    return jax.block_until_ready(on_device(read_tensor(place), leaf))
+def _read_to_devices(place: TensorPlace, leaf: Shaped) -> jax.Array:
+    return jax.block_until_ready(copy_to_devices(read_tensor(place), leaf))
 
 
 def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int, ...]]:
@@ -179,7 +187,9 @@ def check_stacked(part: Part, described: StackedWeights) -> dict[str, tuple[int,
 def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress: LoadProgress) -> StackedWeights:
     """Load a network's weights, each changed by `adjust(name, tensor)` first. Raises: ModelError."""
     expected = check_stacked(part, described)
-    stacks = {prefix: {name: empty_stack(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()}
+    stacks = {
+        prefix: {name: create_empty_stack(leaf) for name, leaf in stack.items()} for prefix, stack in described.stacks.items()
+    }
     weights = StackedWeights(outer={}, stacks=stacks)
     write_stacked(part, described, weights, expected, adjust, progress)
     return weights
@@ -202,10 +212,10 @@ def write_stacked(
         prefix, layer, inner = split_name(name, described.stacks)
         leaf = described.outer[name] if prefix is None else described.stacks[prefix][inner]
         if prefix is not None and is_host(leaf):
-            tensor = read_tensor(place, memory.of(place.num_bytes))
+            tensor = read_tensor(place, memory.reserve(place.num_bytes))
             return write_in_place(weights.stacks[prefix][inner], adjust(name, tensor), layer)
-        target = leaf if prefix is None else layer_of(leaf)
-        return jax.block_until_ready(on_device(adjust(name, read_tensor(place)), target))
+        target = leaf if prefix is None else describe_layer(leaf)
+        return jax.block_until_ready(copy_to_devices(adjust(name, read_tensor(place)), target))
 
     for name, value in part.read(names, work, progress):
         prefix, layer, inner = split_name(name, described.stacks)
@@ -223,5 +233,5 @@ def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():
             for layer in range(leaf.shape[0]):
-                shapes[f"{prefix}{layer}.{inner}"] = tuple(layer_of(leaf).shape)
+                shapes[f"{prefix}{layer}.{inner}"] = tuple(describe_layer(leaf).shape)
     return shapes

@@ -42,7 +42,7 @@ def stack_weights(state: Mapping[str, jax.Array], prefixes: Iterable[str]) -> St
     This needs memory for a second copy of the stacks, so it is for shapes and for models that are already in memory.
     `backend.weights.read` reads checkpoints.
     """
-    stacks = {prefix: _stack_of(state, prefix) for prefix in prefixes}
+    stacks = {prefix: _stack_prefix(state, prefix) for prefix in prefixes}
     outer = {name: value for name, value in state.items() if split_name(name, stacks)[0] is None}
     return StackedWeights(outer=outer, stacks=stacks)
 
@@ -54,11 +54,13 @@ def split_name(name: str, stacks: Mapping[str, Mapping[str, Any]]) -> tuple[str 
     return (prefix, int(layer), inner) if prefix is not None and inner in stacks[prefix] else (None, 0, name)
 
 
-def _stack_of(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
+def _stack_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
     names = [name.removeprefix(f"{prefix}0.") for name in state if name.startswith(f"{prefix}0.")]
     num_layers = len({name.removeprefix(prefix).partition(".")[0] for name in state if name.startswith(prefix)})
     layers = {name: [f"{prefix}{layer}.{name}" for layer in range(num_layers)] for name in names}
-    return {name: _stack([state[one] for one in each]) for name, each in layers.items() if all(one in state for one in each)}
+    return {
+        name: _stack_layers([state[one] for one in each]) for name, each in layers.items() if all(one in state for one in each)
+    }
 
 
 def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
@@ -73,10 +75,10 @@ def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[
     )
 
 
-def _stack(layers: list[jax.Array]) -> jax.Array:
+def _stack_layers(layers: list[jax.Array]) -> jax.Array:
     return jnp.stack([layer.T if layer.ndim == 2 else layer for layer in layers])
 
 
-def as_checkpoint(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def unstack_layer(layer: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return one layer's parameters in the checkpoint's shapes. XLA merges the transposition into the matrix product."""
     return {name: value.T if value.ndim == 2 else value for name, value in layer.items()}

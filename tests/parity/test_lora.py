@@ -17,7 +17,7 @@ from backend.models.wan.spec import WAN
 from backend.pipeline import load as load_module
 from backend.pipeline.load import merge_loras
 from backend.settings import from_environment
-from backend.weights.lora import ScaledLora, adjusted, read_lora
+from backend.weights.lora import ScaledLora, apply_loras, read_lora
 from presets import LoraChoice
 from tests.kept import kept
 from tests.parity.tiny_runs import Tiny, diffusers_latents, finished, latents_of, run_reference
@@ -178,7 +178,7 @@ def test_each_kind_equals_pefts_own_merge(kind, tmp_path):
     expected = trained.merge_and_unload().get_submodule("blocks.0.attn1.to_q").weight.detach()
     name = "blocks.0.attn1.to_q.weight"
     file = read_lora(tmp_path / "x.safetensors", {name: tuple(base.shape)}, 0, WAN.lora_names)
-    found = adjusted([ScaledLora(file=file, scale=1.0)], name, base)
+    found = apply_loras([ScaledLora(file=file, scale=1.0)], name, base)
     assert not file.unused_keys and (expected - base).abs().max() > 0.05
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)  # float32, products of some ten numbers
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER as PART
 from backend.checkpoints.checkpoint import Checkpoint
-from backend.checkpoints.single_file import path_of
+from backend.checkpoints.single_file import file_path
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
 from backend.errors import ModelError
@@ -78,14 +78,14 @@ class CausalWanFamily(WanFamily):
         No tensor shows whether a transformer is causal. A .pt file always is. A safetensors file is if the checkpoint or the
         preset is causal.
         """
-        own, file = checkpoint.configs.get(PART, {}), checkpoint.own_files[PART]
+        own, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]
         expected = preset.network_configs().get(PART, {}) if preset else {}
         is_marked = checkpoint.index.get("_class_name") in PIPELINES
         if not (is_marked or TRANSFORMER in (own.get("_class_name"), expected.get("_class_name")) or isinstance(file, TorchFile)):
             return None
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
-            raise refusal(f"{path_of(file).name} has no transformer with Wan's original tensor names", [SUPPORTED])
+            raise refusal(f"{file_path(file).name} has no transformer with Wan's original tensor names", [SUPPORTED])
         training = {name: config[name] for config in (expected, own) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
         index = checkpoint.index | {"_class_name": PIPELINES[0]}

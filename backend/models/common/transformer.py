@@ -19,7 +19,7 @@ from backend.models.common.step_cache import StepCache, cached_sharding, reuse_o
 from backend.runtime.mesh import Layout, Role, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
-from backend.weights.stacked import StackedWeights, Stacks, as_checkpoint, stack_weights, weights_sharding
+from backend.weights.stacked import StackedWeights, Stacks, stack_weights, unstack_layer, weights_sharding
 
 RunLayer = Callable[[tuple[jax.Array, ...], Any], tuple[jax.Array, ...]]
 """Tokens after one layer from those before it; a layer is what `run_layers` takes, without its first axis."""
@@ -117,7 +117,7 @@ class StackedTransformer:
             name: layout.gather(name, value, self.role_of(name), self._cuts_copy(name)) if value.ndim == 2 else value
             for name, value in block.items()
         }
-        return as_checkpoint(gathered)
+        return unstack_layer(gathered)
 
     def _cuts_copy(self, name: str) -> bool:
         return self._cuts_copies and not any(part in name for part in self._for_few)

@@ -35,7 +35,7 @@ from backend.runtime.work import Call, Effect, OnHost, Put, Work, Zeros
 from backend.sampling.plan import StepPlan
 from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
-from backend.weights.host_offload import on_devices
+from backend.weights.host_offload import load_onto_devices
 
 SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon
 MOST_BESIDE = QUOTED_TOKENS + TEXT_TOKENS
@@ -98,7 +98,7 @@ class HunyuanModel(WholeClipModel):
         """See `Model`; the module `conditions` lists the results."""
         programs, text = self._programs(request.is_guided), self._tokens(request)
         quoted = self._quoted.tokenize(self._prompts(request))
-        with on_devices(weights["text_encoder"]) as resting:
+        with load_onto_devices(weights["text_encoder"]) as resting:
             embeddings = yield Call(programs.embed_text, (resting, text.ids))
             letters = yield Call(programs.embed_quoted, (weights["text_encoder_2"], quoted.ids, quoted.counts))
             conditions = yield OnHost(text_conditions, (embeddings, text.counts, letters, quoted.counts))

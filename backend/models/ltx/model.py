@@ -43,7 +43,7 @@ from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.sound import SoundPart, keeps_clip_audio
-from backend.weights.host_offload import device_bytes, on_devices
+from backend.weights.host_offload import device_bytes, load_onto_devices
 from backend.weights.stacked import StackedWeights
 
 STREAMS = (VIDEO, SOUND)
@@ -207,7 +207,7 @@ class LtxModel(WholeClipModel):
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
         """See `Model`: the connectors' embeddings of each prompt, and the latents of what is given."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
-        with on_devices(weights["text_encoder"]) as resting:
+        with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))

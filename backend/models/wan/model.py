@@ -43,7 +43,7 @@ from backend.sampling.plan import StepPlan
 from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
-from backend.weights.host_offload import on_devices
+from backend.weights.host_offload import load_onto_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
@@ -110,7 +110,7 @@ class WanModel(WholeClipModel):
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Generator[Effect, Any, dict[str, Any]]:
         """Encode the texts to embeddings, with a bias if the padding is shortened. Yields work."""
         programs, tokens = self._programs(request.is_guided), self._tokens(request)
-        with on_devices(weights["text_encoder"]) as text:
+        with load_onto_devices(weights["text_encoder"]) as text:
             embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
             padded = yield OnHost(pad_embeddings, (embeddings,))
         conditions = dict(zip(self._named_prompts(request), padded, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
-from backend.checkpoints.single_file import path_of
+from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
 from backend.models.common.parts import renamed, width_of
 
@@ -92,15 +92,15 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] 
 def check_single_files(checkpoint: Checkpoint) -> None:
     """Check that single-file checkpoints hold the checkpoint's transformers, in order. Raises: ModelError if not."""
     _check_order(checkpoint)
-    for part, file in checkpoint.own_files.items():
+    for part, file in checkpoint.transformer_files.items():
         shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
-        check_transformer(path_of(file).name, shapes, checkpoint.configs[part])
+        check_transformer(file_path(file).name, shapes, checkpoint.configs[part])
 
 
 def _check_order(checkpoint: Checkpoint) -> None:
     """Check that each expert has a file, the high-noise expert first. Raises: ModelError if not."""
     experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
-    names = [path_of(file).name for file in checkpoint.own_files.values()]
+    names = [file_path(file).name for file in checkpoint.transformer_files.values()]
     if len(experts) != len(names):
         raise ModelError(
             f"--transformer was given for {' and '.join(names)},",

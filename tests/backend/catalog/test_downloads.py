@@ -11,7 +11,7 @@ import pytest
 
 from backend.catalog import download_run
 from backend.catalog.downloads import Download, Downloads
-from backend.checkpoints.hub import cached_model
+from backend.checkpoints.hub import find_cached_folder
 from backend.errors import ModelError
 from backend.settings import from_environment
 from tests.backend.conftest import wait_for
@@ -67,7 +67,7 @@ def test_a_download_says_its_bytes_and_is_then_here(make, hub: FakeHub, home):
         return not downloads.all()
 
     wait_for(is_over, 60)
-    assert cached_model(REPOSITORY) == snapshot(home)
+    assert find_cached_folder(REPOSITORY) == snapshot(home)
     running = [one for one in seen if one.phase == "running"]
     assert {one.bytes_total for one in running} == {wanted_bytes()} == {downloads.total(REPOSITORY)}
     assert [one.bytes_done for one in running] == sorted(one.bytes_done for one in running)
@@ -87,7 +87,7 @@ def test_a_pause_keeps_what_has_arrived_and_only_the_rest_comes_later(make, hub:
     hub.stop_after, hub.stalls = None, False
     hub.log.clear()
     downloads.begin(REPOSITORY)
-    wait_for(lambda: cached_model(REPOSITORY), 60)
+    wait_for(lambda: find_cached_folder(REPOSITORY), 60)
     assert Sent(WEIGHTS, CHUNK, (DEMO / WEIGHTS).stat().st_size - CHUNK) in hub.log
 
 

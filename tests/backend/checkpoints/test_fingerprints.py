@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.checkpoints import fingerprints
-from backend.checkpoints.fingerprints import fingerprint_files, hold_the_same, is_unchanged
+from backend.checkpoints.fingerprints import fingerprint_files, have_equal_bytes, is_unchanged
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def test_copies_and_links_hold_the_same_and_files_of_other_values_do_not(weights
     changed[700] += 1
     save_file({"w": changed}, other)
     mine = fingerprint_files([weights])
-    assert hold_the_same(mine, fingerprint_files([copy])) and hold_the_same(mine, fingerprint_files([link]))
-    assert not hold_the_same(mine, fingerprint_files([other]))
-    assert not hold_the_same(mine, fingerprint_files([weights, copy]))
+    assert have_equal_bytes(mine, fingerprint_files([copy])) and have_equal_bytes(mine, fingerprint_files([link]))
+    assert not have_equal_bytes(mine, fingerprint_files([other]))
+    assert not have_equal_bytes(mine, fingerprint_files([weights, copy]))
 
 
 def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_the_hubs_files_are_known_by_their_digests(weights, tmp_path, monkeypatc
         shutil.copyfile(weights, place)
     monkeypatch.setattr(fingerprints.filecmp, "cmp", lambda *_, **__: pytest.fail("a file was read"))
     one, two, three = (fingerprint_files([place]) for place in places)
-    assert hold_the_same(one, two) and not hold_the_same(one, three)
+    assert have_equal_bytes(one, two) and not have_equal_bytes(one, three)
 
 
 def test_a_copy_that_changed_since_is_not_the_same(weights, tmp_path):
@@ -65,4 +65,4 @@ def test_a_copy_that_changed_since_is_not_the_same(weights, tmp_path):
     shutil.copyfile(weights, copy)
     mine, others = fingerprint_files([weights]), fingerprint_files([copy])
     os.utime(weights, (0, 0))
-    assert not hold_the_same(mine, others)
+    assert not have_equal_bytes(mine, others)

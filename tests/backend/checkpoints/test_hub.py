@@ -17,7 +17,7 @@ from huggingface_hub.utils import WeakFileLock
 
 from backend.checkpoints import hub_file
 from backend.checkpoints.hub import PARTS, download_model
-from backend.checkpoints.hub_file import HubFile, Stopped, fetch, forget_begun
+from backend.checkpoints.hub_file import HubFile, Stopped, delete_unfinished, download_to_cache
 from backend.models import recognise
 from backend.schemas.events import Finished, Loading
 from backend.schemas.request import example_request
@@ -179,7 +179,7 @@ def test_stop_does_not_wait_for_a_silent_hub(monkeypatch):
     def stop(done: int, total: int) -> None:
         raise Stopped
 
-    monkeypatch.setattr("backend.checkpoints.hub._listed", lambda repository: answered.wait(30) and [])
+    monkeypatch.setattr("backend.checkpoints.hub._list_files", lambda repository: answered.wait(30) and [])
     began = time.monotonic()
     with pytest.raises(Stopped):
         download_model(REPOSITORY, recognise, stop)
@@ -205,8 +205,8 @@ def test_a_reset_connection_is_tried_again_while_it_brings_something(file: HubFi
             raise httpx2.ReadError("reset by peer")
 
     monkeypatch.setattr(hub_file, "http_get", http_get)
-    fetch(file, threading.Event())
-    assert starts == [0, 2, 4] and file.blob.read_bytes() == b"abcdef"
+    download_to_cache(file, threading.Event())
+    assert starts == [0, 2, 4] and file.blob_path.read_bytes() == b"abcdef"
 
 
 def test_a_connection_that_brings_nothing_more_is_an_error(file: HubFile, monkeypatch):
@@ -215,32 +215,32 @@ def test_a_connection_that_brings_nothing_more_is_an_error(file: HubFile, monkey
 
     monkeypatch.setattr(hub_file, "http_get", http_get)
     with pytest.raises(httpx2.ReadError):
-        fetch(file, threading.Event())
+        download_to_cache(file, threading.Event())
 
 
 def test_a_begun_file_that_is_too_long_begins_anew(file: HubFile, monkeypatch):
-    file.blob.parent.mkdir(parents=True)
-    file.begun.write_bytes(b"abcdefgh")
+    file.blob_path.parent.mkdir(parents=True)
+    file.unfinished_path.write_bytes(b"abcdefgh")
     monkeypatch.setattr(hub_file, "http_get", lambda url, out, *, resume_size, **options: out.write(b"abcdef"[resume_size:]))
-    fetch(file, threading.Event())
-    assert file.blob.read_bytes() == b"abcdef"
+    download_to_cache(file, threading.Event())
+    assert file.blob_path.read_bytes() == b"abcdef"
 
 
 def test_who_waits_for_another_process_can_be_stopped(file: HubFile):
     stopped = threading.Event()
-    with WeakFileLock(hub_file._lock(file.repository, file.content_hash)):
+    with WeakFileLock(hub_file._lock_path(file.repository, file.content_hash)):
         threading.Timer(0.1, stopped.set).start()
         with pytest.raises(Stopped):
-            fetch(file, stopped)
+            download_to_cache(file, stopped)
 
 
 def test_only_what_nobody_writes_and_nobody_can_use_is_forgotten(file: HubFile):
-    folder = file.blob.parent
+    folder = file.blob_path.parent
     folder.mkdir(parents=True)
     old, busy, library = (folder / f"{name}.incomplete" for name in ("1" * 64, "2" * 64, f"{file.content_hash}.1234abcd"))
-    for path in (file.begun, old, busy, library):
+    for path in (file.unfinished_path, old, busy, library):
         path.touch()
     with contextlib.ExitStack() as held:
-        held.enter_context(WeakFileLock(hub_file._lock(file.repository, "2" * 64)))
-        forget_begun(file.repository, {file.content_hash})
-    assert set(folder.iterdir()) == {file.begun, busy}
+        held.enter_context(WeakFileLock(hub_file._lock_path(file.repository, "2" * 64)))
+        delete_unfinished(file.repository, {file.content_hash})
+    assert set(folder.iterdir()) == {file.unfinished_path, busy}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.checkpoints.loras import adopt_lora, check_lora, find_lora, list_loras, source_of
+from backend.checkpoints.loras import adopt_lora, check_lora, choice_source, find_lora, list_loras
 from backend.errors import RequestError
 from presets import LoraChoice
 
@@ -42,7 +42,7 @@ def test_a_file_from_the_command_line_comes_into_the_folder(tmp_path):
     check_lora(str(given), folder)
     adopt_lora(str(given), folder)
     adopt_lora(str(given), folder)
-    assert source_of(str(given)) == "style.safetensors" and list_loras(folder) == ["style.safetensors"]
+    assert choice_source(str(given)) == "style.safetensors" and list_loras(folder) == ["style.safetensors"]
     assert find_lora("style.safetensors", folder).read_bytes() == b"weights"
     check_lora("style.safetensors", folder)
 

@@ -87,7 +87,7 @@ def test_what_is_begun_goes_but_not_under_a_writers_hands(cache):
     folder.mkdir(parents=True)
     for name in ("1" * 64, "2" * 64):
         (folder / f"{name}.incomplete").write_text("y" * 10)
-    with WeakFileLock(hub_file._lock(BASE, "2" * 64)):
+    with WeakFileLock(hub_file._lock_path(BASE, "2" * 64)):
         assert remove(BASE, ()) == 10
     assert [path.name for path in folder.iterdir()] == [f"{'2' * 64}.incomplete"]
 

@@ -9,7 +9,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import save_file
 
-from backend.checkpoints.single_file import FileSource, file_source, own_tensors, parts_of, source_with
+from backend.checkpoints.single_file import FileSource, assign_parts, join_source, parse_file_source, read_single_file_tensors
 from backend.checkpoints.torch_file import TorchFile
 from backend.cli.arguments import model_from_arguments
 from backend.cli.command_line import parse
@@ -32,7 +32,7 @@ GENERATE = ["generate", "--prompt", "x", "--preset"]
     ],
 )
 def test_a_source_names_a_base_and_files(base, files):
-    assert file_source(source_with(base, files)) == FileSource(base=base, files=files)
+    assert parse_file_source(join_source(base, files)) == FileSource(base=base, files=files)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_source_names_a_base_and_files(base, files):
     ["owner/name", "/models/wan", "owner/name+relative.safetensors", "base/one+owner/two:file.pt", "/a+/b.safetensors+/c.ckpt"],
 )
 def test_other_sources_are_none(source):
-    assert file_source(source) is None
+    assert parse_file_source(source) is None
 
 
 def quantised(weight: torch.Tensor, by_row: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +61,7 @@ def test_scaled_numbers_are_what_they_stand_for(prefix, ending, by_row, tmp_path
              "scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}  # fmt: skip
     others = {"vae.x": torch.ones(2)} if prefix else {}  # all of a model in one file
     save_file({prefix + name: value for name, value in state.items()} | others, tmp_path / "x.safetensors")
-    places = own_tensors(tmp_path / "x.safetensors")
+    places = read_single_file_tensors(tmp_path / "x.safetensors")
     assert places.keys() == {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "blocks.0.self_attn.q.bias"}
     found = {name: read_tensor(place) for name, place in places.items()}
     assert torch.equal(found["blocks.0.self_attn.q.weight"], small.float() * scale)
@@ -81,7 +81,7 @@ def test_numbers_that_cannot_be_read_are_refused(state, said, tmp_path):
     tensors = {name: torch.ones(shape).to(getattr(torch, dtype)) for name, (shape, dtype) in state.items()}
     save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(ModelError, match=said) as refused:
-        own_tensors(tmp_path / "x.safetensors")
+        read_single_file_tensors(tmp_path / "x.safetensors")
     assert "\n" not in str(refused.value)
 
 
@@ -158,5 +158,5 @@ def test_wrong_files_are_refused_on_the_command_line(words, said, tmp_path):
 
 
 def test_a_file_of_pytorch_is_read_as_one():
-    assert parts_of([Path("/a.pt")]) == {"transformer": TorchFile(path=Path("/a.pt"))}
-    assert list(parts_of([Path("/a.safetensors"), Path("/b.safetensors")])) == ["transformer", "transformer_2"]
+    assert assign_parts([Path("/a.pt")]) == {"transformer": TorchFile(path=Path("/a.pt"))}
+    assert list(assign_parts([Path("/a.safetensors"), Path("/b.safetensors")])) == ["transformer", "transformer_2"]

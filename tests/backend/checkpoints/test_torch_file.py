@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from backend.checkpoints.checkpoint import open_checkpoint
-from backend.checkpoints.hub import is_hub_id, torch_source
-from backend.checkpoints.torch_file import MOST_AXES, TorchFile, torch_tensors
+from backend.checkpoints.hub import is_hub_id, parse_torch_source
+from backend.checkpoints.torch_file import MOST_AXES, TorchFile, read_torch_tensors
 from backend.errors import ModelError
 from backend.models import recognise
 from backend.models.wan.original import original_tensor_name
@@ -30,7 +30,7 @@ def save(path: Path, value: object) -> TorchFile:
 
 
 def read(file: TorchFile) -> dict[str, torch.Tensor]:
-    return {name: read_tensor(place) for name, place in torch_tensors(file).items()}
+    return {name: read_tensor(place) for name, place in read_torch_tensors(file).items()}
 
 
 def test_every_tensor_is_read_to_the_last_bit(tmp_path):
@@ -58,7 +58,7 @@ def test_the_running_mean_comes_first_and_wrappers_of_pytorch_go(tmp_path):
     assert torch.equal(read(file)["model.weight"], 2 * module.weight)
     assert torch.equal(read(TorchFile(path=file.path, tree="generator"))["weight"], module.weight)
     with pytest.raises(ModelError, match="has step, generator, .* must be there, or in critic"):
-        torch_tensors(TorchFile(path=file.path, tree="critic"))
+        read_torch_tensors(TorchFile(path=file.path, tree="critic"))
 
 
 class Hostile:
@@ -84,7 +84,7 @@ def test_what_a_pickle_asks_for_is_not_done(tmp_path):
     for protocol in (0, 2, 4):
         file = with_contents(tmp_path / f"{protocol}.pt", pickle.dumps({"generator": Hostile(harm)}, protocol))
         with pytest.raises(ModelError, match=r"wants to (call|do more)") as refused:
-            torch_tensors(file)
+            read_torch_tensors(file)
         assert "\n" not in str(refused.value) and not harm.exists()
 
 
@@ -107,21 +107,21 @@ def nested(depth: int) -> bytes:
 )
 def test_contents_that_no_network_has_are_refused(tmp_path, contents, said):
     with pytest.raises(ModelError, match=said):
-        torch_tensors(with_contents(tmp_path / "x.pt", contents))
+        read_torch_tensors(with_contents(tmp_path / "x.pt", contents))
 
 
 def test_tensors_that_lie_in_pieces_or_outside_are_refused(tmp_path):
     with pytest.raises(ModelError, match="in pieces"):
-        torch_tensors(save(tmp_path / "turned.pt", {"a": torch.randn(3, 5).T}))
+        read_torch_tensors(save(tmp_path / "turned.pt", {"a": torch.randn(3, 5).T}))
     with pytest.raises(ModelError, match="makes no sense"):
-        torch_tensors(save(tmp_path / "axes.pt", {"a": torch.zeros([1] * (MOST_AXES + 1))}))
+        read_torch_tensors(save(tmp_path / "axes.pt", {"a": torch.zeros([1] * (MOST_AXES + 1))}))
     save(tmp_path / "x.pt", {"a": torch.zeros(4)})
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:
         contents = archive.read("x/data.pkl")
     longer = contents.replace(struct.pack("<BB", ord("K"), 4), struct.pack("<BB", ord("K"), 99))
     assert longer != contents
     with pytest.raises(ModelError, match="is cut short: a ends at byte"):
-        torch_tensors(with_contents(tmp_path / "longer.pt", longer))
+        read_torch_tensors(with_contents(tmp_path / "longer.pt", longer))
 
 
 @pytest.mark.parametrize("kept", [0, 10, 1000])
@@ -129,7 +129,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path, kept):
     path = save(tmp_path / "x.pt", {"a": torch.zeros(1000)}).path
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ModelError, match=r"x\.pt cannot be read"):
-        torch_tensors(TorchFile(path=path))
+        read_torch_tensors(TorchFile(path=path))
 
 
 def test_a_lora_of_a_training_program_is_read(tmp_path):
@@ -152,12 +152,12 @@ def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):
 
 
 def test_a_source_names_a_file_and_where_the_rest_is():
-    named = torch_source("base/one+owner/two:folder/file.pt#generator")
+    named = parse_torch_source("base/one+owner/two:folder/file.pt#generator")
     assert (named.base, named.file, named.tree) == ("base/one", "owner/two:folder/file.pt", "generator")
-    assert is_hub_id("base/one+owner/two:file.pt") and torch_source("base/one+owner/two:file.pt").tree == ""
-    assert torch_source("base/one+owner/two:more++/file.pt").file == "owner/two:more++/file.pt"
+    assert is_hub_id("base/one+owner/two:file.pt") and parse_torch_source("base/one+owner/two:file.pt").tree == ""
+    assert parse_torch_source("base/one+owner/two:more++/file.pt").file == "owner/two:more++/file.pt"
     for other in ("owner/name", "base/one+owner/two", "base/one+owner/two:file.safetensors", "owner/two:file.pt"):
-        assert torch_source(other) is None
+        assert parse_torch_source(other) is None
 
 
 @pytest.mark.demo_model

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from backend.checkpoints import upscalers
-from backend.checkpoints.ncnn_file import ncnn_tensors
-from backend.checkpoints.upscalers import adopt_upscaler, check_upscaler_here, find_upscaler, licence_of, list_upscalers
+from backend.checkpoints.ncnn_file import read_ncnn_tensors
+from backend.checkpoints.upscalers import adopt_upscaler, check_upscaler_exists, find_upscaler, licence_notice, list_upscalers
 from backend.errors import ModelError, RequestError
 
 EMBEDDED = ["animevideov3", "x4plus", "x4plus-anime"]
@@ -28,7 +28,7 @@ def test_files_of_the_folder_come_after_those_of_the_package(tmp_path):
     for name in ("b.pth", "a.safetensors", ".hidden.pth", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
     assert list_upscalers(tmp_path) == [*EMBEDDED, "a.safetensors", "b.pth"]
-    assert "BSD 3-Clause" in licence_of("animevideov3") and licence_of("a.safetensors") == ""
+    assert "BSD 3-Clause" in licence_notice("animevideov3") and licence_notice("a.safetensors") == ""
 
 
 @pytest.mark.parametrize("name", ["../secret.pth", "/etc/passwd", "sub/a.pth", "a.txt", "", "owner/name", ".hidden.pth"])
@@ -37,14 +37,14 @@ def test_a_name_is_never_a_path(tmp_path, name):
     for place in ("secret.pth", "sub/a.pth", "sub/a.txt", "sub/.hidden.pth"):
         (tmp_path / place).write_bytes(b"")
     with pytest.raises(RequestError, match="must be an installed upscaler"):
-        check_upscaler_here(name, tmp_path / "sub", may_download=True)
+        check_upscaler_exists(name, tmp_path / "sub", may_download=True)
 
 
 def test_a_file_on_the_hub_is_downloaded_for_the_operator_alone(tmp_path):
     name = "nobody/nothing-of-the-kind:model.safetensors"
     with pytest.raises(RequestError, match="only the operator may download it"):
-        check_upscaler_here(name, tmp_path)
-    check_upscaler_here(name, tmp_path, may_download=True)
+        check_upscaler_exists(name, tmp_path)
+    check_upscaler_exists(name, tmp_path, may_download=True)
 
 
 def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
@@ -82,4 +82,4 @@ def test_a_package_that_is_damaged_is_one_sentence(tmp_path, harm):
     if harm == "other layers":
         layers.write_text("\n".join(layers.read_text().splitlines()[:-6]))
     with pytest.raises(ModelError):
-        ncnn_tensors(layers, numbers, file.modules)
+        read_ncnn_tensors(layers, numbers, file.modules)

@@ -11,7 +11,7 @@ from backend.models.common.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
 from backend.schemas.request import GenerationRequest
-from backend.weights.host_offload import HOST, device_bytes, on_devices, parked, should_park
+from backend.weights.host_offload import HOST, device_bytes, load_onto_devices, offloaded, should_offload
 from presets import load_preset
 
 
@@ -27,7 +27,7 @@ def test_bytes_are_counted_once_and_only_on_devices():
     network = {TIED[0]: described(10, 4), TIED[1]: described(10, 4), "other": described(3)}
     assert device_bytes(network, TIED) == 2 * (40 + 3)
     assert device_bytes({TIED[1]: described(10, 4)}, TIED) == 80
-    assert device_bytes(parked(network), TIED) == device_bytes({}, TIED) == 0
+    assert device_bytes(offloaded(network), TIED) == device_bytes({}, TIED) == 0
     assert device_bytes([described(2), {"inner": described(3)}]) == 10
 
 
@@ -39,14 +39,14 @@ def test_weights_among_arguments_are_those_themselves_and_not_others_like_them()
 
 
 def test_it_is_parked_where_weights_take_most_of_a_known_memory():
-    assert not should_park(10**12, None)
-    assert should_park(61, 100) and not should_park(60, 100)
+    assert not should_offload(10**12, None)
+    assert should_offload(61, 100) and not should_offload(60, 100)
 
 
 def test_parked_arrays_come_to_the_devices_for_a_while_and_tied_ones_together():
     resting = jax.device_put(np.arange(4.0), on_one_device().with_memory_kind(HOST))
     staying = jax.device_put(np.ones(3), on_one_device())
-    with on_devices({TIED[0]: resting, TIED[1]: resting, "staying": staying}) as weights:
+    with load_onto_devices({TIED[0]: resting, TIED[1]: resting, "staying": staying}) as weights:
         assert weights[TIED[0]] is weights[TIED[1]] and weights["staying"] is staying
         assert weights[TIED[0]].sharding.memory_kind == "device"
         np.testing.assert_array_equal(weights[TIED[0]] + 1, np.arange(4.0) + 1)

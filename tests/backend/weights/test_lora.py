@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from backend.errors import ModelError
 from backend.models.hunyuan.spec import HUNYUAN
 from backend.models.wan.spec import WAN
-from backend.weights.lora import ScaledLora, adjusted, read_lora
+from backend.weights.lora import ScaledLora, apply_loras, read_lora
 
 SHAPES = {
     "blocks.0.attn1.to_q.weight": (12, 8),
@@ -75,7 +75,7 @@ def matrix_cases() -> dict[str, tuple[dict[str, torch.Tensor], torch.Tensor]]:
 
 def merged(path: Path, base: torch.Tensor, tensor: str, scale: float = 1.0, shapes=SHAPES, family=WAN) -> torch.Tensor:
     file = read_lora(path, shapes, 0, family.lora_names)
-    return adjusted([ScaledLora(file=file, scale=scale)], tensor, base)
+    return apply_loras([ScaledLora(file=file, scale=scale)], tensor, base)
 
 
 def keys(style: str, factors: dict[str, torch.Tensor], module: int = 0) -> dict[str, torch.Tensor]:

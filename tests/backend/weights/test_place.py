@@ -12,11 +12,11 @@ from jax.sharding import PartitionSpec as P
 
 from backend.weights.place import (
     OWN_PAGES,
-    empty_stack,
-    host_memory,
+    allocate_host_memory,
+    copy_to_devices,
+    create_empty_stack,
+    describe_layer,
     is_host,
-    layer_of,
-    on_device,
     write_by_program,
     write_in_place,
 )
@@ -36,9 +36,11 @@ def described(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
 def test_a_layer_is_written_where_it_belongs_and_nowhere_else(shape, dtype):
     leaf = described((3, *(shape[::-1] if len(shape) == 2 else shape)), dtype)
     tensor = torch.randn(shape)
-    stack = empty_stack(leaf)
+    stack = create_empty_stack(leaf)
     write_in_place(stack, tensor, 1)
-    by_program = write_by_program(jnp.zeros(leaf.shape, leaf.dtype, device=on_one_device()), on_device(tensor, layer_of(leaf)), 1)
+    by_program = write_by_program(
+        jnp.zeros(leaf.shape, leaf.dtype, device=on_one_device()), copy_to_devices(tensor, describe_layer(leaf)), 1
+    )
     np.testing.assert_array_equal(np.asarray(stack), np.asarray(by_program))
     assert stack.shape == leaf.shape and stack.sharding == leaf.sharding and not np.asarray(stack[0]).any()
     expected = tensor.T if len(shape) == 2 else tensor
@@ -46,7 +48,7 @@ def test_a_layer_is_written_where_it_belongs_and_nowhere_else(shape, dtype):
 
 
 def test_a_program_that_runs_after_a_change_sees_it():
-    stack = empty_stack(described((2, 64, 64), "float32"))
+    stack = create_empty_stack(described((2, 64, 64), "float32"))
     total = jax.jit(jnp.sum)
     for value in (1.0, 2.0):
         write_in_place(stack, torch.full((64, 64), value), 0)
@@ -56,7 +58,7 @@ def test_a_program_that_runs_after_a_change_sees_it():
 @pytest.mark.parametrize(("own_pages", "more"), [(0, 0), (0, 1), (1, -1), (1, 0), (1, 5)])
 def test_memory_is_as_long_as_it_was_asked_for_and_can_be_written(own_pages, more):
     count = own_pages * OWN_PAGES + more
-    memory = host_memory(count)
+    memory = allocate_host_memory(count)
     memory[:] = 7
     assert memory.nbytes == count and memory.dtype == np.uint8
 
