@@ -171,7 +171,7 @@ def test_an_own_preset_that_says_more_than_the_form_shows():
 def test_a_link_names_the_files_that_it_does_not_hold():
     handlers = OwnPresetHandlers(context=Mock(), form=Mock(), loading=Mock(), message="message")
     draft = handlers.form.read.return_value
-    draft.settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
+    draft.to_settings.return_value, draft.given = a_request(), {"image": "/uploads/hat.png", "sound": None}
     link = Mock(what="link")
     said = handlers._handle(link, {}, "visitor", ENGLISH)["message"]
     assert escape(ENGLISH.settings_linked_without.format(settings="first frame")) in said

@@ -76,13 +76,15 @@ def test_figures_come_with_their_pictures_and_go_back_into_the_form(tmp_path, mo
     assert storyboard_values(request)["figures"] == [{"name": "Anna", "image": None}, {"name": "<b>dog</b>", "image": None}]
     monkeypatch.setattr("wan_ui.form.shots.copy_to_cache", lambda path: f"/cache{path}")
     panel = ShotsPanel(lines=1, editor=2, sent=3, figures=4)
-    shown = panel.load(replace(a_job(tmp_path), request=request), ENGLISH)
+    shown = panel.load_job(replace(a_job(tmp_path), request=request), ENGLISH)
     assert json.loads(shown[1])["figures"][0] == {"name": "Anna", "image": "/cache/a.png"}
     assert "&lt;b&gt;dog" in shown[2] and "<b>dog" not in shown[2]
     link = a_draft(**given, preset="wan-tiny-vace").to_settings()
     assert [(one.name, one.image) for one in link.figures] == [("Anna", None), ("<b>dog</b>", None)] and not link.figure_images
     assert decode_settings(encode_settings(request)).figures == link.figures
-    assert 'data-most="1"' in panel.show(request, ENGLISH)[4] and 'data-most="0"' in max_characters_html(load_preset("wan-tiny"))
+    assert 'data-most="1"' in panel.show_shots(request, ENGLISH)[4] and 'data-most="0"' in max_characters_html(
+        load_preset("wan-tiny")
+    )
 
 
 def test_the_browser_keeps_no_file_of_a_film():
