@@ -1,12 +1,19 @@
-"""Buttons inside HTML panels, and the one component that receives their presses.
+"""HTML buttons of the panels, and the component that receives their presses.
 
 A button names its act in `data-act` ("group:what") and its job in `data-job`, with an optional `data-value`. The page's script
-sends every press (and the keys for it) to the component below, which triggers the Gradio event of that group. So panels are
-plain HTML, and each group has one handler with the outputs that it changes.
+sends each press to the component of `build_act`, which triggers the Gradio event of the group. So panels are plain HTML, and each
+group has one handler with its own outputs.
 
-Groups of the shell: `queue` (order, star, bin), `show` (a job on the stage), `fill` (settings into the form), `choose` (a preset
-for the form), `again` (queue at once), `own` (the visitor's own presets), `drop` (a file dropped on the page, after its upload),
-`rewrite` (a suggestion for the prompt). Views add theirs.
+Groups of the shell:
+`queue`: order, star, bin.
+`show`: a job on the stage.
+`fill`: settings into the form.
+`choose`: a preset for the form.
+`again`: queue a video again.
+`own`: the visitor's named presets.
+`drop`: a file that was dropped on the page and uploaded.
+`rewrite`: a suggestion for the prompt.
+Views add groups.
 """
 
 from collections.abc import Sequence
@@ -20,12 +27,12 @@ from wan_ui.components.events import start_script
 from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
 
-_LONGEST = 500_000  # characters; a file of presets is the longest that a page sends
+_LONGEST = 500_000  # characters; an exported file of presets is the longest value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """A press of a button, as the page sent it: its handler must check it."""
+    """A press of a button, unchecked. Its handler must check it."""
 
     what: str
     job: str
@@ -33,34 +40,34 @@ class Act:
 
     @classmethod
     def from_event(cls, event: gr.EventData) -> "Act":
-        """The press in an event; everything but short texts is left out."""
+        """Read the press from a Gradio event. Drop other data, and cut texts that are too long."""
         data: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
         texts = {name: str(data.get(name) or "")[:_LONGEST] for name in ("what", "job", "value")}
         return cls(**texts)
 
 
 def build_act(groups: Sequence[str]) -> gr.HTML:
-    """The component that receives presses of these groups as its events `act_GROUP`; it shows nothing."""
+    """Build the hidden component that receives the presses of these groups as events `act_GROUP`."""
     return gr.HTML("<span hidden></span>", js_on_load=start_script("act", *(f"act_{group}" for group in groups)), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:
-    """A button with an icon; `label` is its tooltip and its name for screen readers."""
+    """Render an icon button. `label` is its tooltip and its name for screen readers."""
     return quiet_button(name, label, _data_attributes(act, data))
 
 
 def quiet_button(name: str, label: str, attributes: str) -> str:
-    """A button with an icon that does what its attributes say."""
+    """Render an icon button with these HTML attributes."""
     return _render_icon_button("quiet-button", label, attributes, name)
 
 
 def sound_button(label: str, attributes: str) -> str:
-    """A button with a speaker, which is crossed out until the button is pressed."""
+    """Render a speaker button. The speaker is crossed out until the button is pressed."""
     return _render_icon_button("quiet-button sound-button", label, f'aria-pressed="false" {attributes}', "sound", "muted")
 
 
 def play_button(texts: Texts, attributes: str) -> str:
-    """A button with a triangle; the page's script makes it a pause sign, and says so, while what it belongs to plays."""
+    """Render a play button. While the video plays, the page's script shows a pause icon and label."""
     words = f'data-words="{escape(texts.play)}" data-pause-words="{escape(texts.pause)}"'
     return _render_icon_button("quiet-button play-button", texts.play, f"{words} {attributes}", "play", "pause")
 
@@ -71,7 +78,7 @@ def _render_icon_button(classes: str, label: str, attributes: str, *icons: str) 
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
-    """A button with words, and an icon before them if it has one."""
+    """Render a button with a label, and with the icon `name` if given."""
     title = f' title="{escape(hint)}"' if hint else ""
     drawing = icon(name) if name else ""
     return f'<button type="button" {_data_attributes(act, data)}{title}>{drawing}<span>{escape(label)}</span></button>'

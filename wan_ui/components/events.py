@@ -1,4 +1,7 @@
-"""How events are wired: outside Gradio's queue, so that no click waits for the followers, and private: they are no API."""
+"""Arguments of Gradio's event listeners.
+
+Events run outside Gradio's queue, because the followers of jobs occupy the queue. Events are private: they are no API.
+"""
 
 import json
 import time
@@ -36,34 +39,35 @@ class _Last(TypedDict):
     trigger_mode: Literal["always_last"]
 
 
-# No progress is shown, and on no component. Otherwise Gradio's page goes through all components that any answer has ever changed,
-# with each piece of each answer, to tell them of progress that is hidden: a third of its work while a video is made (6.31).
+# Show progress on no component. Otherwise Gradio's page (6.31) visits every component that any answer has ever changed, for each
+# piece of each answer. That took a third of the page's processor time while a video was generated.
 SILENT: _Silent = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 
 QUIET: _Quiet = {"queue": False, **SILENT}
 
-# For events that read the form: the request checks its values once, and errors are shown at their controls.
+# For events that read the form. The request validates all values, and the page shows errors at their controls.
 RAW: _Raw = {**QUIET, "preprocess": False}
 
-# For events that follow a value: the last one counts, though the answer to an earlier one may still be on its way.
+# For events that follow a value: the last event runs, even if an earlier one has not been answered.
 LAST: _Last = {"trigger_mode": "always_last"}
-EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that may be pressed faster than the server answers
+EACH: _Each = {**RAW, "trigger_mode": "multiple"}  # for buttons that can be pressed faster than the server answers
 
 
 def start_script(script: str, *events: str) -> str:
-    """The `js_on_load` of an HTML component: starts one of the scripts that `wan_ui/assets/studio.js` lists by name.
+    """Return the `js_on_load` of an HTML component. It starts a script that `wan_ui/assets/studio.js` lists.
 
     Args:
-        events: The component's own events, which the script triggers. Gradio finds their names in this text, in quotes.
+        script: The name in that list.
+        events: The component's own events, which the script triggers. Gradio finds their quoted names in the returned text.
     """
     return f"studio.start({json.dumps(script)}, {{element, props, trigger, upload, watch}}, {json.dumps(events)});"
 
 
 def now_microseconds() -> int:
-    """Now, in microseconds since the epoch: to be taken before what is drawn is read."""
+    """Return the time since the epoch in microseconds. Call it before reading the data that is rendered."""
     return time.time_ns() // 1000
 
 
 def stamp_html(html: str, moment: int) -> str:
-    """The drawing of a part that several answers draw, with the `moment` before it, by which a page knows the newest."""
+    """Put `moment` before the HTML. Several requests render the same part, and the page keeps the newest."""
     return f"<!--{moment}-->{html}"

@@ -1,4 +1,4 @@
-"""Errors in place: a note below the control that caused them, from the engine's own explanation."""
+"""Notes below the controls, with the error that the control caused."""
 
 import re
 from html import escape
@@ -25,13 +25,16 @@ _PLACES_OF: dict[str, Place] = {
 
 
 def build_note(elem_id: str) -> gr.HTML:
-    """An empty note; it becomes visible with its first text."""
+    """Build an empty note. It becomes visible with its first text."""
     return gr.HTML(note_html(), js_on_load=start_script("note"), elem_id=elem_id)
 
 
 def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
-    """The place of an error, whose first word is the name of the wrong field; `is_of_shots` for a storyboard, whose files are
-    given beside its shots."""
+    """Return the place of an error. The first word of the error is the name of the wrong field.
+
+    Args:
+        is_of_shots: True for a storyboard. Its files are shown at the shots.
+    """
     if is_of_shots and isinstance(error, ImageError | SoundError | ClipError):
         return "prompt"
     if isinstance(error, ImageError):
@@ -43,16 +46,16 @@ def error_place(error: StudioError, *, is_of_shots: bool = False) -> Place:
 
 
 def error_sentence(error: StudioError) -> str:
-    """The error as a sentence: it starts with a capital and ends with a full stop. It names no folder of the server."""
+    """Return the error as a sentence, with a capital and a full stop, and without folders of the server."""
     text = shorten_paths(str(error))
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def note_html(text: str = "") -> str:
-    """A note, announced to screen readers when it appears."""
+    """Render a note. Screen readers read it when it appears."""
     return f'<p class="note" role="alert"{"" if text else " hidden"}>{escape(text)}</p>'
 
 
 def shorten_paths(text: str) -> str:
-    """The text with each absolute path shortened to its file name."""
+    """Shorten each absolute path in the text to its file name."""
     return _PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)

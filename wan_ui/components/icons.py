@@ -1,4 +1,4 @@
-"""Small drawings for buttons, as SVG that takes the colour of the text around it."""
+"""Icons of buttons, as SVG in the colour of the text around them."""
 
 _PATHS = {
     "up": '<path d="M10 15V5M5.5 9.5 10 5l4.5 4.5"/>',
@@ -48,5 +48,5 @@ _ALSO = {"way_anew": "again", "way_paint": "brush", "clear": "bin"}
 
 
 def icon(name: str) -> str:
-    """The drawing with this name."""
+    """Render the icon with this name."""
     return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[_ALSO.get(name, name)]}</svg>'

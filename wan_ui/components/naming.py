@@ -1,4 +1,4 @@
-"""What a video is called where it is shown: its prompt, or what it is if it has none."""
+"""The name of a video wherever the page shows one."""
 
 from backend.engine.summary import RequestSummary
 from backend.schemas.settings import VideoSettings
@@ -6,5 +6,5 @@ from wan_ui.i18n.english import Texts
 
 
 def video_name(request: VideoSettings | RequestSummary, texts: Texts) -> str:
-    """The name of the request's video."""
+    """Return the prompt of the request, or a general name if it has none."""
     return request.prompt or texts.animated

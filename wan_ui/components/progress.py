@@ -1,4 +1,7 @@
-"""The state of one job's progress, how each event changes it, and its words. Pure: no Gradio, no HTML, no files."""
+"""The progress of one job: how events change it, and its texts.
+
+The functions are pure: they use no Gradio, HTML or files.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,19 +29,20 @@ Phase = Literal[
     "failed",
 ]
 ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "upscaling", "live")
-# Shares of the bar: on the demo model as on published Wan runs, denoising is by far the longest part.
+# Fractions of the bar. Denoising takes by far the longest, on the demo model and in published runs of Wan.
 ENCODED, DENOISED = 0.04, 0.88
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageView:
-    """One moment of one job.
+    """The progress of one job at one moment.
 
-    `fraction` (0 to 1) never decreases; `ahead` counts the waiting jobs before this one, besides the one that runs;
-    `preview` is a file name in the job's folder; `what` says what is loaded, compiled or waited for, and `bytes_per_second` is
-    the speed of the download or of the reading; `proposals` are what would fit where memory ran out. `interrupted_at` is where
-    the work was cut off for the reason `cause`, until it has gone on; `is_held`: it goes on when a person says so. `shot` (from
-    1, 0 outside a storyboard) of `shots` is being made.
+    `fraction` (0 to 1) never decreases. `ahead` is the number of queued jobs before this job, without the running job. `preview`
+    is a file name in the job's folder. `what` names the model part that is loaded, or the program that is compiled.
+    `bytes_per_second` is the speed of the download or of reading. `proposals` are settings that fit after the video did not fit
+    into memory. `interrupted_at` is the place at which the work stopped because of `cause`; both are empty after it has
+    continued. `is_held`: the job waits for Resume. `shot` of `shots` is being generated; `shot` counts from 1 and is 0 without a
+    storyboard.
     """
 
     phase: Phase = "idle"
@@ -66,7 +70,7 @@ class StageView:
 
 
 def advance_view(view: StageView, event: Event) -> StageView:
-    """The view after this event."""
+    """Return the view after this event."""
     match event:
         case events.Queued(position=position):
             return replace(view, phase="queued", ahead=position)
@@ -119,13 +123,13 @@ def _advance_to_end(view: StageView, event: Event) -> StageView:
 
 
 def _enter_phase(view: StageView, phase: Phase, fraction: float) -> StageView:
-    """The view in this phase of the work; whatever interrupted it before is over."""
+    """Return the view in this phase. An earlier interruption is over."""
     reached = (max(view.shot - 1, 0) + fraction) / view.shots
     return replace(view, phase=phase, fraction=max(view.fraction, reached), cause="", interrupted_at="")
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people write it: 0.31 s, 4.2 s, 48 s, 3 min 20 s, 1 h 5 min."""
+    """Format a duration: 0.31 s, 4.2 s, 48 s, 3 min 20 s, 1 h 5 min."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     if seconds < 10:
@@ -140,21 +144,21 @@ def format_duration(seconds: float) -> str:
 
 
 def queue_position_texts(ahead: int, texts: Texts) -> tuple[str, str]:
-    """The place in the queue and what it means, with this many jobs waiting before it and one running."""
+    """Return the position in the queue and its explanation. `ahead` jobs wait before this job, and one job runs."""
     if ahead == 0:
         return texts.queued_next, texts.queued_first_one
     return texts.queued_place.format(place=ahead + 1), texts.queued_first.format(count=ahead + 1)
 
 
 def interruption_place_text(place: str, texts: Texts) -> str:
-    """How far a job had come, as the engine says it, in the visitor's language."""
+    """Translate the engine's text for the place at which a job stopped."""
     if step := re.fullmatch(r"step (\d+) of (\d+)", place):
         return texts.denoising_step.format(index=step[1], total=step[2])
     return {"encoding": texts.encoding, "decoding": texts.decoding, "the start": ""}.get(place, place)
 
 
 def progress_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
-    """Headline, detail and numbers of the line above the bar, plain text; of a storyboard the detail begins with the shot."""
+    """Return headline, detail and numbers of the line above the bar. For a storyboard, the detail starts with the shot."""
     headline, detail, numbers = _phase_texts(view, texts)
     if view.shot and view.phase in ("encoding", "denoising", "decoding"):
         detail = " · ".join(filter(None, (texts.shot_of.format(index=view.shot, total=view.shots), detail)))
@@ -209,7 +213,7 @@ def _bytes_text(view: StageView, texts: Texts) -> str:
 
 
 def _programs_text(view: StageView, texts: Texts) -> str:
-    """Which of the programs that the video lacks, and about how long until all are made."""
+    """Return the number of the program among those to compile, and the time that is left for them."""
     parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
     if view.seconds_left is not None:
         parts.append(texts.time_left_about.format(seconds=format_duration(view.seconds_left)))

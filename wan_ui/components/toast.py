@@ -1,5 +1,7 @@
-"""One line at the bottom of the page that says what has just happened. It may offer a button, open a view, and put a link
-into the clipboard. Element id: `message`."""
+"""One line at the bottom of the page that reports what has just happened.
+
+It can offer a button, open a view, and copy a link. Element id: `message`.
+"""
 
 import secrets
 from dataclasses import dataclass
@@ -16,8 +18,13 @@ from wan_ui.i18n.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """The message. `button` is HTML from `wan_ui.components.buttons`; `view` is opened ("stage": one
-    that shows the stage, if none does); `copy` goes into the clipboard."""
+    """A message for the line.
+
+    Args:
+        button: HTML from `wan_ui.components.buttons`.
+        view: The view to open. "stage" opens a view with the stage, if the open view has none.
+        copy: Text for the clipboard.
+    """
 
     text: str = ""
     button: str = ""
@@ -27,11 +34,10 @@ class Message:
 
     @classmethod
     def from_error(cls, error: StudioError) -> Self:
-        """Why something was not done."""
         return cls(text=error_sentence(error), is_bad=True)
 
     def html(self, texts: Texts) -> str:
-        """The line; a number that is new each time makes the page notice a repeated message."""
+        """Render the line. A random number lets the page notice a repeated message."""
         where = f'<input readonly value="{escape(self.copy)}" aria-label="{escape(texts.copy_link)}">' if self.copy else ""
         by_hand = f' data-by-hand="{escape(texts.copy_by_hand)}"' if self.copy else ""
         return (
@@ -44,5 +50,5 @@ class Message:
 
 
 def build_message() -> gr.HTML:
-    """The line, empty; `render` gives it its place."""
+    """Build the empty line. Call `render` where it belongs."""
     return gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)

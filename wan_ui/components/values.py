@@ -1,4 +1,4 @@
-"""A setting's value in words."""
+"""Values as texts: settings, sizes of files, speeds."""
 
 from collections.abc import Iterable
 from html import escape
@@ -10,7 +10,7 @@ NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAIC
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes as people write it."""
+    """Format a number of bytes with its unit, such as "2.0 GB"."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit in ("B", "KB") else f"{count:.1f} {unit}"
@@ -19,7 +19,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_value(value: object) -> str:
-    """A plain value on one line."""
+    """Format a plain value on one line."""
     if isinstance(value, list):
         return ", ".join(format_value(part) for part in value)
     if isinstance(value, dict):
@@ -28,12 +28,12 @@ def format_value(value: object) -> str:
 
 
 def pairs_html(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values as what stands in a `dl`."""
+    """Render names and values as the content of a `dl` element."""
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
 
 
 def format_rate(rate: Rate, texts: Texts) -> str:
-    """How fast arithmetic was done: "12.3 TFLOP/s", and its share of the devices' peak if that is known."""
+    """Format the computing rate, such as "12.3 TFLOP/s", with its share of the devices' peak if that is known."""
     value, unit = rate.flops_per_second, ""
     for larger in ("k", "M", "G", "T", "P"):
         if value >= 1000:

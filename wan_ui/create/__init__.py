@@ -1,1 +1,1 @@
-"""The view in which videos are made."""
+"""The view in which videos are generated."""

@@ -1,11 +1,11 @@
-"""The view in which videos are made: the form, and the stage beside it."""
+"""The view in which videos are generated: the form, and the stage beside it."""
 
 from wan_ui.stage.handlers import StageHandlers
 from wan_ui.view import FORM, Shell, View
 
 
 def build_create(shell: Shell) -> StageHandlers:
-    """Gives the stage its place; it exists already, because other views put jobs on it."""
+    """Put the stage into the view. The stage was built earlier, because other views show jobs on it."""
     shell.stage.panel.view.render()
     return shell.stage
 

@@ -1,1 +1,1 @@
-"""The form: prompt, picture, settings and the visitor's own presets."""
+"""The form: prompt, image, settings and the visitor's named presets."""

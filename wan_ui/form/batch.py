@@ -1,4 +1,4 @@
-"""Many videos at once: a table of prompts and settings is looked at with what it will cost, then queued, all of it or nothing.
+"""A batch: many videos from a table of prompts and settings. A preview shows the videos and their time. All are queued, or none.
 
 Element ids: `many` (the part of the form), `many-table`, `many-look`, `many-plan`, `many-file`.
 """
@@ -25,11 +25,11 @@ from wan_ui.i18n.english import Texts
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 
-MOST_SHOWN = 20  # rows of the plan
+MOST_SHOWN = 20  # rows in the preview
 
 
 def build_batch(texts: Texts, labels: Texts) -> Batch:
-    """Builds the part, empty and out of sight until the button at the prompt shows it."""
+    """Build the part. It is hidden until the visitor presses Batch."""
     with gr.Column(elem_id="many"):
         table = gr.Textbox(
             label=labels.batch_table,
@@ -46,7 +46,7 @@ def build_batch(texts: Texts, labels: Texts) -> Batch:
 
 
 def csv_button_html(texts: Texts) -> str:
-    """The button for a CSV file."""
+    """Render the button that opens a CSV file."""
     return (
         '<p class="many-file"><label class="button"><input type="file" id="many-file" accept=".csv,.tsv,.txt,text/csv">'
         f"<span>{escape(texts.batch_file)}</span></label></p>"
@@ -56,7 +56,7 @@ def csv_button_html(texts: Texts) -> str:
 def batch_plan_html(
     requests: Sequence[GenerationRequest], estimates: Sequence[Estimate | None], base: GenerationRequest, texts: Texts
 ) -> str:
-    """What will be made, in what time, and the button that queues it."""
+    """Render the list of videos, their total time, and the button that queues them."""
     rows = "".join(
         f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changed_settings_text(request, base))}</td>"
         f"<td>{escape(format_duration(estimate.seconds) if estimate else '')}</td></tr>"
@@ -81,7 +81,7 @@ def batch_plan_html(
 
 
 def _changed_settings_text(request: GenerationRequest, base: GenerationRequest) -> str:
-    """How this request differs from the form's, but for its prompt."""
+    """Name the settings, except the prompt, that differ from the form's settings."""
     own, shared = request.for_sharing(), base.for_sharing()
     names = [name for name in own if own[name] != shared.get(name) and name not in ("prompt", "negative_prompt")]
     return ", ".join(f"{name.replace('_', ' ')} {format_value(own[name])}" for name in names[:6])
@@ -104,12 +104,12 @@ class BatchHandlers:
         return [self.form.batch.table, self.form.batch.plan, self.message]
 
     def wire(self) -> None:
-        """Wires the button that looks, and takes the plan away when the table is another."""
+        """Connect the preview button."""
         batch = self.form.batch
         batch.preview.click(self.preview, self.inputs, batch.plan, **RAW)
 
     def preview(self, values: Values, request: gr.Request) -> str:
-        """The plan, or what is wrong with the table."""
+        """Render the list of videos, or the error in the table."""
         caller = self.context.identify_caller(request)
         try:
             base, wanted = self._read_requests(values)
@@ -122,7 +122,7 @@ class BatchHandlers:
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Takes a file's text into the table, or queues what the table says now."""
+        """Put a file's text into the table, or queue the videos of the table."""
         caller, act, batch = self.context.identify_caller(request), Act.from_event(event), self.form.batch
         if act.what == "file":
             return {batch.table: act.value[:LONGEST_TABLE], batch.plan: csv_button_html(caller.texts)}
@@ -136,7 +136,7 @@ class BatchHandlers:
         return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: said.html(caller.texts)}
 
     def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
-        """The form's own request, and those of the table. Raises: StudioError."""
+        """Return the form's own request, and the requests of the table. Raises: StudioError."""
         prompt, settings = self.form.prompt.prompt, self.form.settings
         rows = read_table(str(values[self.form.batch.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()

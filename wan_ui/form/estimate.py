@@ -1,5 +1,4 @@
-"""One line at the Generate button: how long it will take, how that is known, and whether the model is loaded and anything is
-compiled first."""
+"""The line at the Generate button: the expected time, its basis, and whether the model loads or compiles first."""
 
 from html import escape
 
@@ -9,7 +8,7 @@ from wan_ui.i18n.english import Texts
 
 
 def estimate_html(estimate: Estimate | None, is_warm: bool, texts: Texts) -> str:
-    """The line; if there is no estimate, `is_warm` says whether everything is compiled."""
+    """Render the line. `is_warm` tells whether everything is compiled, and is used only without an estimate."""
     hint = ""
     if estimate is not None:
         is_one = estimate.runs == 1

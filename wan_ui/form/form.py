@@ -1,4 +1,4 @@
-"""The form's components, the values that the visitor has filled in, and the request from them."""
+"""The form's components, the values that the visitor entered, and the request that they make."""
 
 import re
 import secrets
@@ -27,20 +27,20 @@ from wan_ui.services.presets import CanRun, preset_choices
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A filled-in form as the page sent it; `to_request` checks it.
+    """The values of the form, unchecked. `to_request` validates them.
 
-    `given` has the settings by name: `guidance` for two experts, however many there are, pictures as the paths of uploads, and
-    `shots` as rows. One that is None, or left out, is the preset's own; not so of a slider, which always has a value.
+    `given` has the settings by name. `guidance` has two values even if the preset has one expert. Images are paths of uploads,
+    and `shots` are rows. None or a missing value means the preset's own value. Sliders always have a value.
     """
 
     given: Mapping[str, Any]
 
     def to_request(self) -> GenerationRequest:
-        """The request. Raises: RequestError, in the engine's own words."""
+        """Validate the values. Raises: RequestError."""
         return GenerationRequest(**self._values())
 
     def to_settings(self) -> GenerationRequest:
-        """The settings without pictures, even if the form is incomplete: for presets and links. Raises: RequestError."""
+        """Return the settings without files, for presets and links. The form can be incomplete. Raises: RequestError."""
         return GenerationRequest.from_stored(omit_input_files(self._values()))
 
     def _values(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Draft:
 
 
 def omit_input_files(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a request without its pictures and videos, and without what says how these are used."""
+    """Return the settings of a request without its files, and without settings about these files."""
     kept = {name: value for name, value in settings.items() if name not in FROM_INPUTS}
     if kept.get("shots"):
         shots = (shot.model_dump() if isinstance(shot, Shot) else dict(shot) for shot in kept["shots"])
@@ -73,12 +73,12 @@ def _omit_character_image(figure: object) -> Any:
     return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
 
 
-_WINDOWS = {"on": True, "off": False}  # otherwise the preset says it
+_WINDOWS = {"on": True, "off": False}  # any other value: the preset's own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Actions:
-    """The buttons below the form, the line that says how long a video will take, and the one that names its project."""
+    """The buttons below the form, the line with the expected time, and the line that names the project."""
 
     generate: gr.Button
     leave: gr.Button
@@ -89,7 +89,7 @@ class Actions:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The table of many videos, the button that looks at it, and the plan that this shows."""
+    """The table of a batch, its preview button, and the list of videos."""
 
     table: gr.Textbox
     preview: gr.Button
@@ -100,8 +100,8 @@ class Batch:
 class Form:
     """The panels together. Handlers take `inputs` as a set, so that Gradio passes them as one argument.
 
-    `own` is the menu of the visitor's own presets, `editing` the id of the waiting job that is being changed, `session` the
-    values of the form that the browser keeps.
+    `own_presets` is the menu of the visitor's presets. `editing` is the id of the queued job that the visitor edits. `session`
+    has the form's values that the browser remembers.
     """
 
     task: gr.State
@@ -136,18 +136,18 @@ class Form:
 
     @property
     def note_components(self) -> list[gr.HTML]:
-        """What is said of errors, in the order of `PLACES`."""
+        """Return the notes for errors, in the order of `PLACES`."""
         return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
 
     @property
     def loadable(self) -> list[gr.blocks.Block]:
-        """The components that loading settings may change, in a fixed order."""
+        """Return the components that loading settings can change, in a fixed order."""
         shots = self.prompt.shots
         follow = [self.tabs, shots.editor, shots.figures, self.sound.box]
         return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
 
     def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates that put a request's settings into the controls; prompt, seed and pictures stay as they are."""
+        """Return Gradio updates that show a request's settings. Prompt, seed and images stay as they are."""
         preset = find_preset(request.preset)
         choices = preset_choices(request.task, can_run)
         named = [
@@ -166,7 +166,7 @@ class Form:
         }
 
     def show_prompt(self, request: GenerationRequest, *, is_seed_new: bool) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates for what `show_settings` leaves out: the prompt, and the seed or a new seed each time."""
+        """Return Gradio updates for the prompt and the seed, which `show_settings` leaves out."""
         return {
             self.prompt.prompt: request.prompt,
             self.settings.seed: request.seed,
@@ -175,9 +175,9 @@ class Form:
         }
 
     def read(self, values: dict[gr.blocks.Block, Any]) -> Draft:
-        """The values of `inputs` as a draft; draws the seed if it should be a new one each time.
+        """Read the values of `inputs` as a draft. Draw the seed if each video gets a new one.
 
-        Raises: RequestError for a size that cannot be read, ImageError or SoundError for a file that was not uploaded.
+        Raises: RequestError for an unreadable size, ImageError or SoundError for a path that is no upload.
         """
         settings = self.settings
         controls = {name: values[control] for name, control in settings.controls.items()}
@@ -206,13 +206,13 @@ class Form:
         )
 
     def _read_images(self, values: dict[gr.blocks.Block, Any]) -> dict[str, str | None]:
-        """The paths of the pictures by role; none for text to video."""
+        """Return the paths of the images by role. Text to video has no images."""
         is_image = values[self.task] == "i2v"
         return {role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_role.items()}
 
 
 def _percent_to_share(percent: Any) -> float:
-    """Turns per cent into a share (0..1). Raises: RequestError."""
+    """Convert per cent to a share (0..1). Raises: RequestError."""
     try:
         return round(float(percent) / 100, 8)
     except (TypeError, ValueError):
@@ -221,9 +221,9 @@ def _percent_to_share(percent: Any) -> float:
 
 
 def parse_size(choice: str) -> tuple[int, int]:
-    """Width and height from a value of the resolution dropdown, such as "832x480".
+    """Read width and height from a value of the resolution dropdown, such as "832x480".
 
-    Raises: RequestError, also for a size that no preset makes: pictures are cropped and padded to sizes from here.
+    Raises: RequestError, also for a size that no preset supports. Images are cropped and padded to this size.
     """
     sizes = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", str(choice))
     if sizes is None:
@@ -237,7 +237,7 @@ def parse_size(choice: str) -> tuple[int, int]:
 
 @cache
 def _side_limits() -> tuple[int, int]:
-    """The shortest and the longest side that any preset makes; reads the presets' files once."""
+    """Return the shortest and the longest side that any preset supports. The cache avoids reading the presets' files again."""
     presets = list_presets()
     shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
     return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))

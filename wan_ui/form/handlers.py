@@ -1,4 +1,4 @@
-"""Handles the form: another task, model or picture, the estimate, and the words of a page that opens."""
+"""Handlers of the form: tasks, models and images, the estimate, and the texts of a page that opens."""
 
 import asyncio
 import json
@@ -35,13 +35,13 @@ from wan_ui.services.studio_context import StudioContext
 MOST_HISTORY = 20
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "many")
 
-# The answer to a preset's choice brings all of its own values, so it is asked once, and only for a choice: see `typed.js`.
+# The answer to a preset's choice overwrites all controls. So the page sends each choice once: see `typed.js`.
 _LOOKED_AT = "name => studio.form.presetLookedAt(name)"
 _SELECTED = "() => studio.form.presetSelected()"
 _CHOSEN = "name => studio.form.presetChosen(name)"
 _FORGET_TYPED = "() => studio.form.forgetTyped()"
 _NOTE_TYPED = "value => studio.form.noteTyped('NAME', value)"
-_PUT_BACK = "() => studio.form.typedValues(NAMES)"  # Gradio leaves alone what is undefined
+_PUT_BACK = "() => studio.form.typedValues(NAMES)"  # Gradio does not change a control whose value is undefined
 _IF_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', null), ...others]"
 _COUNT_TYPED = "(count, ...others) => [studio.form.typedOr('guided_steps', count), ...others]"
 _STEPS_TYPED = "(count, name, steps) => [count, name, studio.form.typedOr('steps', steps)]"
@@ -57,17 +57,17 @@ class FormHandlers:
 
     @property
     def loading(self) -> LoadHandlers:
-        """The handlers that put settings into the form."""
+        """Return the handlers that load settings into the form."""
         return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def own_presets(self) -> OwnPresetHandlers:
-        """The handlers for the visitor's own presets."""
+        """Return the handlers of the visitor's presets."""
         return OwnPresetHandlers(context=self.context, form=self.form, loading=self.loading, message=self.message)
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """The components that `opened` may change."""
+        """Return the components that `opened` can change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
         words = [
             prompt.history,
@@ -80,7 +80,7 @@ class FormHandlers:
         return [*self.loading.outputs, *words]
 
     def wire(self) -> None:
-        """Wires the controls of the form."""
+        """Connect the controls of the form."""
         self._wire_presets()
         self._wire_picture()
         actions = self.form.actions
@@ -89,19 +89,19 @@ class FormHandlers:
         gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW, **LAST)
 
     def show_editing_after(self, event: gr.events.Dependency) -> None:
-        """After this event the buttons say whether a waiting video is being changed."""
+        """Update the labels of the buttons after this event, because a queued video may now be edited."""
         actions = self.form.actions
         event.then(self.show_edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
 
     def estimate_after(self, event: gr.events.Dependency) -> None:
-        """After this event the line at the Generate button is drawn again."""
+        """Render the estimate again after this event."""
         event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW, **LAST)
 
     def _wire_presets(self) -> None:
         form, settings = self.form, self.form.settings
         switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
         controls = settings.controls
-        for name, control in controls.items():  # before all that is asked of the server: Gradio waits for each in turn
+        for name, control in controls.items():  # before the requests to the server, because Gradio runs the listeners in turn
             control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
         preset = settings.preset
         for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
@@ -118,26 +118,25 @@ class FormHandlers:
         controls["steps"].input(self.keep_guided_steps, self._guidance_inputs[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
 
     def wire_choice(self, choice: Listener) -> None:
-        """Wires the event that the page sends when a preset was chosen."""
+        """Connect the event that the page sends when the visitor has chosen a preset."""
         asked = [self.form.settings.preset, self.form.task]
         self._keep_typed_after(choice(self.choose_preset, asked, [self.form.task, *self._preset_outputs], **QUIET, **LAST))
 
     @property
     def _preset_outputs(self) -> list[gr.blocks.Block]:
-        """What follows the preset."""
+        """Return the components that change with the preset."""
         form = self.form
         follow = [form.prompt.shots.figures, form.image.last_image, form.sound.box, *form.settings.follows_preset]
         return [form.prompt.examples, form.image.examples, *follow]
 
     @property
     def _guidance_inputs(self) -> list[gr.blocks.Block]:
-        """What `apply_guided_steps` reads."""
+        """Return the inputs of `apply_guided_steps`."""
         settings = self.form.settings
         return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guidance_controls[:2]]
 
     def _keep_typed_after(self, event: gr.events.Dependency) -> None:
-        """After this event, the answer to a choice, the controls have again what was typed before it came, and guidance what
-        follows from that."""
+        """Restore, after this event, what the visitor typed while the server answered. Then compute guidance again."""
         settings = self.form.settings
         put_back = _PUT_BACK.replace("NAMES", json.dumps([*settings.controls]))
         kept = event.then(None, None, settings.follows_preset, js=put_back, **QUIET)
@@ -155,7 +154,8 @@ class FormHandlers:
         image.examples.choose(self.choose_example_image, self.form.settings.preset, chosen, **QUIET, **LAST)
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words, their presets and prompts, and the settings of a link or of last time."""
+        """Show the texts in the visitor's language, the presets and prompts, and the settings of a link or of the last
+        session."""
         shown = self.show_history(caller) | {self.form.own_presets: self.own_presets.render_menu(caller)}
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         words = {} if is_first_page else self._translate_page(caller)
@@ -164,16 +164,16 @@ class FormHandlers:
         return shown | words | self.loading.load_session(values[self.form.session], caller.texts)
 
     def show_history(self, caller: Caller) -> Updates:
-        """The visitor's earlier prompts."""
+        """Show the prompts that the visitor used before."""
         prompts = self.context.engine.library.prompts(caller.owner, MOST_HISTORY)
         return {self.form.prompt.history: history_html(prompts, caller.texts)}
 
     def show_note(self, text: str = "", place: Place = "settings") -> Updates:
-        """Shows a note at the control that it is about, and takes all others away."""
+        """Show a note at the control that it is about, and hide the other notes."""
         return {note: note_html(text if at == place else "") for at, note in zip(PLACES, self.form.note_components, strict=True)}
 
     def estimate(self, values: Values, request: gr.Request) -> str:
-        """The line at the Generate button, for the form as it is, for which an idle worker makes everything ready."""
+        """Render the estimate for the form's values. An idle worker starts to load and compile for them."""
         texts, engine = self.context.identify_caller(request).texts, self.context.engine
         prompt, image = self.form.prompt.prompt, self.form.image.image
         try:
@@ -184,17 +184,17 @@ class FormHandlers:
         except StudioError:
             return ""
         if needs_only_cutting(wanted):
-            return ""  # the timeline says that it is only cut
+            return ""  # the timeline shows that no model is needed
         engine.prepare_for(wanted)
         return estimate_html(engine.estimate(wanted), engine.is_warm(engine.shape(wanted)), texts)
 
     def show_edit_mode(self, editing: str | None, request: gr.Request) -> tuple[Any, Any]:
-        """The Generate button's words, and the button that stops editing the waiting video."""
+        """Update the Generate button's label, and show the button that discards changes while a queued video is edited."""
         texts = self.context.identify_caller(request).texts
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
     def task_chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
-        """`choose_task` for one task."""
+        """Return `choose_task` for one task."""
 
         def choose(name: str | None, request: gr.Request) -> Updates:
             return self.choose_task(task, name, self.context.identify_caller(request))
@@ -202,9 +202,10 @@ class FormHandlers:
         return choose
 
     def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
-        """The presets for this task, keeping the chosen one if possible, and whether any can run.
+        """Show the presets of this task. Keep the chosen preset if possible.
 
-        A preset that stays is not in the answer: another may have been chosen before it comes, as while a page opens.
+        The answer does not set a preset that stays. Otherwise a slow answer could overwrite a newer choice, such as while a page
+        opens.
         """
         choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
         preset, form = choices.pick_preset(name), self.form
@@ -220,7 +221,7 @@ class FormHandlers:
         return shown | (self._follow_preset(preset.name, task, caller) if preset and preset.name != name else {})
 
     def choose_preset(self, name: str | None, task: Task, request: gr.Request) -> Updates:
-        """The other controls' choices for this preset, its examples and its negative prompt."""
+        """Show this preset's choices, its examples and its negative prompt."""
         return self._follow_preset(name, task, self.context.identify_caller(request)) if name else {self.form.task: gr.skip()}
 
     def _follow_preset(self, name: str, task: Task, caller: Caller) -> Updates:
@@ -241,7 +242,8 @@ class FormHandlers:
     def apply_guided_steps(
         self, count: float | None, name: str | None, steps: float, guidance: float, low: float
     ) -> tuple[Any, ...]:
-        """Guidance, its start and its end in per cent, for so many first steps with it; none for 0, as they are for None."""
+        """Return guidance, its start and its end in per cent, so that the first `count` steps have guidance. Change nothing
+        for None."""
         try:
             preset = load_preset(name or "")
             found = guide_first_steps(preset, count, {"steps": steps, "guidance": (guidance, low)[: preset.num_experts]})
@@ -254,8 +256,11 @@ class FormHandlers:
         return high, others[0] if others else high, round(100 * start, 6), round(100 * end, 6)
 
     def keep_guided_steps(self, count: float, name: str | None, steps: float) -> Any:
-        """Guidance's end in per cent, so that as many first steps have it as before the number of steps has changed; only for
-        presets whose form shows how many that are."""
+        """Return the end of guidance in per cent, so that `count` first steps keep guidance after the number of steps has
+        changed.
+
+        Only presets that show the control for guided first steps need this.
+        """
         try:
             is_shown = load_preset(name or "").first_guidance is not None
         except LookupError:
@@ -263,18 +268,18 @@ class FormHandlers:
         return round(100 * interval_end(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
 
     def choose_example_image(self, name: str | None, event: gr.EventData) -> tuple[Any, Any]:
-        """The picture and the prompt of one of the preset's examples."""
+        """Return the image and the prompt of one of the preset's examples."""
         examples = load_preset(name).image_examples if name else ()
         if not 0 <= event.index < len(examples):
             return gr.skip(), gr.skip()
         return str(examples[event.index].path), examples[event.index].prompt
 
     async def show_new_image(self, file: object, resolution: str, request: gr.Request) -> tuple[Any, str, tuple[float, float]]:
-        """The crop preview, the note and the focus for a new picture."""
+        """Return the preview of the crop, the note and the focus for a new image."""
         return *(await self.show_crop(file, resolution, CENTRE, request)), CENTRE
 
     async def show_crop(self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request) -> tuple[Any, str]:
-        """The crop preview and the picture's note."""
+        """Return the preview of the crop and the image's note."""
         caller = await asyncio.to_thread(self.context.identify_caller, request)
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
@@ -292,7 +297,7 @@ class FormHandlers:
         return crop_preview_html(address, size, caller.texts), note_html()
 
     async def move_crop(self, file: object, resolution: str, request: gr.Request, event: gr.SelectData) -> tuple[float, float]:
-        """The focus after a click in the picture."""
+        """Return the focus after a click in the image."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
@@ -303,7 +308,7 @@ class FormHandlers:
             return CENTRE
 
     async def pad_image(self, file: object, resolution: str, request: gr.Request) -> Any:
-        """The whole picture with bars instead of a crop."""
+        """Return the whole image with bars in place of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:
@@ -319,7 +324,7 @@ class FormHandlers:
         return await self.context.engine.sandbox.run_async(opening, requester_from_caller(caller))
 
     def _translate_page(self, caller: Caller) -> Updates:
-        """The choice of presets, and the note and the examples of the one that is chosen at first."""
+        """Return updates that show the choice of presets, the note and the examples in the visitor's language."""
         texts, form = caller.texts, self.form
         choices = preset_choices("t2v", self.context.preset_filter(caller))
         named, preset = choices.dropdown_choices(texts.language), choices.pick_preset(None)

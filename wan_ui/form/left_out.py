@@ -1,4 +1,4 @@
-"""Names, in words, the settings of a video that a view cannot load. Pure."""
+"""Texts about settings of a video that a view cannot load."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -21,18 +21,20 @@ SHOWN_BY_FORM = frozenset(one.name for one in PLAIN) | {
 """The settings that the form of the Create view shows."""
 
 _NOT_CHOSEN = frozenset({"preset", "task", "mag_ratios", "is_open", "finished_video"})
-"""Fields of a request that are no choice of the visitor, or that a view shows in another way."""
+"""Fields of a request that the visitor does not choose, or that a view shows in another way."""
 
 
 def changed_settings(request: GenerationRequest) -> list[Setting]:
-    """Returns the settings whose values differ from the preset's own, in the table's order. Raises: RequestError for an unknown
-    preset."""
+    """Return the settings whose values differ from the preset's values, in the order of the settings table.
+
+    Raises: RequestError for an unknown preset.
+    """
     preset = find_preset(request.preset)
     return [one for one in FIELDS if one.name not in _NOT_CHOSEN and one.value_in(request) != one.value_in(preset)]
 
 
 def unused_settings_text(request: GenerationRequest, shown: Collection[str], texts: Texts) -> str:
-    """Returns a sentence with the label and value of each changed setting that is not `shown`; "" if there are none.
+    """Return a sentence with the label and value of each changed setting that is not in `shown`, "" without any.
 
     Raises: RequestError for an unknown preset.
     """
@@ -41,15 +43,16 @@ def unused_settings_text(request: GenerationRequest, shown: Collection[str], tex
 
 
 def setting_text(name: str, value: Any, texts: Texts) -> str:
-    """Returns a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
+    """Return a setting's label and value, such as "sampler euler" or "LoRA style.safetensors × 0.8".
 
-    `value` is that of a request, or the same as JSON.
+    Args:
+        value: A value of a request, or its JSON form.
     """
     return f"{setting_label(name, texts)} {_value_text(name, value, texts)}"
 
 
 def setting_label(name: str, texts: Texts) -> str:
-    """Returns a setting's short label: its own word, else that of its field in the form, else its name."""
+    """Return a setting's short label, else the label of its control in the form, else its name."""
     return texts.with_prefix("setting_").get(name) or getattr(texts, SETTINGS[name].label, "") or name.replace("_", " ")
 
 

@@ -1,6 +1,6 @@
-"""Puts settings into the form: of a job, a dropped video, a link, the last session, or the visitor's own preset.
+"""Load settings into the form: from a job, a dropped video, a link, the last session, or a named preset.
 
-Queues nothing, and changes nothing silently: a message says what cannot be loaded as it is.
+Loading queues nothing. A message names every setting that cannot be loaded.
 """
 
 import base64
@@ -42,7 +42,7 @@ _ONE_SHOT = {"video": None, "strength": None, "trim": None, "extend": None, "ove
 
 
 def parse_proposed_size(value: str) -> dict[str, int]:
-    """Width, height and number of frames of what would fit, such as "832x480x81". Raises: RequestError."""
+    """Read width, height and number of frames of proposed settings, such as "832x480x81". Raises: RequestError."""
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", value)
     if found is None:
         raise RequestError(f"size={value[:40]!r}", "must be WIDTHxHEIGHTxFRAMES", "press one of the buttons")
@@ -51,7 +51,7 @@ def parse_proposed_size(value: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadHandlers:
-    """Handlers that change the form."""
+    """Handlers that load settings into the form."""
 
     context: StudioContext
     form: Form
@@ -63,7 +63,7 @@ class LoadHandlers:
 
     @runs_sandbox_calls
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Handles a button that loads settings."""
+        """Handle a button that loads settings."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         texts = caller.texts
         if act.what == "prompt":
@@ -86,7 +86,8 @@ class LoadHandlers:
 
     @runs_sandbox_calls
     def drop(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Handles a file dropped on the page: a video of ours loads its settings, a picture becomes the first frame."""
+        """Handle a file that was dropped on the page. A video of the studio loads its settings; an image becomes the first
+        frame."""
         caller = self.context.identify_caller(request)
         try:
             path = check_upload_path(Act.from_event(event).value)
@@ -97,7 +98,7 @@ class LoadHandlers:
             return {self.message: Message.from_error(error).html(caller.texts)}
 
     def load_link(self, code: str, texts: Texts) -> Updates:
-        """Loads the settings from a link."""
+        """Load the settings of a link."""
         try:
             request = decode_settings(code)
             return self.show_request(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
@@ -105,7 +106,7 @@ class LoadHandlers:
             return {self.message: Message.from_error(error).html(texts)}
 
     def load_session(self, settings: dict[str, Any] | None, texts: Texts) -> Updates:
-        """Loads the last session's settings, if the browser has kept any that can still be used."""
+        """Load the settings of the last session, if the browser has remembered valid settings."""
         try:
             given = dict(settings or {})
             is_seed_new = bool(given.pop("is_seed_new", True))
@@ -126,9 +127,9 @@ class LoadHandlers:
         *,
         loaded: Collection[str] = SHOWN_BY_FORM,
     ) -> Updates:
-        """Loads a request's settings and shows this message, which also names the settings that are not `loaded`.
+        """Load a request's settings and show the message. It also names the settings that are not in `loaded`.
 
-        Raises: StudioError for a model that is not here.
+        Raises: StudioError for a model that is not on this machine.
         """
         self._check_available(request, texts)
         is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
@@ -146,7 +147,7 @@ class LoadHandlers:
         return self._load_job(job, texts, message)
 
     def _load_job(self, job: Job, texts: Texts, message: Message) -> Updates:
-        """A job's settings with its pictures, its sound and its film."""
+        """Load a job's settings with its images, audio and storyboard."""
         return (
             self.show_request(job.request, texts, message)
             | self._load_input_files(job.request)
@@ -154,13 +155,13 @@ class LoadHandlers:
         )
 
     def _edit_queued(self, job: Job, texts: Texts) -> Updates:
-        if not job.request.is_from_pictures:  # saving the form would take its clip away
+        if not job.request.is_from_pictures:  # saving the form would remove its clip
             raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
         message = Message(text=texts.loaded_editing, view="create")
         return self._load_job(job, texts, message) | {self.form.editing: job.id}
 
     def _load_proposal(self, job: Job, size: str, texts: Texts) -> Updates:
-        """Loads the job's settings at a size and a length that fit, such as "832x480x81". Raises: RequestError."""
+        """Load the job's settings with a proposed size and length, such as "832x480x81". Raises: RequestError."""
         request = job.request.changed(**parse_proposed_size(size))
         message = Message(text=texts.loaded_fits, view="create")
         return (
@@ -170,7 +171,7 @@ class LoadHandlers:
         )
 
     def _load_full_quality(self, job: Job, texts: Texts) -> Updates:
-        """Loads the full-quality preset for the job's draft preset, with the same prompt, pictures and seed."""
+        """Load the full preset for the job's draft preset, with the same prompt, images and seed."""
         preset = full_preset(job.request)
         if preset is None:
             return self._load_same(job, texts)
@@ -187,7 +188,7 @@ class LoadHandlers:
         return self.show_request(request, texts, message) | self._load_input_files(request)
 
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
-        """Loads image to video, with the video's last frame as the first."""
+        """Load image to video with the video's last frame as the first frame."""
         texts = caller.texts
         picture = yield from _extract_frame(job.folder / "video.mp4", -1)
         preset = self._choose_image_preset(job.request)
@@ -202,7 +203,10 @@ class LoadHandlers:
         return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _choose_image_preset(self, request: GenerationRequest) -> Preset:
-        """The request's own preset if it starts from pictures, else the first preset here that does. Raises: RequestError."""
+        """Return the request's preset if it supports image to video, else the first available preset that does.
+
+        Raises: RequestError.
+        """
         choices = preset_choices("i2v", self.context.can_run)
         preset = choices.pick_preset(request.preset)
         if preset is None:
@@ -230,7 +234,7 @@ class LoadHandlers:
         return self.show_request(request, texts, Message(text=said, button=again, view="create"), loaded=loaded) | filled
 
     def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
-        """The visitor's own job that made this video, if it is still here."""
+        """Return the visitor's own job that generated this video, None if it no longer exists."""
         shared = request.for_sharing()
         jobs = self.context.engine.jobs(caller.owner, seed=request.seed)
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
@@ -248,12 +252,15 @@ class LoadHandlers:
         }
 
     def _check_available(self, request: GenerationRequest, texts: Texts) -> None:
-        """Raises: StudioError for a model that is not on this machine; another model would make a different video."""
+        """Check that the preset's model is on this machine. Another model would generate a different video.
+
+        Raises: StudioError.
+        """
         if not self.context.can_run(find_preset(request.preset)):
             raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
 
     def _load_input_files(self, request: GenerationRequest) -> Updates:
-        """Loads a job's pictures and its sound, copied to where Gradio may show them."""
+        """Load a job's images and audio. Copy them to Gradio's cache, so that the page can show them."""
         parts = self.form.image.by_role
         copies = {role: copy_to_cache(paths[0]) for role, paths in request.inputs().items() if role in parts}
         pictures = {part: copies.get(role) for role, part in parts.items()} if copies else {}
@@ -261,20 +268,20 @@ class LoadHandlers:
 
 
 def _extract_frame(video: Path, index: int) -> Steps[str]:
-    """A frame of a video, which need not be ours, as a picture in Gradio's cache. Raises: VideoFileError, Busy."""
+    """Write a frame of an untrusted video as an image in Gradio's cache. Raises: VideoFileError, Busy."""
     with temporary_image_path() as part:
         yield SandboxCall(work=write_frame, arguments=(video, index, part), seconds=LONG_SECONDS)
         return copy_to_cache(part)
 
 
 def encode_settings(request: GenerationRequest) -> str:
-    """A request's settings as a part of a link; without pictures."""
+    """Encode a request's settings, without files, for a link."""
     data = omit_input_files(request.for_sharing())
     return base64.urlsafe_b64encode(json.dumps(data, ensure_ascii=False).encode()).decode().rstrip("=")
 
 
 def decode_settings(code: str) -> GenerationRequest:
-    """The request of a link. Raises: RequestError."""
+    """Decode the request of a link. Raises: RequestError."""
     try:
         data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
         request = GenerationRequest.from_stored(omit_input_files(dict(data)))

@@ -1,4 +1,4 @@
-"""LoRAs as lines of text and back: "FILE", "FILE = STRENGTH" or "FILE = STRENGTH EXPERT". Opens no file."""
+"""LoRAs as lines of text: "FILE", "FILE = STRENGTH" or "FILE = STRENGTH EXPERT". No file is opened."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,12 +10,12 @@ from presets import LoraChoice
 
 
 def format_loras(loras: Iterable[LoraChoice]) -> str:
-    """One line for each."""
+    """Return one line for each LoRA."""
     return "\n".join(_format_line(lora) for lora in loras)
 
 
 def parse_loras(text: str | None) -> tuple[LoraChoice, ...]:
-    """The LoRAs of the lines; empty lines are skipped. Raises: RequestError for a line that cannot be read."""
+    """Read one LoRA from each line that is not empty. Raises: RequestError for an invalid line."""
     return tuple(_parse_line(line.strip()) for line in (text or "").splitlines() if line.strip())
 
 
@@ -28,11 +28,13 @@ def _parse_line(line: str) -> LoraChoice:
     source, _, rest = line.partition("=")
     words = rest.split()
     try:
-        expert: dict[str, Any] = {"expert": words[1]} if len(words) > 1 else {}  # the model checks the word
+        expert: dict[str, Any] = {"expert": words[1]} if len(words) > 1 else {}  # LoraChoice validates the word
         if len(words) > 2:
             raise ValueError("too many words")
         return LoraChoice(source=source.strip(), scale=float(words[0]) if words else 1.0, **expert)
     except (ValueError, ValidationError):
         raise RequestError(
-            f"loras={line[:80]!r}", "must be FILE.safetensors, and may go on with = STRENGTH, and high or low", "correct the line"
+            f"loras={line[:80]!r}",
+            "must be FILE.safetensors, and can be followed by = STRENGTH, and high or low",
+            "correct the line",
         ) from None

@@ -1,6 +1,6 @@
-"""The visitor's own presets: named settings without prompt, seed and pictures. The menu opens from a button at the model.
+"""A visitor's named presets: settings without prompt, seed and files. A button beside the model opens the menu.
 
-Element ids: `own-presets`, inside it `own-name`, `own-file`. They are stored under the visitor's name.
+The server stores the presets under the visitor's name. Element ids: `own-presets`, inside it `own-name`, `own-file`.
 """
 
 import base64
@@ -33,12 +33,12 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 
 def build_own_presets(texts: Texts) -> gr.HTML:
-    """The menu, with no preset yet."""
+    """Build the menu without presets."""
     return gr.HTML(own_presets_html({}, texts), js_on_load=start_script("own_presets"), elem_id="own-presets")
 
 
 def own_presets_html(presets: Presets, texts: Texts) -> str:
-    """The button and the menu that it opens."""
+    """Render the button and its menu."""
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.my_presets_load.format(name=name), value=name)}"
         f"{icon_button('own:rename', 'edit', texts.my_presets_rename, value=name)}"
@@ -68,7 +68,7 @@ def _export_link(presets: Presets, texts: Texts) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnPresetHandlers:
-    """Save, load, rename, delete, import, and the link to the form's settings."""
+    """Handlers that save, load, rename, delete and import presets, and that copy the link to the form's settings."""
 
     context: StudioContext
     form: Form
@@ -80,7 +80,7 @@ class OwnPresetHandlers:
         return [*self.loading.outputs, self.form.own_presets]
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Handles one press in the menu."""
+        """Handle one press in the menu."""
         caller = self.context.identify_caller(request)
         try:
             done = self._handle(Act.from_event(event), values, caller.owner, caller.texts)
@@ -89,7 +89,7 @@ class OwnPresetHandlers:
         return done | {self.form.own_presets: self.render_menu(caller)}
 
     def render_menu(self, caller: Caller) -> str:
-        """The menu as it is now."""
+        """Render the menu with the visitor's presets."""
         return own_presets_html(self.context.engine.user_presets.presets(caller.owner), caller.texts)
 
     def _handle(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
@@ -123,11 +123,11 @@ class OwnPresetHandlers:
         return self.form.show_settings(request, texts, self.context.can_run) | (self._show_message(lost, texts) if lost else {})
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
-        """Imports all presets of a file, or none."""
+        """Import all presets of a file, or none."""
         try:
             data = json.loads(text)
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
-                raise ValueError("it is of another kind")
+                raise ValueError("another format")
             given = {str(name): dict(settings) for name, settings in dict(data["presets"]).items()}
             presets = {name: preset_settings(check_settings(settings)) for name, settings in given.items()}
         except (ValueError, TypeError, KeyError, RecursionError, StudioError) as error:
@@ -141,7 +141,7 @@ class OwnPresetHandlers:
 
 
 def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
-    """Returns a sentence that names the kinds of files in the form, which no link holds; "" if there are none."""
+    """Name the kinds of files in the form, because a link contains no files. Return "" without files."""
     rows, figures = given.get("shots") or (), given.get("figures") or ()
     of_shots = {"shot_images": rows, "figure_images": figures}
     names = [one.name for one in INPUTS if given.get(one.name)]
@@ -152,12 +152,12 @@ def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
 
 
 def preset_settings(request: GenerationRequest) -> dict[str, Any]:
-    """The settings that a visitor's own preset keeps."""
+    """Return the settings that a named preset stores."""
     return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
 
 
 def check_settings(settings: dict[str, Any]) -> GenerationRequest:
-    """The settings as a request with nothing personal in it. Raises: RequestError."""
+    """Return the settings as a request without personal data. Raises: RequestError."""
     request = GenerationRequest.from_stored(
         {name: value for name, value in settings.items() if name not in _PERSONAL} | {"prompt": "", "seed": 0}
     )

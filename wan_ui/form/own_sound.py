@@ -1,4 +1,4 @@
-"""A sound of the visitor's own, which the picture follows: a file or a recording, and where in it the video begins.
+"""The visitor's own audio, which the video follows: a file or a recording, and its start.
 
 Element ids: `own-sound`, `input-sound`, `sound-start`, `sound-note`.
 """
@@ -18,7 +18,7 @@ from wan_ui.i18n.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class SoundPanel:
-    """The panel's components; `box` is seen for presets that take a sound."""
+    """The panel's components. `box` is visible for presets that take audio."""
 
     box: gr.Accordion
     file: gr.Audio
@@ -26,22 +26,21 @@ class SoundPanel:
     note: gr.HTML
 
     def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates for this preset."""
+        """Return Gradio updates for this preset."""
         return {self.box: gr.update(visible=takes_sound(preset))}
 
     def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates that show a request's sound, which lies at `path`, or ask for it again if it is not here."""
+        """Return Gradio updates that show a request's audio. `path` is the file, None if it is missing."""
         box = gr.update(visible=takes_sound(find_preset(request.preset)), open=request.sound is not None)
         return {self.file: path, self.start: request.sound_start, self.box: box}
 
 
 def takes_sound(preset: Preset) -> bool:
-    """Whether the picture of the preset's model can follow a sound."""
+    """Return whether the preset's model can follow audio."""
     return "sound" in preset.inputs
 
 
 def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
-    """Builds the panel."""
     with gr.Accordion(labels.own_sound, open=False, elem_id="own-sound", visible=takes_sound(preset)) as box:
         gr.Markdown(labels.own_sound_file, elem_classes="hint")
         file = gr.Audio(
@@ -61,5 +60,8 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
 
 
 def uploaded_sound(file: object) -> str | None:
-    """The path of a sound as the page sends it, unopened. Raises: SoundError for a path that is not an upload's."""
+    """Return the path of an uploaded audio file from the page's value, without opening it.
+
+    Raises: SoundError for a path that is no upload.
+    """
     return str(check_upload_path(file.get("path"), "sound")) if isinstance(file, dict) else None

@@ -1,6 +1,6 @@
-"""Builds the form: the panels, and below them the buttons.
+"""Build the form: the panels, and the buttons below them.
 
-Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`, and those that each panel's file lists.
+Element ids: `tabs`, `generate`, `stop`, `leave`, `estimate`, `goes-into`. Each panel's file lists its own ids.
 """
 
 import gradio as gr
@@ -19,7 +19,7 @@ from wan_ui.services.studio_context import StudioContext
 
 
 def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
-    """The whole column, with the values of the first preset that can run here."""
+    """Build the whole column with the values of the first preset that can run on this machine."""
     choices = preset_choices("t2v", context.preset_filter())
     preset = choices.pick_preset(None) or list_presets()[0]
     with gr.Column(elem_id="asked-for"):
@@ -27,7 +27,7 @@ def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
         prompt = build_prompt_panel(preset, texts, labels, context.rewriter is not None)
         batch = build_batch(texts, labels)
         sound = build_sound_panel(preset, labels)
-        own = build_own_presets(texts)
+        own_presets = build_own_presets(texts)
         settings = build_settings_panel(choices, preset, texts, labels)
     return Form(
         task=gr.State("t2v"),
@@ -37,7 +37,7 @@ def build_form(context: StudioContext, texts: Texts, labels: Texts) -> Form:
         settings=settings,
         image=image,
         sound=sound,
-        own=own,
+        own_presets=own_presets,
         batch=batch,
         actions=_build_actions(choices, labels),
         editing=gr.State(None),

@@ -1,7 +1,7 @@
-"""The picture that a video starts from: upload, paste or example, and a preview of the crop.
+"""The first frame of a video: upload, paste or example, and a preview of the crop.
 
-A click in the picture moves the crop there; Pad adds bars instead of cutting.
-Element ids: `input-image`, `crop-preview`, `pad`, `last-image`, `image-note`, `image-examples`.
+A click in the image moves the crop. A button adds bars in place of the crop. Element ids: `input-image`, `crop-preview`, `pad`,
+`last-image`, `image-note`, `image-examples`.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
 CENTRE = (0.5, 0.5)
-PICTURES = ("image", "last_image")  # the roles (see `backend.schemas.settings.INPUTS`) that the panel asks for
+PICTURES = ("image", "last_image")  # the panel's roles (see `backend.schemas.settings.INPUTS`)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePanel:
-    """The panel's components; `focus` is the point (x, y in 0..1) that the crop keeps in view."""
+    """The panel's components. `focus` is the point (x, y in 0..1) that the crop keeps visible."""
 
     image: gr.Image
     last_image: gr.Image
@@ -35,12 +35,12 @@ class ImagePanel:
 
     @property
     def by_role(self) -> dict[str, gr.Image]:
-        """The components by the role of their picture."""
+        """Return the components by the role of their image."""
         return {role: getattr(self, role) for role in PICTURES}
 
 
 def build_image_panel(preset: Preset, texts: Texts, labels: Texts) -> ImagePanel:
-    """Builds the panel for this preset's own size."""
+    """Build the panel for this preset's default size."""
     focus = gr.State(CENTRE)
     with gr.Row(elem_classes="pair", equal_height=True):
         image = _build_image("input-image", labels.image, texts.image, labels)
@@ -70,7 +70,7 @@ def _build_image(element: str, label: str, alt: str, labels: Texts, **more: Any)
 
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
-    """The preset's example pictures as buttons, each with its caption in this language as the tooltip."""
+    """Render the preset's example images as buttons. Captions in the visitor's language are their tooltips."""
     captions = preset.words(texts.language).image_examples
     captioned = zip(preset.image_examples, captions, strict=True)
     buttons = "".join(_example_button(index, *each) for index, each in enumerate(captioned))
@@ -83,24 +83,25 @@ def _example_button(index: int, example: ImageExample, caption: str) -> str:
 
 
 def uploaded_picture(file: object) -> str | None:
-    """The path of an upload as the page sends it, unopened. Raises: ImageError for a path that is not an upload's.
+    """Return the path of an uploaded image from the page's value, without opening it.
 
-    Events that read the picture are set up with preprocess=False: Gradio's own preprocessing opens it with Pillow and
-    shows only a short toast if it cannot. Our code leaves that to `backend.media.pictures`, whose explanation is then
-    shown beside the picture. Gradio checks only the paths of values that carry its `meta`, which a caller may leave
-    out, so every path is checked here.
+    Listeners that read the image set preprocess=False. Gradio's preprocessing would open the image with Pillow and report an
+    error only as a short toast. `backend.media.pictures` explains the error instead, and the page shows it beside the image.
+    Gradio checks only the paths of values with `meta`, and a caller can omit `meta`. So this function checks every path.
+
+    Raises: ImageError for a path that is no upload.
     """
     return str(check_upload_path(file.get("path"))) if isinstance(file, dict) else None
 
 
 def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
-    """The crop as the panel shows it; `address` is the picture's (see `wan_ui.form.crop.preview_address`)."""
+    """Render the crop. `address` is the data URL of `wan_ui.form.crop.encode_preview`."""
     caption = escape(texts.image_preview.format(width=size[0], height=size[1]))
     return _preview_html(size, f'<img src="{address}" alt="{caption}" title="{escape(texts.image_hint)}">', texts)
 
 
 def empty_preview_html(size: tuple[int, int], texts: Texts) -> str:
-    """The frame of the crop with nothing in it."""
+    """Render the empty frame of the crop."""
     return _preview_html(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
 
 

@@ -1,6 +1,6 @@
-"""The prompt, earlier ones, and examples that fit the model.
+"""The prompt, the prompt history, and examples for the model.
 
-Element ids: `prompt`, `history`, `examples`, `prompt-note`, and those in `rewrite` and `shots`.
+Element ids: `prompt`, `history`, `examples`, `prompt-note`, and the ids of `rewrite` and `shots`.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,6 @@ from wan_ui.i18n.english import Texts
 
 @dataclass(frozen=True, kw_only=True)
 class PromptPanel:
-    """The panel's components."""
-
     prompt: gr.Textbox
     history: gr.HTML
     rewrite: RewritePanel
@@ -31,7 +29,7 @@ class PromptPanel:
 
 
 def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter: bool) -> PromptPanel:
-    """Builds the panel, filled for this preset."""
+    """Build the panel for this preset."""
     with gr.Column(elem_id="prompt-column"):
         prompt = gr.Textbox(
             label=labels.prompt,
@@ -59,8 +57,7 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, has_rewriter
 
 
 def history_html(prompts: list[str], texts: Texts) -> str:
-    """The visitor's earlier prompts behind one small button; a click puts one into the prompt. Beside it the button that shows or
-    hides the table of many videos (`form/batch.py`)."""
+    """Render the prompt history behind a small button, and the button that shows the batch (`form/batch.py`)."""
     rows = "".join(
         f'<li><button type="button" data-act="fill:prompt" data-value="{escape(prompt)}">{escape(prompt)}</button></li>'
         for prompt in prompts
@@ -71,16 +68,16 @@ def history_html(prompts: list[str], texts: Texts) -> str:
 
 
 def example_samples(preset: Preset) -> list[list[str]]:
-    """The preset's examples as rows of a Gradio dataset."""
+    """Return the preset's examples as rows of a Gradio dataset."""
     return [[example] for example in preset.examples]
 
 
 def example_captions(preset: Preset, texts: Texts) -> list[str] | None:
-    """The words of the examples' buttons in the visitor's language; None if they show the prompts themselves."""
+    """Return the examples' captions in the visitor's language, None if they equal the prompts."""
     captions = preset.words(texts.language).examples
     return None if captions == preset.examples else list(captions)
 
 
 def shows_example_prompts(task: Task, preset: Preset | None) -> bool:
-    """Whether the example prompts are shown: not if example pictures come with prompts of their own."""
+    """Return whether the example prompts are shown. They are hidden if example images have their own prompts."""
     return task == "t2v" or preset is None or not preset.image_examples

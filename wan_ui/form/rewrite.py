@@ -1,4 +1,4 @@
-"""A suggestion for the prompt, if the server has a helper: the button, and what is shown of a suggestion.
+"""A suggestion for the prompt, if the server has a language model for it.
 
 Element ids: `rewrite` (the button), `suggestion`.
 """
@@ -15,12 +15,12 @@ import gradio as gr
 from wan_ui.components.buttons import text_button
 from wan_ui.i18n.english import Texts
 
-MOST_COMPARED_WORDS = 300  # of each text, after the words that both begin with
+MOST_COMPARED_WORDS = 300  # words of each text after their common start
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePanel:
-    """The panel's components, invisible without a helper; `put` is the suggestion that stands in the prompt, None for none."""
+    """The panel's components, hidden without a helper. `put` is the suggestion that was inserted into the prompt, else None."""
 
     button: gr.Button
     suggestion: gr.HTML
@@ -28,27 +28,29 @@ class RewritePanel:
 
 
 def build_rewrite_panel(labels: Texts, is_there: bool) -> RewritePanel:
-    """Builds the panel, within the prompt's column."""
+    """Build the panel inside the prompt's column."""
     button = gr.Button(labels.rewrite, size="sm", elem_id="rewrite", visible=is_there)
     return RewritePanel(button=button, suggestion=gr.HTML("", elem_id="suggestion", visible=is_there), put=gr.State(None))
 
 
 def partial_suggestion_html(text: str, texts: Texts) -> str:
-    """A suggestion that is being written, with a button to stop it."""
+    """Render an unfinished suggestion with a Stop button."""
     said = f"<p>{escape(text)}</p>" if text else f'<p class="hint">{escape(texts.rewrite_waiting)}</p>'
     stop = text_button("rewrite:stop", texts.stop)
     return f'<div class="suggestion" aria-busy="true">{said}<div class="actions">{stop}</div></div>'
 
 
 def suggestion_used_html(old: str, texts: Texts) -> str:
-    """What is said after a suggestion was used, with a button that takes it back."""
+    """Render the note after a suggestion was used, with an Undo button."""
     undo = text_button("rewrite:undo", texts.rewrite_undo, value=old)
     return f'<div class="suggestion used"><p class="hint">{escape(texts.rewrite_used)}</p><div class="actions">{undo}</div></div>'
 
 
 def _compare_words(before: list[str], after: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
-    """Pieces that are equal or changed, as in `SequenceMatcher.get_opcodes`. Many words that differ count as one change: the
-    matcher takes cubic time for words that repeat."""
+    """Yield equal and changed ranges of words, like `SequenceMatcher.get_opcodes`.
+
+    Many different words count as one change, because the matcher takes cubic time for repeated words.
+    """
     same = sum(1 for _ in itertools.takewhile(operator.truth, map(operator.eq, before, after)))
     yield True, 0, same, 0, same
     old, new = before[same:], after[same:]
@@ -60,8 +62,10 @@ def _compare_words(before: list[str], after: list[str]) -> Iterator[tuple[bool, 
 
 
 def suggestion_html(old: str, new: str, texts: Texts) -> str:
-    """The removed and the added words, marked word by word. Takes at most 0.2 s of processor time (measured); call it outside the
-    event loop."""
+    """Render the suggestion with removed and added words marked.
+
+    This takes at most 0.2 s of processor time (measured). Call it outside the event loop.
+    """
     before, after, parts = old.split(), new.split(), []
     if before == after:
         return f'<p class="hint">{escape(texts.rewrite_same)}</p>'

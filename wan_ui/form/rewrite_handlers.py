@@ -1,4 +1,7 @@
-"""Has a prompt written anew, before the user's eyes: nothing changes until *Use it*, and one click takes that back."""
+"""Suggestions for the prompt, shown while a language model writes them.
+
+The prompt changes only when the visitor presses *Use suggestion*. *Undo* restores it.
+"""
 
 import asyncio
 import time
@@ -28,13 +31,16 @@ from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import requester_from_caller
 from wan_ui.services.studio_context import StudioContext
 
-SECONDS_BETWEEN = 0.15  # two drawings of a suggestion that grows
+SECONDS_BETWEEN = 0.15  # between two updates of a growing suggestion
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteHandlers:
-    """Handlers of suggestions. `asking` has for each page that waits for one what ends it, `busy` how many each visitor and each
-    address waits for, `hourly` how many there were within an hour."""
+    """Handlers of suggestions.
+
+    `asking` has, for each page that waits for a suggestion, the event that ends it. `busy` counts the suggestions that each
+    visitor and each address waits for. `hourly` counts the suggestions of the last hour.
+    """
 
     context: StudioContext
     form: Form
@@ -46,12 +52,12 @@ class RewriteHandlers:
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """What a press of one of the suggestion's buttons may change."""
+        """Return the components that the suggestion's buttons can change."""
         panel = self.form.prompt.rewrite
         return [self.form.prompt.prompt, panel.put, panel.suggestion]
 
     def wire(self) -> None:
-        """Wires the button, and takes a suggestion away that is no longer about the prompt."""
+        """Connect the button. Hide a suggestion when the prompt changes."""
         prompt, panel = self.form.prompt.prompt, self.form.prompt.rewrite
         panel.button.click(
             self.suggest,
@@ -65,7 +71,7 @@ class RewriteHandlers:
         prompt.change(self.clear_if_changed, [prompt, panel.put], panel.suggestion, **QUIET)
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
-        """The suggestion as it grows, then what it changes, or what went wrong; made only when somebody asks for one."""
+        """Yield the growing suggestion, then its changes to the prompt, or an error."""
         caller, prompt = (
             await asyncio.to_thread(self.context.identify_caller, request),
             str(values[self.form.prompt.prompt] or ""),
@@ -92,7 +98,7 @@ class RewriteHandlers:
                 del self.asking[page]
 
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Handles the suggestion's buttons: stops it, puts it into the prompt, or takes it back."""
+        """Handle the suggestion's buttons: stop, use, undo."""
         act, prompt, panel = Act.from_event(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
             caller = await asyncio.to_thread(self.context.identify_caller, request)
@@ -107,29 +113,32 @@ class RewriteHandlers:
         return {panel.suggestion: ""}
 
     async def clear_if_changed(self, prompt: str | None, put: str | None, request: gr.Request) -> Any:
-        """Takes the suggestion away when the prompt is no longer the one that it put there."""
+        """Hide the suggestion when the prompt is no longer the inserted suggestion."""
         if put is not None and prompt == put:
             return gr.skip()
         self.end_suggestion(request.session_hash or "")
         return ""
 
     def end_suggestion(self, page: str) -> None:
-        """Ends the suggestion that this page waits for, if any."""
+        """End the suggestion that this page waits for, if any."""
         if (ended := self.asking.pop(page, None)) is not None:
             ended.set()
 
     @contextmanager
     def _reserve_place(self, caller: Caller) -> Generator[None]:
-        """Room for one suggestion. Raises: Busy where too many are being written, or were within an hour."""
+        """Count one suggestion while the block runs.
+
+        Raises: Busy if too many suggestions are being written, or were written within an hour.
+        """
         address = (
             caller.queue_limits.address if caller.queue_limits else ""
-        )  # empty for this machine, which may stand for many people
+        )  # empty for this machine: many visitors can share its address
         most = {f"visitor {caller.owner}": PROMPTS_WRITTEN.of_visitor, "all": PROMPTS_WRITTEN.in_all}
         if address:
             most[f"address {address}"] = PROMPTS_WRITTEN.of_address
         if any(self.busy[one] >= allowed for one, allowed in most.items()):
             raise Busy("the helper for prompts", "is writing for others, or for you on another page", "try again in a moment")
-        if caller.queue_limits is not None:  # the operator's are not counted
+        if caller.queue_limits is not None:  # suggestions for the operator are not counted
             if self.hourly.remaining(caller.owner, address) < 1:
                 rule = f"writes at most {PROMPTS_HOURLY.of_visitor} suggestions an hour for a visitor"
                 raise Busy("the helper for prompts", rule, "try again later")
@@ -145,7 +154,7 @@ class RewriteHandlers:
                     del self.busy[one]
 
     async def _build_request(self, draft: Draft, prompt: str, caller: Caller) -> RewriteRequest:
-        """What the helper is asked, with the picture as the model will see it. Raises: StudioError."""
+        """Build the request to the language model, with the image as the video model receives it. Raises: StudioError."""
         given = draft.given
         preset = find_preset(given["preset"])
         if not has_instructions(preset):
@@ -160,7 +169,7 @@ class RewriteHandlers:
 
 
 async def _stream_html(ended: asyncio.Event, helper: Helper, asked: RewriteRequest, texts: Texts) -> AsyncGenerator[str]:
-    """The suggestion now and then, and at last what it changes. Raises: StudioError."""
+    """Yield the growing suggestion as HTML from time to time, then its changes to the prompt. Raises: StudioError."""
     async with aclosing(_stream_until_ended(ended, helper, asked)) as growing:
         async for suggestion, is_whole in growing:
             if is_whole:
@@ -170,7 +179,10 @@ async def _stream_html(ended: asyncio.Event, helper: Helper, asked: RewriteReque
 
 
 async def _stream_until_ended(ended: asyncio.Event, helper: Helper, asked: RewriteRequest) -> AsyncGenerator[tuple[str, bool]]:
-    """The suggestion now and then, and whether it is whole; nothing more after `ended`. Raises: StudioError."""
+    """Yield the suggestion from time to time with False, and the complete suggestion with True. Stop at `ended`.
+
+    Raises: StudioError.
+    """
     shown, suggestion, stopping = 0.0, "", asyncio.ensure_future(ended.wait())
     try:
         async with aclosing(stream_suggestions(helper, asked)) as growing:

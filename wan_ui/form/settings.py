@@ -1,6 +1,7 @@
-"""Model, size, length and sampling. Offers the preset's values, and those of loaded settings.
+"""Model, size, length and sampling. The controls offer the preset's choices and the values of loaded settings.
 
-`texts` are words for HTML, `labels` the same words as keys that Gradio translates in the browser.
+`texts` are texts for HTML. `labels` are keys of the same texts, which Gradio translates in the browser.
+
 Element ids: `preset`, `preset-note`, `resolution`, `length`, `steps`, `guidance`, `guidance-low`, `flow-shift`, `seed`,
 `seed-random`, `guided-steps`, `nag`, `settings-note`, and inside `more`: `negative-prompt`, `fps`, `solver`, `guidance-start`,
 `guidance-end`, `progressive`, `step-cache`, `mag-cache`, `context-windows`, `loras`.
@@ -26,11 +27,11 @@ from wan_ui.services.presets import PresetChoices
 
 GUIDANCE_RANGE = (1.0, 12.0)
 PLAIN = tuple(one for one in FIELDS if one.label)
-"""The settings that have a control of their own, as their table says it; what the other controls show is said here."""
+"""The settings whose control follows from their row in the settings table. This module defines the other controls."""
 
 _ROWS = (("resolution", "length"), ("steps", "flow_shift"), ("guidance", "guidance_low"), ("guided_steps", "nag"))
 _MORE = (("negative_prompt",), ("fps", "solver"), ("guidance_start", "guidance_end"))
-_LAST = "loras"  # those that are named nowhere here come before it
+_LAST = "loras"  # controls without a row are placed before it
 _KINDS = {"resolution": gr.Dropdown, "length": gr.Dropdown, "context_windows": gr.Dropdown, "loras": gr.Textbox}
 
 
@@ -39,7 +40,7 @@ Control = gr.Checkbox | gr.Dropdown | gr.Number | gr.Slider | gr.Textbox
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsPanel:
-    """The panel's components. `controls` are those that change with the preset, by the names that `settings_of` gives them."""
+    """The panel's components. `controls` change with the preset; their keys are the keys of `control_updates`."""
 
     preset: gr.Dropdown
     preset_note: gr.HTML
@@ -49,29 +50,29 @@ class SettingsPanel:
     controls: dict[str, Control]
 
     def show_values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates that show the request's values, and the preset's other choices."""
+        """Return Gradio updates that show the request's values and the preset's other choices."""
         return {self.controls[name]: gr.update(**update) for name, update in control_updates(preset, texts, shown).items()}
 
     @property
     def follows_preset(self) -> list[Control]:
-        """The components that change with the preset."""
+        """Return the components that change with the preset."""
         return list(self.controls.values())
 
     @property
     def estimate_inputs(self) -> list[Control]:
-        """The components that change how long a video takes."""
+        """Return the components that change the expected time."""
         names = ["resolution", "length", "steps", "guidance", "guidance_low", "guidance_end", "mag_cache", "progressive"]
         names += ["upscale", "upscaler"]
         return [self.preset, *(self.controls[name] for name in names)]
 
     @property
     def guidance_controls(self) -> list[Control]:
-        """What says how strong guidance is and on which steps."""
+        """Return the controls for the strength of guidance and for the steps that use it."""
         return [self.controls[name] for name in ("guidance", "guidance_low", "guidance_start", "guidance_end")]
 
 
 def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> tuple[gr.Dropdown, gr.HTML]:
-    """The model's dropdown and the line about those that are not here."""
+    """Build the model's dropdown and the list of presets that cannot run on this machine."""
     preset = choices.pick_preset(None)
     with gr.Column(elem_id="model"):
         picker = gr.Dropdown(
@@ -87,7 +88,7 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
 
 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, labels: Texts) -> SettingsPanel:
-    """Builds the panel, filled for this preset."""
+    """Build the panel for this preset."""
     picker, preset_note = build_preset_picker(choices, texts, labels)
     given = control_updates(preset, texts)
     built: dict[str, Control] = {}
@@ -116,7 +117,7 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
 
 
 def _unplaced_controls(given: dict[str, dict[str, Any]]) -> Iterator[tuple[str]]:
-    """The controls that have no place of their own."""
+    """Yield the names of the controls that no row above names."""
     placed = {name for names in (*_ROWS, *_MORE) for name in names} | {_LAST}
     return ((name,) for name in given if name not in placed)
 
@@ -148,10 +149,9 @@ def _control_class(setting: Setting) -> type[Control]:
 
 
 def control_updates(preset: Preset, texts: Texts, values: GenerationRequest | None = None) -> dict[str, dict[str, Any]]:
-    """The choices and the value of each control, as Gradio arguments by its name.
+    """Return the choices and the value of each control, as Gradio arguments by the control's name.
 
-    Shows the settings of the request `values`, or else the preset's own; a value that the preset does not offer is added to the
-    choices.
+    Show the settings of the request `values`, else of the preset. A value that the preset does not offer is added to the choices.
     """
     shown = values or preset
     high, *others = shown.guidance
@@ -174,7 +174,10 @@ def control_updates(preset: Preset, texts: Texts, values: GenerationRequest | No
 
 
 def _plain_control(setting: Setting, value: Any, preset: Preset) -> dict[str, Any]:
-    """What the control of a setting offers that has one of its own; presets may say so by fields of these names."""
+    """Return the Gradio arguments of a control that follows from the settings table.
+
+    Presets can override choices, maximum and visibility by fields such as `solvers`, `max_nag` and `takes_nag`.
+    """
     if setting.choices:
         return dict(choices=list(dict.fromkeys([*getattr(preset, f"{setting.name}s", setting.choices), value])), value=value)
     if setting.slider is None:
@@ -185,12 +188,12 @@ def _plain_control(setting: Setting, value: Any, preset: Preset) -> dict[str, An
 
 
 def preset_updates(preset: Preset, texts: Texts) -> list[dict[str, Any]]:
-    """Gradio updates for `SettingsPanel.follows_preset` when this preset is chosen."""
+    """Return Gradio updates of `SettingsPanel.follows_preset` for a newly chosen preset."""
     return [gr.update(**given) for given in control_updates(preset, texts).values()]
 
 
 def length_text(frames: int, fps: int, texts: Texts) -> str:
-    """A video's length in words, the seconds before the frames."""
+    """Return a video's length as text, such as "2.0 s · 33 frames"."""
     return texts.length_choice.format(seconds=frames / fps, frames=frames)
 
 
@@ -206,7 +209,7 @@ def _length_choices(preset: Preset, shown: int, texts: Texts) -> dict[str, Any]:
 
 
 def _length_choice(preset: Preset, frames: int, texts: Texts) -> str:
-    """A length in words, which say whether such a video is denoised in windows."""
+    """Return a length as text. It tells whether such a video is denoised in windows."""
     words = length_text(frames, preset.fps, texts)
     return texts.length_in_windows.format(length=words) if window_frames(preset, frames, None) else words
 
@@ -223,7 +226,7 @@ def _guidance_range(shown: float) -> dict[str, Any]:
 
 
 def unavailable_presets_html(choices: PresetChoices, texts: Texts) -> str:
-    """The presets that cannot run here, behind one small line that opens."""
+    """Render the presets that cannot run on this machine, behind a small line that opens."""
     if not choices.unavailable:
         return ""
     rows = "".join(_unavailable_preset_html(preset, texts) for preset in choices.unavailable)

@@ -1,6 +1,6 @@
-"""The film: a switch, and a timeline of shots with a sound below, that `film*.js` draws and changes.
+"""The storyboard: a switch, and a timeline of shots with a soundtrack. `storyboard*.js` draws and changes the timeline.
 
-The timeline lives in the page; the script writes it as JSON into a text field that is not seen. Empty text is no storyboard.
+The timeline is stored in the page. The script writes it as JSON into a hidden text field. An empty text means no storyboard.
 Element ids: `shots`, `shots-editor`, `shots-sent`, `shots-figures`.
 """
 
@@ -31,8 +31,11 @@ _BLOCK = re.compile(r"[a-z0-9]{1,16}")
 
 @dataclass(frozen=True, kw_only=True)
 class ShotsPanel:
-    """The timeline, the field that holds it as text, what says which job its shots were sent to, and how many figures a shot of
-    the chosen preset can show."""
+    """The timeline's components.
+
+    `lines` holds the timeline as text. `sent` names the job to which its shots were sent. `figures` holds the number of
+    characters that a shot can show with the chosen preset.
+    """
 
     lines: gr.Textbox
     editor: gr.HTML
@@ -40,16 +43,18 @@ class ShotsPanel:
     figures: gr.HTML
 
     def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates for this preset."""
+        """Return Gradio updates for this preset."""
         return {self.figures: max_characters_html(preset)}
 
     def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates that show the request's shots without their files, or none."""
+        """Return Gradio updates that show the request's shots without their files."""
         return self._updates(storyboard_values(request), texts) | self.show_preset(find_preset(request.preset))
 
     def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, Any]:
-        """Gradio updates that show a job's shots with their pictures, their figures, their sound, and what is made of them; none
-        for a job that is no storyboard."""
+        """Return Gradio updates that show a job's shots with images, characters, soundtrack and finished videos.
+
+        Return no updates for a job without a storyboard.
+        """
         if not job.request.shots:
             return {}
         request = job.request
@@ -79,19 +84,19 @@ def build_shots_panel(preset: Preset, texts: Texts) -> ShotsPanel:
 
 
 def max_characters_html(preset: Preset) -> str:
-    """Says to the script how many figures a shot can show: none with a preset that takes no references."""
+    """Render the number of characters that a shot can show, for the script. It is 0 if the preset takes no references."""
     return f'<i data-most="{preset.max_references if "references" in preset.inputs else 0}"></i>'
 
 
 def read_storyboard(text: object) -> dict[str, Any]:
-    """The shots and the figures as rows, and the sound below, as a request's settings; nothing if the switch is off. Raises:
+    """Read the shots and characters as rows, and the soundtrack's settings. Return {} if the switch is off. Raises:
     RequestError."""
     film = _parse_timeline(text)
     rows = film.get("shots")
     if not rows:
         return {}
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise RequestError("shots", "must be a list of shots", "open the page anew")
+        raise RequestError("shots", "must be a list of shots", "reload the page")
     settings = {name: film[name] for name in _TRACK if film.get(name) not in ("", None)}
     track = {"track": film["track"], **settings} if film.get("track") else {}
     figures = {"figures": film["figures"]} if film.get("figures") else {}
@@ -99,7 +104,7 @@ def read_storyboard(text: object) -> dict[str, Any]:
 
 
 def convert_frame_rate(rows: Sequence[dict[str, Any]], fps: object) -> list[dict[str, Any]]:
-    """The rows with the frames of made shots counted at the film's rate; values of a wrong type are left for the check."""
+    """Convert the frame numbers of finished shots to the film's frame rate. Values of a wrong type are left for validation."""
     return [_convert_row(dict(row), fps) for row in rows]
 
 
@@ -111,7 +116,7 @@ def _convert_row(row: dict[str, Any], fps: object) -> dict[str, Any]:
 
 
 def sent_job_html(text: object, job: Job) -> str:
-    """Says to the script which job the blocks of this text were sent to; "" for no storyboard."""
+    """Tell the script to which job the shots of this text were sent. Return "" for a job without a storyboard."""
     try:
         blocks = _parse_timeline(text).get("blocks")
     except RequestError:
@@ -130,7 +135,7 @@ def _parse_timeline(text: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         film = None
     if not isinstance(film, dict):
-        raise RequestError("shots", "must be a timeline", "open the page anew")
+        raise RequestError("shots", "must be a timeline", "reload the page")
     return film
 
 
@@ -140,7 +145,7 @@ def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def storyboard_values(request: GenerationRequest) -> dict[str, Any]:
-    """What the field holds for this request, without files."""
+    """Return the timeline of this request, without files."""
     track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
     figures = [{"name": figure.name, "image": None} for figure in request.figures]
     return {"shots": _shot_rows(request.shots, request.fps), "figures": figures, **track}

@@ -1,4 +1,4 @@
-"""The timeline as HTML: its frame, in the visitor's language; the blocks are drawn by `storyboard.js`."""
+"""HTML of the timeline in the visitor's language. `storyboard.js` draws the shots into it."""
 
 import json
 from html import escape
@@ -11,8 +11,11 @@ _SOUNDS = "audio/*,video/mp4,video/webm,.wav,.mp3,.m4a,.ogg,.flac"
 
 
 def storyboard_html(film: str, texts: Texts) -> str:
-    """The switch, the timeline, the tools for the chosen shot, the sound below and the player; `film` is the timeline as JSON, ""
-    for none."""
+    """Render the switch, the timeline, the tools for the selected shot, the soundtrack and the player.
+
+    Args:
+        film: The timeline as JSON, "" without a storyboard.
+    """
     words, timeline = json.dumps(_script_texts(texts), ensure_ascii=False), escape(texts.storyboard_timeline)
     return (
         f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
@@ -31,7 +34,7 @@ def storyboard_html(film: str, texts: Texts) -> str:
 
 
 def _script_texts(texts: Texts) -> dict[str, str]:
-    """What the script says."""
+    """Return the texts of the script."""
     return {
         "number": texts.shot_number,
         "seconds": texts.shot_length,
@@ -98,8 +101,10 @@ def _shot_html(texts: Texts) -> str:
 
 
 def _characters_html(texts: Texts) -> str:
-    """The list of figures, which `storyboard_characters.js` fills; a row is a picture, which a press replaces, a name and the
-    shots."""
+    """Render the list of characters, which `storyboard_characters.js` fills.
+
+    A row has an image, a name and the numbers of its shots. A press on the image replaces it.
+    """
     name, picture = escape(texts.character_name), escape(texts.character_image)
     return (
         f'<fieldset class="film-figures"><legend>{escape(texts.characters)}</legend>'

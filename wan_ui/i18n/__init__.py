@@ -1,1 +1,1 @@
-"""The studio's words in each language."""
+"""The labels and messages of the page in each language."""
