@@ -107,7 +107,7 @@ class CompareHandlers(Panel):
 
     def _words(self, caller: Caller) -> Updates:
         """The parts that were built in English, in the visitor's language."""
-        presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown(caller.texts.language)
+        presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
             self.panel.view: compare_html(Side(), caller.texts),
             self.panel.what: gr.update(choices=what_choices(caller.texts)),
@@ -149,7 +149,7 @@ class CompareHandlers(Panel):
         what, values = varied(requests[:columns] if columns else requests)
         also, others = varied(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
-        named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown(caller.texts.language)
+        named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
             self.panel.what: gr.update(choices=what_choices(caller.texts), value=what),
             self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),

@@ -35,7 +35,7 @@ class ComparePanel:
 
 def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> ComparePanel:
     """Builds the panel, with nothing to compare."""
-    choices = preset_choices("t2v", can_run).dropdown(texts.language)
+    choices = preset_choices("t2v", can_run).dropdown_choices(texts.language)
     with gr.Row(elem_id="compare-bar"):
         what = _choice(what_choices(texts), "seed", labels.compare_vary, "compare-what")
         values = _numbers(labels, "compare-values")

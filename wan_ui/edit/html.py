@@ -94,7 +94,7 @@ def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
     """What makes the clip larger as it is, without a model for videos; nothing if there is no upscaler."""
     if not larger:
         return ""
-    options = "".join(f'<option value="{escape(one.value)}">{escape(one.words(texts))}</option>' for one in larger)
+    options = "".join(f'<option value="{escape(one.value)}">{escape(one.label(texts))}</option>' for one in larger)
     return (
         f'<p class="line larger"><select id="edit-larger" aria-label="{escape(texts.upscaler)}">{options}</select>'
         f'<button type="button" id="edit-upscale">{escape(texts.edit_upscale)}</button><output></output></p>'

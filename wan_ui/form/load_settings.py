@@ -240,7 +240,7 @@ class LoadHandlers:
         return next((job for job in jobs if job.request.for_sharing() == shared), None)
 
     def _load_image_file(self, path: str, texts: Texts) -> Updates:
-        preset = preset_choices("i2v", self.context.can_run).pick(None)
+        preset = preset_choices("i2v", self.context.can_run).pick_preset(None)
         if preset is None:
             raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
         return {

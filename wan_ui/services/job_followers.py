@@ -27,7 +27,7 @@ async def follow_job(engine: Engine, job_id: str) -> AsyncIterator[StageView]:
     early does not affect the job.
     """
     view = StageView(phase="queued")
-    with _job_broadcast(engine, job_id).followed() as follower:
+    with _job_broadcast(engine, job_id).subscribe() as follower:
         await asyncio.sleep(REPLAY_SECONDS)
         while not follower.has_ended:
             view = functools.reduce(advance_view, await follower.next_items(HEARTBEAT_SECONDS), view)
@@ -40,7 +40,7 @@ async def follow_events(engine: Engine, job_id: str, seconds: float) -> AsyncIte
 
     The iterator ends after the final event.
     """
-    with _job_broadcast(engine, job_id).followed() as follower:
+    with _job_broadcast(engine, job_id).subscribe() as follower:
         while not follower.has_ended:
             events = await follower.next_items(seconds)
             if events or not follower.has_ended:

@@ -18,7 +18,7 @@ class PresetChoices:
     """The presets for one task, divided by whether they can run on this machine."""
 
     available: tuple[Preset, ...]
-    elsewhere: tuple[Preset, ...]
+    unavailable: tuple[Preset, ...]
 
     def dropdown_choices(self, language: str) -> list[tuple[str, str]]:
         """Return (title in `language`, name) of each available preset."""
@@ -34,7 +34,7 @@ def preset_choices(task: Task, can_run: CanRun = has_weights) -> PresetChoices:
     """Return the presets for a task, divided by whether they can run. Animate presets are left out, because Edit offers them."""
     presets = [preset for preset in list_presets() if task in preset.tasks and preset.segment_frames is None]
     available = tuple(preset for preset in presets if can_run(preset))
-    return PresetChoices(available=available, elsewhere=tuple(preset for preset in presets if preset not in available))
+    return PresetChoices(available=available, unavailable=tuple(preset for preset in presets if preset not in available))
 
 
 def can_extend_with_audio(request: GenerationRequest) -> bool:

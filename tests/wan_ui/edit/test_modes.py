@@ -295,7 +295,7 @@ def test_its_settings_come_back_with_its_files(engine, visitor, clip, picture):
 def test_any_video_of_ours_becomes_the_clip(engine, tmp_path):
     job = a_job(folder=tmp_path, prompt="a red square")
     counting_clip(tmp_path / "video.mp4", 33, 16, SIZE)
-    filled = engine.sandbox.run_steps(handlers(engine)._as_clip(job, find_preset("wan-tiny")))
+    filled = engine.sandbox.run_steps(handlers(engine)._load_as_clip(job, find_preset("wan-tiny")))
     assert (filled["preset"], filled["way"], filled["prompt"], filled["seed"]) == ("wan-tiny", "anew", "a red square", "")
     assert Path(filled["clip"]["path"]).is_relative_to(get_upload_folder()) and filled["clip"]["width"] == SIZE[0]
     assert (filled["start"], filled["end"]) == (0.0, filled["clip"]["seconds"]) and json.loads(json.dumps(filled))

@@ -15,7 +15,7 @@ def test_a_choice_is_kept_where_it_can_be_and_replaced_where_not():
     choices = preset_choices("t2v", lambda preset: True)
     assert choices.pick_preset("wan2.1-t2v-14b-480p").name == "wan2.1-t2v-14b-480p"
     assert choices.pick_preset("nothing").name == "wan-tiny"
-    assert preset_choices("t2v", lambda preset: False).pick("wan-tiny") is None
+    assert preset_choices("t2v", lambda preset: False).pick_preset("wan-tiny") is None
 
 
 def test_the_demo_model_is_never_called_wan():
