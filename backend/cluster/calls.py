@@ -26,7 +26,7 @@ class Calls:
         self._is_ended = False
 
     @contextmanager
-    def counted(self) -> Generator[None]:
+    def count_call(self) -> Generator[None]:
         """Ray may be called within; the connection waits for the end of that. Raises: Disconnected, at the beginning."""
         with self._changed:
             if self._is_ended:
@@ -42,7 +42,7 @@ class Calls:
     def ask(self, actor: object, method: str, *values: object, seconds: float) -> Any:
         """The answer of the actor's method. Raises: RayError, also for what the method raised, and without an answer in so many
         seconds; Disconnected."""
-        with self.counted():
+        with self.count_call():
             try:
                 return self._answer(actor, method, values, seconds)
             except Exception as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, message_moved
+from backend.cluster.transfer import PIECE_BYTES, Changes, Inbox, Piece, check_name, move_message_paths
 from backend.multihost.member import Member
 from backend.multihost.transport import MultihostTransport, free_port
 from backend.multihost.versions import fingerprint
@@ -71,29 +71,29 @@ class NodeWorker:
             self._relay.worker.stop()  # it gives back the port on which it waited for other hosts
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._relay = Relay(plan_here(plan, self._settings), self._folder)
+        self._relay = Relay(local_plan(plan, self._settings), self._folder)
 
     def begin(self, job_id: str) -> None:
         """Makes an empty folder for a job, in place of those of earlier ones."""
-        self._begun_relay().begin(job_id)
+        self._started_relay().begin(job_id)
 
     def put(self, piece: Piece) -> None:
         """Takes a piece of the job's input files, or of what was done of it elsewhere."""
-        self._begun_relay().put(piece)
+        self._started_relay().put(piece)
 
     def send(self, message: Message) -> None:
         """Hands a message to the worker."""
-        self._begun_relay().send(message)
+        self._started_relay().send(message)
 
     def take(self, number: int) -> list[Item]:
         """Batch `number`, from 1, of what the worker says, in order; the same number again gives the same batch again."""
-        return self._begun_relay().take(number)
+        return self._started_relay().take(number)
 
     def kill(self) -> None:
         """Ends a worker that does not answer."""
-        self._begun_relay().worker.kill()
+        self._started_relay().worker.kill()
 
-    def _begun_relay(self) -> "Relay":
+    def _started_relay(self) -> "Relay":
         assert self._relay is not None, "the studio opens the worker first"
         return self._relay
 
@@ -138,7 +138,7 @@ class Relay:
         self._waiting: deque[Iterator[Item]] = deque()
         self._number, self._batch = 0, []  # taken last
         self._log_bytes = 0  # handed on
-        self._job: _Away | None = None
+        self._job: _RemoteJob | None = None
         start = MultihostTransport if plan.hosts else WorkerProcess
         self.worker = start(plan, self._log, self._receive, self._end)
 
@@ -156,8 +156,8 @@ class Relay:
         if isinstance(message, Run):
             folder = self._folder_of(message.job_id)
             changes = Changes(message.job_id, folder)
-            self._job = _Away(job_id=message.job_id, there=str(message.folder), here=str(folder), changes=changes)
-            message = message_moved(message, self._job.there, self._job.here)
+            self._job = _RemoteJob(job_id=message.job_id, there=str(message.folder), here=str(folder), changes=changes)
+            message = move_message_paths(message, self._job.there, self._job.here)
         self.worker.send(message)
 
     def take(self, number: int) -> list[Item]:
@@ -189,14 +189,14 @@ class Relay:
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
             is_last = message.event.is_final
-            message = message_moved(message, job.here, job.there)
-        self._add(*(job.changes.look() if job is not None else ()), self._log_text(), iter([message]))
+            message = move_message_paths(message, job.here, job.there)
+        self._add(*(job.changes.collect() if job is not None else ()), self._log_text(), iter([message]))
         if is_last:
             self._job = None
 
     def _end(self, code: int) -> None:
         job = self._job
-        self._add(*(job.changes.look() if job is not None else ()), self._log_text(), iter([Ended(code=code)]))
+        self._add(*(job.changes.collect() if job is not None else ()), self._log_text(), iter([Ended(code=code)]))
 
     def _log_text(self) -> Iterator[LogText]:
         try:
@@ -215,7 +215,7 @@ class Relay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Away:
+class _RemoteJob:
     """A job that is made here: its folder in the studio and here, and what is new in the latter."""
 
     job_id: str
@@ -224,7 +224,7 @@ class _Away:
     changes: Changes
 
 
-def plan_here(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
+def local_plan(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
     """The studio's plan for a worker of this machine; ends what an earlier studio has left here."""
     kill_stale_workers(settings.data_dir)
     return replace(plan, settings=settings, transport="hosts" if plan.hosts else "process", share=Share(), node=None)

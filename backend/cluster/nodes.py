@@ -70,16 +70,16 @@ class WorkerSlot:
         return frozenset(host.node for host in self.hosts)
 
 
-def slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
+def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
     """The slots of a cluster: its whole TPU slices; if no machine has a TPU, every node that offers CPUs."""
     alive = [node for node in nodes if node["Alive"]]
     with_chips = [node for node in alive if node["Resources"].get("TPU", 0) >= 1]
     if not with_chips:
-        return [_whole(node) for node in alive if node["Resources"].get("CPU", 0) >= 1]
+        return [_node_slot(node) for node in alive if node["Resources"].get("CPU", 0) >= 1]
     slices: dict[str, list[Node]] = defaultdict(list)
     for node in with_chips:
         slices[_slice_of(node)].append(node)
-    return [_slice(key, hosts) for key, hosts in slices.items() if _is_whole(hosts)]
+    return [_slice_slot(key, hosts) for key, hosts in slices.items() if _is_whole(hosts)]
 
 
 def _slice_of(node: Node) -> str:
@@ -99,10 +99,10 @@ def _is_whole(hosts: Sequence[Node]) -> bool:
     return sum(node["Resources"]["TPU"] for node in hosts) >= _chips(hosts[0].get("Labels") or {})
 
 
-def _slice(key: str, hosts: Sequence[Node]) -> WorkerSlot:
+def _slice_slot(key: str, hosts: Sequence[Node]) -> WorkerSlot:
     hosts = sorted(hosts, key=lambda node: int((node.get("Labels") or {}).get(HOST_LABEL) or 0))
     slice_name = (hosts[0].get("Labels") or {}).get(SLICE_LABEL)
-    machine = ", ".join(filter(None, (slice_name, _machine(hosts[0]))))
+    machine = ", ".join(filter(None, (slice_name, _host_name(hosts[0]))))
     return WorkerSlot(key=key, machine=machine, hosts=tuple(map(_with_chips, hosts)))
 
 
@@ -111,34 +111,34 @@ def _with_chips(node: Node) -> Host:
     return Host(node=node["NodeID"], address=node["NodeManagerAddress"], resources=taken)
 
 
-def _whole(node: Node) -> WorkerSlot:
+def _node_slot(node: Node) -> WorkerSlot:
     offered = node["Resources"]
     host = Host(node=node["NodeID"], address=node["NodeManagerAddress"], cpus=offered["CPU"], gpus=offered.get("GPU", 0.0))
-    return WorkerSlot(key=node["NodeID"], machine=_machine(node), hosts=(host,))
+    return WorkerSlot(key=node["NodeID"], machine=_host_name(node), hosts=(host,))
 
 
-def _machine(node: Node) -> str:
+def _host_name(node: Node) -> str:
     return node.get("NodeManagerHostname") or node.get("NodeManagerAddress") or ""
 
 
 @dataclass(kw_only=True)
-class _Held:
+class _ClaimedSlot:
     """A slot that was asked for: the actors on its hosts, and whether the fleet has its worker."""
 
     slot: WorkerSlot
     actors: list[Any]
     answers: list[Any]  # of the project there
     serving: list[Any] = field(default_factory=list)  # the members' answers, which come only when one ends
-    is_taken_in: bool = False
+    has_worker: bool = False
 
 
 class WorkerPool(Protocol):
     """The workers, to which each machine adds one: `backend.worker_pool.pool.WorkerPool`."""
 
-    def take_in(self, plan: WorkerPlan) -> None:
+    def add_worker(self, plan: WorkerPlan) -> None:
         """Starts one more worker. Raises: OSError if it cannot be started."""
 
-    def let_go(self, name: str) -> None:
+    def remove_worker(self, name: str) -> None:
         """The machine of this worker has gone, or is no longer wanted."""
 
     def workers(self) -> tuple[WorkerView, ...]:
@@ -151,9 +151,9 @@ class Cluster:
     def __init__(self, address: str):
         """Raises: RequestError if this is no address, StudioError if Ray is not installed or no cluster answers."""
         self._fingerprint = fingerprint()
-        self._held: dict[str, _Held] = {}
-        self._not_before: dict[str, float] = {}  # when a machine that cannot work is asked again, by the slot's key
-        self._complaints: dict[str, str] = {}
+        self._claimed: dict[str, _ClaimedSlot] = {}
+        self._next_claim: dict[str, float] = {}  # when a machine that cannot work is asked again, by the slot's key
+        self._warnings: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._calls = Calls()
@@ -161,7 +161,7 @@ class Cluster:
 
     def start(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         """Takes machines into the fleet from now on, each by this plan."""
-        self._thread = threading.Thread(target=self._look_after, args=(pool, plan), name="cluster", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(pool, plan), name="cluster", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -179,97 +179,97 @@ class Cluster:
         else:
             logger.warning("The cluster does not answer; the machines are given back when this process ends")
 
-    def _look_after(self, pool: WorkerPool, plan: WorkerPlan) -> None:
+    def _run(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         while not self._closing.is_set():
             try:
-                with self._calls.counted():
-                    self._look(pool, plan)
+                with self._calls.count_call():
+                    self._update_slots(pool, plan)
             except Disconnected:
                 return
             except Exception:  # whatever Ray raises while its head is away; the workers that are there go on
                 logger.exception("The cluster could not be looked at")
             self._closing.wait(_LOOK_SECONDS)
 
-    def _look(self, pool: WorkerPool, plan: WorkerPlan) -> None:
+    def _update_slots(self, pool: WorkerPool, plan: WorkerPlan) -> None:
         import ray
 
         nodes = ray.nodes()
         alive = {node["NodeID"] for node in nodes if node["Alive"]}
-        wanted = {slot.key: slot for slot in slots(nodes)}
+        wanted = {slot.key: slot for slot in find_slots(nodes)}
         working = {view.name: view.job_id is not None for view in pool.workers()}
-        for key, held in list(self._held.items()):
-            is_gone = not alive.issuperset(held.slot.nodes)
-            is_lost = held.is_taken_in and (held.slot.name not in working or self._has_lost_a_member(held))
-            is_unwanted = key not in wanted and not working.get(held.slot.name, False)
+        for key, claimed in list(self._claimed.items()):
+            is_gone = not alive.issuperset(claimed.slot.nodes)
+            is_lost = claimed.has_worker and (claimed.slot.name not in working or self._has_lost_a_member(claimed))
+            is_unwanted = key not in wanted and not working.get(claimed.slot.name, False)
             if is_lost:
-                self._not_before[key] = time.monotonic() + _SOON_SECONDS
+                self._next_claim[key] = time.monotonic() + _SOON_SECONDS
             if is_gone or is_lost or is_unwanted:
-                self._give_up(key, pool)
+                self._release(key, pool)
         for key, slot in wanted.items():
-            if key not in self._held and time.monotonic() >= self._not_before.get(key, 0.0):
-                self._held[key] = self._ask_for(slot)
-        for key, held in list(self._held.items()):
-            if not held.is_taken_in and not ray.wait(held.answers, num_returns=len(held.answers), timeout=0)[1]:
-                self._take_in(key, pool, plan)
+            if key not in self._claimed and time.monotonic() >= self._next_claim.get(key, 0.0):
+                self._claimed[key] = self._claim(slot)
+        for key, claimed in list(self._claimed.items()):
+            if not claimed.has_worker and not ray.wait(claimed.answers, num_returns=len(claimed.answers), timeout=0)[1]:
+                self._start_worker(key, pool, plan)
 
-    def _has_lost_a_member(self, held: _Held) -> bool:
+    def _has_lost_a_member(self, claimed: _ClaimedSlot) -> bool:
         """Whether the actor on one of the other hosts has ended: its worker would wait for it for ever."""
         import ray
 
-        ended = ray.wait(held.serving, timeout=0)[0] if held.serving else []
+        ended = ray.wait(claimed.serving, timeout=0)[0] if claimed.serving else []
         if ended:
             try:
                 ray.get(ended)
             except Exception as error:
-                self._complain(held.slot, f"{held.slot.machine} has lost one of its hosts: {_last_line(error)}")
+                self._warn_once(claimed.slot, f"{claimed.slot.machine} has lost one of its hosts: {_last_line(error)}")
         return bool(ended)
 
-    def _ask_for(self, slot: WorkerSlot) -> _Held:
+    def _claim(self, slot: WorkerSlot) -> _ClaimedSlot:
         """Makes the actors, which wait in Ray's own queue while somebody else has a machine."""
         first, *others = slot.hosts
         actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
-        return _Held(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
+        return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
-    def _take_in(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
+    def _start_worker(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
         """The machines are ours: starts their worker, if all have the same project."""
         import ray
 
-        held = self._held[key]
-        slot = held.slot
+        claimed = self._claimed[key]
+        slot = claimed.slot
         try:
-            if set(ray.get(held.answers)) != {self._fingerprint}:
+            if set(ray.get(claimed.answers)) != {self._fingerprint}:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
-            hosts = self._gather(held) if len(slot.hosts) > 1 else None
-            ask = partial(self._calls.ask, held.actors[0])
-            pool.take_in(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
+            hosts = self._connect_hosts(claimed) if len(slot.hosts) > 1 else None
+            ask = partial(self._calls.ask, claimed.actors[0])
+            pool.add_worker(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
-            self._complain(slot, f"{slot.machine} cannot work: {_last_line(error)}")
-            self._not_before[key] = time.monotonic() + _AGAIN_SECONDS
-            self._give_up(key, pool)
+            self._warn_once(slot, f"{slot.machine} cannot work: {_last_line(error)}")
+            self._next_claim[key] = time.monotonic() + _AGAIN_SECONDS
+            self._release(key, pool)
             return
-        held.is_taken_in = True
-        self._complaints.pop(key, None)
+        claimed.has_worker = True
+        self._warnings.pop(key, None)
 
-    def _gather(self, held: _Held) -> Hosts:
+    def _connect_hosts(self, claimed: _ClaimedSlot) -> Hosts:
         """Sends the other hosts to the first one, which gets a port to meet at and a secret for this time."""
-        first, address = held.actors[0], held.slot.hosts[0].address
+        first, address = claimed.actors[0], claimed.slot.hosts[0].address
         port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
-        hosts = Hosts(count=len(held.actors), address=address, port=port, secret=secrets.token_urlsafe())
-        held.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(held.actors) if index]
+        hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())
+        claimed.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(claimed.actors) if index]
         return hosts
 
-    def _give_up(self, key: str, pool: WorkerPool) -> None:
+    def _release(self, key: str, pool: WorkerPool) -> None:
         import ray
 
-        held = self._held.pop(key)
-        pool.let_go(held.slot.name)
-        for actor in held.actors:
+        claimed = self._claimed.pop(key)
+        pool.remove_worker(claimed.slot.name)
+        for actor in claimed.actors:
             ray.kill(actor)
 
-    def _complain(self, slot: WorkerSlot, sentence: str) -> None:
+    def _warn_once(self, slot: WorkerSlot, sentence: str) -> None:
         """Says it in the server's log, once."""
-        if self._complaints.get(slot.key) != sentence:
-            self._complaints[slot.key] = sentence
+        if self._warnings.get(slot.key) != sentence:
+            self._warnings[slot.key] = sentence
             logger.warning("%s", sentence)
 
 
@@ -301,7 +301,7 @@ def _connect(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, ignore_reinit_error=True)
     except Exception as error:
-        raise _not_joined(address, _last_line(error)) from error
+        raise _cannot_join(address, _last_line(error)) from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
@@ -315,10 +315,10 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise _not_joined(address, str(error)) from error
+        raise _cannot_join(address, str(error)) from error
 
 
-def _not_joined(address: str, why: str) -> StudioError:
+def _cannot_join(address: str, why: str) -> StudioError:
     port = "HOST:6379" if address == "auto" else address
     return StudioError(
         f"the cluster at {address}",

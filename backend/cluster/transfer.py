@@ -16,7 +16,7 @@ from backend.schemas.shots import FOLDER, FRAMES
 from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20
-NOT_CARRIED = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
+NOT_SENT = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
 """Large files that are written again and again, or only spare seconds: a worker elsewhere does that part again."""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}"
 _SHOT = rf"{FOLDER}/\d{{1,3}}"  # a storyboard's shot has the files of a job, in a folder of its own
@@ -46,8 +46,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def files_in(folder: Path) -> dict[str, Version]:
-    """The files that travel, by name, each with its version; without hidden ones, links and `NOT_CARRIED`."""
+def list_files(folder: Path) -> dict[str, Version]:
+    """The files that travel, by name, each with its version; without hidden ones, links and `NOT_SENT`."""
     found: dict[str, Version] = {}
     _collect(folder, "", found)
     return found
@@ -63,7 +63,7 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
         try:
             if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
                 _collect(folder / entry.name, f"{name}/", found)
-            elif not NOT_CARRIED.fullmatch(name) and _NAME.fullmatch(name):
+            elif not NOT_SENT.fullmatch(name) and _NAME.fullmatch(name):
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
                     found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -71,7 +71,7 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
             continue
 
 
-def pieces_of(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
+def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
     """The file's pieces as it is when the first is asked for; nothing if it is no longer there."""
     try:
         file = (folder / name).open("rb")
@@ -91,14 +91,14 @@ class Changes:
 
     def __init__(self, job_id: str, folder: Path):
         self._job_id, self._folder = job_id, folder
-        self._known = files_in(folder)
+        self._known = list_files(folder)
 
-    def look(self) -> list[Iterator[Piece]]:
+    def collect(self) -> list[Iterator[Piece]]:
         """The pieces of each file that is new or another one, and the news of those that have gone."""
-        before, self._known = self._known, files_in(self._folder)
+        before, self._known = self._known, list_files(self._folder)
         changed = [name for name, version in self._known.items() if before.get(name) != version]
         gone = [Piece(job_id=self._job_id, name=name, is_gone=True) for name in before.keys() - self._known.keys()]
-        return [*(pieces_of(self._job_id, self._folder, name) for name in changed), iter(gone)]
+        return [*(read_pieces(self._job_id, self._folder, name) for name in changed), iter(gone)]
 
 
 class Inbox:
@@ -123,17 +123,17 @@ class Inbox:
             os.replace(part, path)
 
 
-def message_moved(message: Message, before: str, now: str) -> Message:
+def move_message_paths(message: Message, before: str, now: str) -> Message:
     """The message with its paths as by `moved`."""
-    return decode(moved(encode(message), before, now))
+    return decode(move_paths(encode(message), before, now))
 
 
-def moved(value: object, before: str, now: str) -> Any:
+def move_paths(value: object, before: str, now: str) -> Any:
     """A JSON value in which every name of the folder `before`, or of a file in it, is one in the folder `now`."""
     if isinstance(value, str):
         return now + value[len(before) :] if value == before or value.startswith(f"{before}/") else value
     if isinstance(value, list):
-        return [moved(one, before, now) for one in value]
+        return [move_paths(one, before, now) for one in value]
     if isinstance(value, dict):
-        return {key: moved(one, before, now) for key, one in value.items()}
+        return {key: move_paths(one, before, now) for key, one in value.items()}
     return value

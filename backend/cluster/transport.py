@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from backend.cluster.calls import Disconnected
 from backend.cluster.node import Ended, Item, LogText
-from backend.cluster.transfer import Inbox, Piece, check_name, files_in, pieces_of
+from backend.cluster.transfer import Inbox, Piece, check_name, list_files, read_pieces
 from backend.files import is_disk_full
 from backend.schemas.events import Interrupted
 from backend.workers.exit_reasons import HOST_LOST, LOST
@@ -172,9 +172,9 @@ class ClusterTransport:
     def _send_files(self, job_id: str, folder: Path) -> None:
         self._ask("begin", job_id)
         self._job = job_id, folder
-        for name in files_in(folder):
+        for name in list_files(folder):
             if "previews/" not in name:
-                for piece in pieces_of(job_id, folder, name):
+                for piece in read_pieces(job_id, folder, name):
                     self._ask("put", piece)
 
     def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:

@@ -286,7 +286,7 @@ class Dispatcher:
         Prepared models stay in the worker's memory, so the number of preparations between two jobs is limited.
         """
         now, is_busy = time.monotonic(), bool(self._waiting or self._running)
-        if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.is_one_ready():
+        if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.has_ready_worker():
             return
         warm = frozenset().union(*(worker.facts.warm for worker in self.pool.workers()))
         if self._preparation is not None and now >= self._preparation[2]:
@@ -322,7 +322,7 @@ class Dispatcher:
         if not self._waiting:
             self._shortages = {}
         before, is_free = self._shortages, False
-        while len(self._running) < len(self.pool) and self.pool.has_room():
+        while len(self._running) < len(self.pool) and self.pool.has_idle_worker():
             if not is_free:
                 is_free, self._shortages = True, self._find_shortages()
             entry = self._next_job()
@@ -357,7 +357,7 @@ class Dispatcher:
         if len(self.pool) < 2:
             return False
         seconds = self._load_seconds(entry.shape.model)
-        return seconds is not None and self.pool.is_worth_waiting(entry.shape.model, seconds)
+        return seconds is not None and self.pool.should_wait_for_busy(entry.shape.model, seconds)
 
     def _find_shortages(self) -> dict[str, Shortage]:
         """Return the disk shortages by id of a waiting job, with the space that running jobs need.
@@ -383,7 +383,7 @@ class Dispatcher:
     def _assign_job(self, entry: Waiting, job: Job) -> bool:
         """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
         try:
-            if self.pool.give(job.id, job.request, job.folder, entry.shape):
+            if self.pool.assign(job.id, job.request, job.folder, entry.shape):
                 return True
         except OSError as error:
             self._remove_running(job.id)
@@ -404,7 +404,7 @@ class Dispatcher:
         if expected != self._expected:
             self._expected = expected
             preset = ready[0].preset if ready else ""
-            self.pool.expect(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
+            self.pool.expect_models(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
         self._event_log.append_events(self._changed_places(_NEAR_PLACES))
 
     def _report_places(self) -> None:

@@ -294,7 +294,7 @@ class Engine:
 
     def keep_model(self, worker: str, model: str, how: CacheAction) -> None:
         """Pins a model that this worker keeps, lets it go again, or drops it if it is not in use."""
-        self._dispatcher.pool.keep(worker, model, how)
+        self._dispatcher.pool.manage_model(worker, model, how)
 
     def workers(self) -> tuple[WorkerView, ...]:
         """All workers, always in the same order: state, devices, model, log and current job of each."""

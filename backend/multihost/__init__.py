@@ -1,1 +1,1 @@
-"""One worker that is a process on each of several hosts. Imports neither jax nor torch."""
+"""Run one worker as one process on each of several hosts. Imports neither jax nor torch."""

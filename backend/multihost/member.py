@@ -1,6 +1,6 @@
-"""One of the other hosts of a worker on several: comes to the first host, runs a process when it says so, and comes again.
+"""Run one of the other hosts of a multihost worker: connect to the first host, run a process on its request, reconnect.
 
-Its files lie in a temporary folder, which is gone with the connection; the job's own folder is the first host's.
+A job's files are in a temporary folder, which is deleted when the connection ends. The first host has the job's real folder.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from backend.errors import ModelError, StudioError
 from backend.multihost.versions import versions_here
-from backend.multihost.wire import Gone, Wire, WrongSecret
+from backend.multihost.wire import ConnectionLost, Wire, WrongSecret
 from backend.schemas.worker import HostPlace, WorkerOptions
 from backend.settings import Settings
 from backend.workers.messages import Decide, Exit, ExitNow, Gather, Gathered, Hello, Message, Refused, Run, RunWithFiles, Start
@@ -26,18 +26,18 @@ from backend.workers.watchdog import SILENCE_SECONDS
 
 RETRY_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_LEAVE_SECONDS = 2.0  # a process has to end by itself
+_LEAVE_SECONDS = 2.0  # for a process to end itself
 
 logger = logging.getLogger(__name__)
 
 
 class MemberRefused(StudioError):
-    """The first host does not take this member, and would not the next time either."""
+    """The first host refused this member. Reconnecting does not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """Process `index` of `count`; the first host is reached at `address`, `port`."""
+    """Process `index` of `count`. The first host listens at `address`, `port`."""
 
     index: int
     count: int
@@ -47,38 +47,38 @@ class Member:
     settings: Settings
 
     def serve(self) -> NoReturn:
-        """Takes part whenever the first host asks. Raises: MemberRefused."""
-        is_told = False
+        """Connect to the first host and serve it, again and again. Raises: MemberRefused."""
+        is_logged = False
         while True:
             try:
                 connection = socket.create_connection((self.address, self.port), _CONNECT_SECONDS)
             except OSError as error:
-                if not is_told:
+                if not is_logged:
                     logger.info("Waiting for the first host at %s:%d (%s)", self.address, self.port, error)
-                is_told = True
+                is_logged = True
             else:
-                is_told = False
-                self._take_part(connection)
+                is_logged = False
+                self._join(connection)
             time.sleep(RETRY_SECONDS)
 
-    def _take_part(self, connection: socket.socket) -> None:
+    def _join(self, connection: socket.socket) -> None:
         with contextlib.closing(Wire(connection)) as wire:
             try:
-                wire.prove(self.secret, is_first=False)
+                wire.authenticate(self.secret, is_first=False)
                 wire.send(Hello(index=self.index, count=self.count, versions=versions_here()))
                 with tempfile.TemporaryDirectory(prefix="studio-member-") as folder:
-                    self._follow(wire, Path(folder))
+                    self._run_messages(wire, Path(folder))
             except WrongSecret:
                 raise MemberRefused(
                     "the hosts' secret",
                     "is another one on the first host",
                     "give STUDIO_HOSTS_SECRET the same value on every host",
                 ) from None
-            except Gone as error:
+            except ConnectionLost as error:
                 logger.info("The first host has ended the connection (%s)", error)
 
-    def _follow(self, wire: Wire, folder: Path) -> None:
-        """Does what the first host says until it is gone. Raises: Gone, MemberRefused."""
+    def _run_messages(self, wire: Wire, folder: Path) -> None:
+        """Handle the first host's messages until the connection ends. Raises: ConnectionLost, MemberRefused."""
         process: _Process | None = None
         try:
             while True:
@@ -88,7 +88,7 @@ class Member:
                 if isinstance(message, Start):
                     process = _Process(self, wire, message)
                 elif isinstance(message, RunWithFiles) and process is not None:
-                    process.worker.send(_job_here(message, files, folder))
+                    process.worker.send(_store_job(message, files, folder))
                 elif isinstance(message, Decide | Gathered) and process is not None:
                     process.worker.send(message)
         finally:
@@ -97,16 +97,16 @@ class Member:
 
 
 class _Process:
-    """This host's process, and what it says to the first one."""
+    """This host's process. Forwards its messages to the first host."""
 
     def __init__(self, member: Member, wire: Wire, start: Start):
-        self._wire, self._heard = wire, time.monotonic()
+        self._wire, self._last_report = wire, time.monotonic()
         self._is_over = threading.Event()
         self.worker = WorkerProcess(_plan(member, start), _log(member), self._receive, self._handle_exit)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def end(self) -> None:
-        """Ends it: the first host keeps what was done."""
+        """End the process. The first host stores the progress."""
         self._is_over.set()
         self.worker.send(ExitNow())
         if not self.worker.wait(_LEAVE_SECONDS):
@@ -115,7 +115,7 @@ class _Process:
             self.worker.wait(_LEAVE_SECONDS)
 
     def _receive(self, message: Message) -> None:
-        self._heard = time.monotonic()
+        self._last_report = time.monotonic()
         if isinstance(message, Gather):
             self._wire.send(message)
 
@@ -124,10 +124,10 @@ class _Process:
         self._wire.send(Exit(code=code))
 
     def _watch(self) -> None:
-        """Ends the process if it stands still: it shows each second that it does not."""
+        """Kill the process if it hangs. A running process sends a heartbeat each second."""
         while not self._is_over.wait(RETRY_SECONDS):
-            if time.monotonic() - self._heard > SILENCE_SECONDS:
-                logger.error("This host's process gave no sign of life for %.0f s and is ended", SILENCE_SECONDS)
+            if time.monotonic() - self._last_report > SILENCE_SECONDS:
+                logger.error("Killing this host's process: no heartbeat for %.0f s", SILENCE_SECONDS)
                 self.worker.kill()
 
 
@@ -147,7 +147,7 @@ def _plan(member: Member, start: Start) -> WorkerPlan:
 
 
 def _log(member: Member) -> Path:
-    """The process's log; that of the process before it is kept."""
+    """Return the log of the next process. Keep the log of the previous process under another name."""
     folder = member.settings.logs_dir
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"member-{member.index}.log"
@@ -156,8 +156,8 @@ def _log(member: Member) -> Path:
     return log
 
 
-def _job_here(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:
-    """The job in a folder of its own, with its files; those of jobs before the last one are removed."""
+def _store_job(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:
+    """Write the job's files into a new folder and return the job. Delete the folders of older jobs except the last."""
     here = folder / Path(message.job_id).name
     earlier = sorted(folder.iterdir(), key=lambda old: old.stat().st_mtime)
     for old in (*earlier[:-1], *(one for one in earlier[-1:] if one == here)):

@@ -1,7 +1,8 @@
-"""The link to a worker on several hosts: its first process on this one, and the hub through which all of them keep in step.
+"""Run a worker on several hosts: the first process on this host, and the hub that synchronizes all processes.
 
-The members (`backend.multihost.member`, one on each other host) come to the hub by themselves, again and again. When all are here
-the processes are started together. The end of one ends all: the supervisor then opens the next link, to which the members come.
+The members (`backend.multihost.member`, one on each other host) connect to the hub and reconnect whenever the connection ends.
+When all members are connected, the processes start together. If one process ends, all end. The supervisor then starts the next
+transport, and the members connect to it.
 """
 
 import contextlib
@@ -15,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.media.sound import MODEL_SOUND
-from backend.multihost.versions import difference, versions_here
-from backend.multihost.wire import Gone, Wire, WrongSecret
+from backend.multihost.versions import describe_difference, versions_here
+from backend.multihost.wire import ConnectionLost, Wire, WrongSecret
 from backend.schemas.live import FOLDER
 from backend.schemas.shots import FOLDER as SHOTS
 from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
@@ -40,45 +41,45 @@ from backend.workers.messages import (
 from backend.workers.multihost_sync import FAILED
 from backend.workers.process import WorkerPlan, WorkerProcess
 
-DISAGREEMENT_SECONDS = 30.0  # after one host has failed, until all must have failed alike
+DISAGREEMENT_SECONDS = 30.0  # after one host failed: the other hosts must fail in the same way within this time
 _REPORT_SECONDS = 2.0
-_END_SECONDS = 2.0  # the first process has to end by itself, when another is gone
-_GREETING_SECONDS = 8.0
-_MOST_STRANGERS = 16  # that have not shown yet that they know the secret
+_END_SECONDS = 2.0  # for the first process to end itself after another host failed
+_AUTHENTICATE_SECONDS = 8.0
+_MOST_UNPROVEN = 16  # connections that have not authenticated yet
 _STAGES = ("stage1_*.safetensors", "stage2_*.safetensors")
 _OF_SHOTS = tuple(f"{SHOTS}/*/{name}" for name in (*_STAGES, RESULT, LAST, LAST_FRAMES, LOOK, MODEL_SOUND))
-_SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # of a job that goes on
+_SENT_FILES = (*_STAGES, f"{FOLDER}/*.jsonl", *_OF_SHOTS)  # sent to members so that they can continue the job
 
 logger = logging.getLogger(__name__)
 
 
 class MultihostTransport:
-    """See `backend.worker_pool.transports.Transport`."""
+    """The transport of a worker on several hosts. See `backend.worker_pool.transports.Transport`."""
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[int], None]):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit
-        assert plan.hosts is not None, "this link is for several hosts"
+        assert plan.hosts is not None, "this transport is for several hosts"
         self._hosts: Hosts = plan.hosts
         self._lock = threading.RLock()
         self._members: dict[int, Wire] = {}
         self._first: WorkerProcess | None = None
-        self._waiting: list[Message] = []  # until the processes are started
+        self._waiting: list[Message] = []  # sent when the processes have started
         self._gathering: dict[int, Gather] = {}  # by process
         self._disagreement: threading.Timer | None = None
-        self._end_code: int | None = None  # told in place of the first process's
+        self._end_code: int | None = None  # reported in place of the first process's exit code
         self._is_ending = threading.Event()
-        self._strangers: list[tuple[str, socket.socket]] = []  # by address, the oldest first
-        self._door = socket.create_server((self._hosts.address, self._hosts.port))
+        self._unproven: list[tuple[str, socket.socket]] = []  # by address, the oldest first
+        self._listener = socket.create_server((self._hosts.address, self._hosts.port))
         self._thread = threading.Thread(target=self._open, name="hosts", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int | None:
-        """The first process's id; None while members are missing."""
+        """The id of the first process, None while members are missing."""
         return self._first.pid if self._first else None
 
     def send(self, message: Message) -> None:
-        """See `Transport`. Members hear of jobs alone: all else they learn from the first process."""
+        """Send a message to the first process, and jobs also to the members. The first process decides everything else."""
         with self._lock:
             if self._first is None:
                 self._waiting.append(message)
@@ -90,13 +91,13 @@ class MultihostTransport:
                     wire.send(job, files)
 
     def kill(self) -> None:
-        """See `Transport`."""
+        """Kill the first process. The other processes then end."""
         self._is_ending.set()
         if self._first is not None:
             self._first.kill()
 
     def stop(self) -> None:
-        """See `Transport`."""
+        """Stop the first process and close the connections to the members."""
         self._is_ending.set()
         self._thread.join()
         if self._first is not None:
@@ -104,11 +105,11 @@ class MultihostTransport:
         self._close()
 
     def _open(self) -> None:
-        """Waits for the members, then starts all; runs in a thread of its own."""
+        """Wait for the members, then start all processes. Runs in a separate thread."""
         try:
-            with self._door:
+            with self._listener:
                 while not self._is_ending.is_set():
-                    self._admit_all()
+                    self._accept_members()
                     if self._start():
                         return
         except Exception:
@@ -116,34 +117,38 @@ class MultihostTransport:
         self._close()
         self._on_exit(1)
 
-    def _admit_all(self) -> None:
-        self._door.settimeout(0.2)
+    def _accept_members(self) -> None:
+        self._listener.settimeout(0.2)
         reported = -_REPORT_SECONDS
         while (missing := self._missing()) and not self._is_ending.is_set():
             if time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
                 self._on_message(Status(status=self._waiting_for(missing)))
             with contextlib.suppress(TimeoutError):
-                connection, address = self._door.accept()
-                self._make_room(connection, address[0])
-                threading.Thread(target=self._meet, args=(connection, address[0]), name="member", daemon=True).start()
+                connection, address = self._listener.accept()
+                self._limit_unproven(connection, address[0])
+                threading.Thread(
+                    target=self._handle_connection, args=(connection, address[0]), name="member", daemon=True
+                ).start()
 
-    def _make_room(self, connection: socket.socket, address: str) -> None:
-        """Counts a stranger. If there are too many, the oldest one goes of the address from which most have come: those who say
-        nothing keep nobody out."""
+    def _limit_unproven(self, connection: socket.socket, address: str) -> None:
+        """Limit the connections that have not authenticated yet, so that silent ones do not keep members out.
+
+        Above the limit, close the oldest connection from the address with the most such connections.
+        """
         with self._lock:
-            self._strangers.append((address, connection))
-            if len(self._strangers) <= _MOST_STRANGERS:
+            self._unproven.append((address, connection))
+            if len(self._unproven) <= _MOST_UNPROVEN:
                 return
-            [(crowded, _)] = Counter(place for place, _ in self._strangers).most_common(1)
-            oldest = next(one for one in self._strangers if one[0] == crowded)
-            self._strangers.remove(oldest)
+            [(crowded, _)] = Counter(place for place, _ in self._unproven).most_common(1)
+            oldest = next(one for one in self._unproven if one[0] == crowded)
+            self._unproven.remove(oldest)
         with contextlib.suppress(OSError):
             oldest[1].shutdown(socket.SHUT_RDWR)  # its own thread closes it
 
-    def _forget_stranger(self, connection: socket.socket) -> None:
+    def _remove_unproven(self, connection: socket.socket) -> None:
         with self._lock:
-            self._strangers = [one for one in self._strangers if one[1] is not connection]
+            self._unproven = [one for one in self._unproven if one[1] is not connection]
 
     def _missing(self) -> list[int]:
         with self._lock:
@@ -154,66 +159,66 @@ class MultihostTransport:
         detail = f"Waiting for the other hosts: number {which} of {self._hosts.count} (`app.py member` there; this one is 0)"
         return WorkerStatus(state="starting", detail=detail)
 
-    def _meet(self, connection: socket.socket, address: str) -> None:
-        """Lets in whoever knows the secret and fits, and listens to it until it is gone."""
+    def _handle_connection(self, connection: socket.socket, address: str) -> None:
+        """Authenticate a connection, check its versions, and serve the member until it disconnects."""
         try:
             wire = Wire(connection)
         except OSError:
-            self._forget_stranger(connection)
+            self._remove_unproven(connection)
             connection.close()
             return
         with contextlib.closing(wire):
             try:
-                hello = self._greet(wire, connection)
-                refusal = self._refusal(hello)
+                hello = self._authenticate(wire, connection)
+                refusal = self._refusal_reason(hello)
                 if not refusal and isinstance(hello, Hello):
-                    self._listen(hello.index, wire)
+                    self._serve_member(hello.index, wire)
                     return
                 logger.warning("The member at %s is refused: %s", address, refusal)
                 wire.send(Refused(reason=refusal))
             except WrongSecret:
-                logger.warning("Somebody at %s does not know the hosts' secret", address)
-            except Gone as error:
+                logger.warning("A connection from %s was refused: it does not know the hosts' secret", address)
+            except ConnectionLost as error:
                 logger.info("A connection from %s ended: %s", address, error)
 
-    def _greet(self, wire: Wire, connection: socket.socket) -> Message:
-        """What a member says of itself, after it has shown that it knows the secret. Raises: WrongSecret, Gone."""
-        clock = threading.Timer(_GREETING_SECONDS, wire.close)
-        clock.daemon = True
-        clock.start()
+    def _authenticate(self, wire: Wire, connection: socket.socket) -> Message:
+        """Authenticate the connection and return its first message. Raises: WrongSecret, ConnectionLost."""
+        timer = threading.Timer(_AUTHENTICATE_SECONDS, wire.close)
+        timer.daemon = True
+        timer.start()
         try:
-            wire.prove(self._hosts.secret, is_first=True)
+            wire.authenticate(self._hosts.secret, is_first=True)
             return wire.receive()[0]
         finally:
-            clock.cancel()
-            self._forget_stranger(connection)
+            timer.cancel()
+            self._remove_unproven(connection)
 
-    def _refusal(self, hello: Message) -> str:
-        """Why this member cannot take part; "" if it can."""
+    def _refusal_reason(self, hello: Message) -> str:
+        """Return why this member is refused, "" if it is accepted."""
         if not isinstance(hello, Hello):
-            return "it does not say which process it is, of how many, with which versions"
+            return "its first message must state its process number, the number of processes and its versions"
         index, count = hello.index, hello.count
         if count != self._hosts.count:
-            return f"process {index} counts {count} processes, and the first host {self._hosts.count}: both must give one number"
+            return f"process {index} expects {count} processes, the first host {self._hosts.count}: give both the same number"
         if index not in range(1, count):
-            return f"process {index} is none of 1 to {count - 1}: each other host must have a number of its own"
-        return difference(versions_here(), hello.versions)
+            return f"process {index} must be from 1 to {count - 1}: give each other host a different number"
+        return describe_difference(versions_here(), hello.versions)
 
-    def _listen(self, index: int, wire: Wire) -> None:
+    def _serve_member(self, index: int, wire: Wire) -> None:
         with self._lock:
             before, self._members[index] = self._members.get(index), wire
         if before is not None:
-            before.close()  # it was cut off, and comes again; two that give one number push each other out
+            before.close()  # the member reconnected. Two members with the same number close each other's connection.
         why, end_code = "does not answer any more", HOST_LOST
         try:
             while True:
                 message, _ = wire.receive()
                 if isinstance(message, Gather):
-                    self._gather(index, message)
+                    self._handle_gather(index, message)
                 elif isinstance(message, Exit):
                     why, end_code = describe_exit_code(message.code), None
                     break
-        except Gone:
+        except ConnectionLost:
             pass
         with self._lock:
             if self._members.get(index) is not wire:
@@ -223,7 +228,7 @@ class MultihostTransport:
             self._end_all(f"Process {index} of the {self._hosts.count} hosts {why}", end_code)
 
     def _start(self) -> bool:
-        """Starts all processes, if no member has left again."""
+        """Start all processes. Return False if a member has disconnected."""
         hosts = self._hosts
         meeting = hosts.port + 1
         reachable = "127.0.0.1" if hosts.address in ("", "0.0.0.0", "::") else hosts.address
@@ -250,26 +255,26 @@ class MultihostTransport:
         return True
 
     def _receive(self, message: Message) -> None:
-        """A message of the first process."""
+        """Handle a message of the first process."""
         if isinstance(message, Decide):
             with self._lock:
                 for wire in self._members.values():
                     wire.send(message)
         elif isinstance(message, Gather):
-            self._gather(0, message)
+            self._handle_gather(0, message)
         else:
             self._on_message(message)
 
-    def _gather(self, index: int, message: Gather) -> None:
-        """Answers all hosts when the last has come. One that has failed alone, or otherwise than the others, ends all."""
+    def _handle_gather(self, index: int, message: Gather) -> None:
+        """Answer all hosts when every host has reached the barrier. End all if one host failed and the others did not."""
         with self._lock:
             self._gathering[index] = message
             if len(self._gathering) == self._hosts.count:
                 all_hosts = [self._gathering[number] for number in range(self._hosts.count)]
                 self._gathering.clear()
-                self._stop_clock()
+                self._stop_timer()
                 if len({one.what for one in all_hosts}) == 1:
-                    self._answer(Gathered(values=[one.value for one in all_hosts]))
+                    self._broadcast(Gathered(values=[one.value for one in all_hosts]))
                     return
             else:
                 if message.what.startswith(FAILED) and self._disagreement is None:
@@ -281,14 +286,14 @@ class MultihostTransport:
         words = ", ".join(f"{number} {one.what}" for number, one in enumerate(all_hosts))
         self._end_all(f"The hosts did not do the same ({words}); their logs say why")
 
-    def _answer(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         if self._first is not None:
             self._first.send(message)
         for wire in self._members.values():
             wire.send(message)
 
     def _end_all(self, reason: str, end_code: int | None = None) -> None:
-        """Ends the first process; its end ends the others. An `end_code` is told in place of the first process's own."""
+        """End the first process; the other processes then end. `end_code` is reported in place of its exit code."""
         with self._lock:
             if self._is_ending.is_set():
                 return
@@ -296,7 +301,7 @@ class MultihostTransport:
             self._is_ending.set()
         self._on_message(Exiting(reason=reason))
         first = self._first
-        assert first is not None, "the link has begun"
+        assert first is not None, "the processes have started"
         first.send(ExitNow())
         if not first.wait(_END_SECONDS):
             first.kill()
@@ -307,22 +312,21 @@ class MultihostTransport:
         self._on_exit(code if self._end_code is None else self._end_code)
 
     def _close(self) -> None:
-        """Lets the members go: each ends its process, and comes to the next link."""
+        """Disconnect the members. Each ends its process and connects to the next transport."""
         with self._lock:
-            self._stop_clock()
+            self._stop_timer()
             members, self._members = list(self._members.values()), {}
         for wire in members:
             wire.close()
 
-    def _stop_clock(self) -> None:
+    def _stop_timer(self) -> None:
         if self._disagreement is not None:
             self._disagreement.cancel()
             self._disagreement = None
 
 
 def free_port(address: str) -> int:
-    """A port at which a link can wait for its members, and whose next one is free too. Raises: OSError if the address is none of
-    this machine's."""
+    """Return a free port whose next port is free too. Raises: OSError if this machine does not have the address."""
     while True:
         with socket.create_server((address, 0)) as one:
             port = one.getsockname()[1]
@@ -331,7 +335,7 @@ def free_port(address: str) -> int:
 
 
 def _job_for_members(job: Run) -> tuple[RunWithFiles, list[bytes]]:
-    """A job as its members hear of it, and the files that they need: the request's inputs, and what was done before."""
+    """Return the message that gives a job to the members, and its files: the request's inputs and the stored progress."""
     inputs = {role: list(map(Path, paths)) for role, paths in job.request.inputs().items()}
     given = [path for paths in inputs.values() for path in paths]
     begun = [path for pattern in _SENT_FILES for path in sorted(job.folder.glob(pattern))]

@@ -1,4 +1,4 @@
-"""Whether two hosts run the same: this project's own code, Python, and the libraries that decide what is computed."""
+"""Compare the versions of two hosts: this project's code, Python, and the libraries that affect results."""
 
 import hashlib
 import platform
@@ -16,13 +16,13 @@ _PARTS = ("backend", "kernels", "presets")
 
 
 def versions_here() -> dict[str, str]:
-    """This host's, by name; "none" for a library that is not installed."""
+    """Return this host's versions by name, "none" for a library that is not installed."""
     own = {"python": platform.python_version(), "this project": fingerprint(data=(".json",))[:12]}
     return own | {name: installed_version(name) for name in _LIBRARIES}
 
 
-def difference(first: dict[str, str], other: dict[str, str]) -> str:
-    """What differs first, as a sentence with what to do; "" if nothing does."""
+def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
+    """Return the first difference as a sentence with what to do, "" if the versions are equal."""
     for name, version in first.items():
         if other.get(name) != version:
             return f"{name} is {other.get(name)} there and {version} on the first host: install the same on every host"
@@ -30,7 +30,7 @@ def difference(first: dict[str, str], other: dict[str, str]) -> str:
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
-    """The hash of what a worker runs: code, presets, and files with these suffixes. Two machines must have the same."""
+    """Return the hash of the code, the presets, and files with the suffixes `data`. All machines of a worker need the same."""
     suffixes, digest = (".py", ".toml", *data), hashlib.sha256()
     for path in sorted(path for part in _PARTS for path in (project / part).rglob("*") if path.suffix in suffixes):
         digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())

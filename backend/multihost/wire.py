@@ -1,7 +1,7 @@
-"""A connection between two hosts whose ends have shown each other that they know the same secret. Knows no messages' meaning.
+"""Connect two hosts that authenticate each other with a shared secret. Does not interpret the messages.
 
-Each end proves it by an HMAC over random numbers of both, so that the secret is never sent. What follows is neither encrypted nor
-signed: the network between the hosts must be theirs alone (docs/security.md).
+Each end proves that it knows the secret by an HMAC over random numbers of both ends. The secret is never sent. The messages that
+follow are neither encrypted nor signed: only the hosts may have access to their network (docs/security.md).
 """
 
 import hashlib
@@ -15,37 +15,37 @@ from typing import Any
 
 from backend.workers.messages import Heartbeat, Message, decode, encode
 
-SILENCE_SECONDS = 8.0  # without a byte, after which the other host counts as lost: it says each second that it lives
+SILENCE_SECONDS = 8.0  # without a byte; then the other host counts as lost. It sends a heartbeat each second.
 BEAT_SECONDS = 1.0
-_MOST_BYTES_OF_STRANGERS = 1024
+_MOST_UNPROVEN_BYTES = 1024
 _MOST_BYTES = 2**32
 _PIECE = 2**20
 _ROLES = ("first", "member")
 
 
-class Gone(ConnectionError):
-    """The other side has ended the connection, or says nothing any more."""
+class ConnectionLost(ConnectionError):
+    """The other host closed the connection, sends nothing, or sent an invalid message."""
 
 
 class WrongSecret(Exception):
-    """The other side does not know this secret."""
+    """The other host does not know this secret."""
 
 
 class Wire:
-    """One end. Several threads may send; only one may receive. It shows by itself that it lives, until it is closed."""
+    """One end of a connection. Several threads may send, only one may receive. Sends heartbeats until it is closed."""
 
     def __init__(self, connection: socket.socket):
-        """Raises: OSError if the connection is gone already."""
+        """Prepare the connection. Raises: OSError if the connection has ended."""
         self._socket = connection
         self._socket.settimeout(SILENCE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._incoming = connection.makefile("rb")
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._most = _MOST_BYTES_OF_STRANGERS
+        self._most = _MOST_UNPROVEN_BYTES
 
     def send(self, message: Message, files: Sequence[bytes] = ()) -> bool:
-        """Sends a message, and files after it; False if the other side is gone."""
+        """Send a message and then files. Return False if the connection has ended."""
         return self._send(encode(message), files)
 
     def _send(self, values: dict[str, Any], files: Sequence[bytes] = ()) -> bool:
@@ -60,72 +60,74 @@ class Wire:
         return True
 
     def receive(self) -> tuple[Message, list[bytes]]:
-        """The next message and its files. Raises: Gone."""
+        """Wait for the next message and its files. Raises: ConnectionLost."""
         values, files = self._receive()
         try:
             return decode(values), files
         except (ValueError, LookupError, TypeError) as error:
-            raise Gone(f"it says what nobody should: {error}") from error
+            raise ConnectionLost(f"invalid message: {error}") from error
 
     def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
         try:
             values = json.loads(self._read(int.from_bytes(self._read(8))))
             sizes = values.pop("sizes")
             return values, [self._read(size) for size in sizes]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # strangers send anything
-            raise Gone(str(error)) from error
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # before authentication
+            raise ConnectionLost(str(error)) from error
 
     def _read(self, size: int) -> bytes:
         if not 0 <= size <= self._most:
-            raise ValueError(f"{size} bytes at once")
+            raise ValueError(f"{size} bytes in one message, at most {self._most} are allowed")
         data = self._incoming.read(size)
         if len(data) < size:
             raise ConnectionError("closed")
         return data
 
-    def prove(self, secret: str, is_first: bool) -> None:
-        """Shows the other side that this one knows the secret, and asks the same of it; then begins to show that it lives. Both
-        sides must do this before anything else. Raises: Gone, WrongSecret."""
+    def authenticate(self, secret: str, is_first: bool) -> None:
+        """Prove to the other host that this one knows the secret, check its proof, then start sending heartbeats.
+
+        Both hosts must call this first. Raises: ConnectionLost, WrongSecret.
+        """
         own = secrets.token_hex(32)
         self._send({"number": own})
         theirs = _text(self._receive()[0], "number")
         numbers = (own, theirs) if is_first else (theirs, own)
         mine, others = _ROLES if is_first else _ROLES[::-1]
-        if is_first:  # a stranger gets no proof to work on
+        if is_first:  # the first host sends its proof only to a host that knows the secret
             self._check(secret, others, numbers)
             self._send({"proof": _proof(secret, mine, numbers)})
         else:
             self._send({"proof": _proof(secret, mine, numbers)})
             self._check(secret, others, numbers)
         self._most = _MOST_BYTES
-        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="beat", daemon=True).start()
 
     def _check(self, secret: str, role: str, numbers: tuple[str, str]) -> None:
         proof = _text(self._receive()[0], "proof")
         if not hmac.compare_digest(proof.encode(), _proof(secret, role, numbers).encode()):
-            self._send({"proof": ""})  # so that an honest one hears why
+            self._send({"proof": ""})  # tells an honest host that its secret is wrong
             raise WrongSecret
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._closed.wait(BEAT_SECONDS) and self.send(Heartbeat()):
             pass
 
     def close(self) -> None:
-        """Ends the connection; a `receive` that waits raises Gone."""
+        """Close the connection. A waiting `receive` raises ConnectionLost."""
         self._closed.set()
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the other side was faster
+            pass  # the other host closed the connection first
         self._incoming.close()
         self._socket.close()
 
 
 def _text(values: dict[str, Any], field: str) -> str:
-    """A stranger's text: ours are ASCII. Raises: Gone for anything else, such as half of a character, which no text can hold."""
+    """Return a field of a host that has not authenticated yet. Raises: ConnectionLost if it is not ASCII text."""
     text = values.get(field)
     if not isinstance(text, str) or not text.isascii():
-        raise Gone(f"{field} is no text of ours")
+        raise ConnectionLost(f"{field} must be ASCII text")
     return text
 
 

@@ -1,1 +1,1 @@
-"""Several workers side by side, each kept alive by its supervisor. Imports neither jax nor torch."""
+"""Several workers in parallel. A supervisor restarts each worker when it dies. Imports neither jax nor torch."""

@@ -1,4 +1,4 @@
-"""Starts and restarts one worker, gives it jobs and cancels them. Knows jobs by id only: the queue is the engine's."""
+"""Start and restart one worker, give it jobs, and cancel jobs. Knows jobs by id only; the engine has the queue."""
 
 import logging
 import threading
@@ -33,27 +33,27 @@ from backend.workers.process import Standby, WorkerPlan
 from backend.workers.unused_accelerator import explain_from_log
 from backend.workers.watchdog import Watchdog
 
-MAX_IDLE_RESTARTS = 2  # after that, a worker that dies without a job stays down until a job comes
+MAX_IDLE_RESTARTS = 2  # then a worker that dies without a job is not restarted until it gets a job
 KEPT_LOGS = 10
 _LOOK_SECONDS = 1.0
-STANDBY_SECONDS = 30.0  # after a worker was ready: by then nobody waits for the page or for a first video any more
-STANDBY_BYTES = 4 * 10**9  # of free memory; it takes half a gigabyte
-_LATE_SECONDS = 5.0  # this late, a look was held up by the machine: it says nothing about the worker
+STANDBY_SECONDS = 30.0  # between a worker's readiness and the start of its standby process, which delays the page's start
+STANDBY_BYTES = 4 * 10**9  # free memory that a standby process needs to start; it takes half a gigabyte
+_LATE_SECONDS = 5.0  # a check that is this late was delayed by the machine, so the worker's silence does not count
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerLost(ConnectionError):
-    """The machine that the worker was on has gone."""
+    """The worker's machine is no longer reachable."""
 
 
 class Supervisor:
-    """Keeps one worker alive for one job at a time.
+    """Runs one worker, one job at a time, and restarts it when it dies.
 
-    `on_event(job_id, event)` is called from the worker's thread with no lock held; a job that was given to `run` gets
-    exactly one final event, or Interrupted if the worker dies, and is no longer the worker's after that. `on_ready()` is called
-    in the same way when the worker becomes ready. A worker that reports nothing for too long is ended. One whose machine has gone
-    is not started again: `on_loss(supervisor)` is called before its job is interrupted.
+    The worker's thread calls `on_event(job_id, event)` without holding a lock. Each job given to `run` gets exactly one final
+    event, or Interrupted if the worker dies. The worker's thread calls `on_ready()` when the worker becomes ready. A worker that
+    reports nothing for too long is killed. A worker whose machine was lost is not restarted: `on_loss(supervisor)` is called
+    before its job is interrupted.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Supervisor:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._standby: Standby | None = None
-        self._ready_at: float | None = None  # when this worker was ready first
+        self._ready_at: float | None = None  # monotonic time when this process first became ready
         self._job_id: str | None = None
-        self._job_preset: str | None = None  # of the last job
+        self._job_preset: str | None = None  # the last job's preset
         self._idle_restarts = 0
-        self._has_died = False  # and not been ready since
+        self._has_died = False  # True from a death until the next process is ready
         self._is_closed = False
-        self._end_reason = ""  # why this worker was ended, or the reason that it gave itself
-        self._memory_kills = 0  # by the system, when the worker was started
+        self._end_reason = ""  # why the worker was killed, or why it ended itself
+        self._memory_kills = 0  # the system's count of out-of-memory kills when the worker started
         self._watchdog = Watchdog(alive=0.0, progress=0.0)
         self._closing = threading.Event()
         self._log: Path | None = None
@@ -83,14 +83,16 @@ class Supervisor:
         self._last_unused: UnusedAccelerator | None = None
 
     def start(self) -> None:
-        """Starts the worker if there is none."""
+        """Start the worker if it is not running."""
         with self._lock:
             if self._transport is None:
                 self._start()
 
     def run(self, job_id: str, request: GenerationRequest, folder: Path) -> None:
-        """Gives the worker a job; it must not have another. Raises: OSError if it cannot be started, WorkerLost if its machine is
-        gone; the job is not given."""
+        """Give an idle worker a job. Start the worker if it is not running.
+
+        Raises: OSError if the worker cannot be started, WorkerLost if its machine was lost. The job is then not assigned.
+        """
         with self._lock:
             if self._is_closed:
                 raise WorkerLost
@@ -100,26 +102,26 @@ class Supervisor:
             transport.send(Run(job_id=job_id, request=request, folder=folder))
 
     def cancel(self, job_id: str) -> None:
-        """Asks the worker to stop this job; its final event follows. A worker that does not stop in time is ended."""
+        """Ask the worker to stop this job. Its final event follows. A worker that does not stop in time is killed."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
                 self._watchdog.count_stop_request(time.monotonic())
                 self._transport.send(Cancel(job_id=job_id))
 
     def send_cue(self, job_id: str, cue: Cue) -> None:
-        """Tells the worker what is said to this job, from its next block on."""
+        """Send a prompt or action to the live video of this job. It is used from the next block on."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
                 self._transport.send(AddCue(job_id=job_id, cue=cue))
 
-    def tell(self, message: ExpectModels | PrepareFor | ManageModel) -> None:
-        """Tells the worker about what it keeps and makes ready; nothing if there is none."""
+    def send(self, message: ExpectModels | PrepareFor | ManageModel) -> None:
+        """Send a message about cached or expected models. Do nothing if the worker is not running."""
         with self._lock:
             if self._transport is not None:
                 self._transport.send(message)
 
     def view(self) -> WorkerView:
-        """The worker's status, and what it last reported."""
+        """Return the worker's status and its last reports."""
         with self._lock:
             return WorkerView(
                 name=self._plan.name,
@@ -134,8 +136,8 @@ class Supervisor:
                 standby=self._standby.pid if self._standby else None,
             )
 
-    def lose(self) -> None:
-        """The machine that the worker is on has gone: its job is interrupted."""
+    def handle_machine_loss(self) -> None:
+        """Handle the loss of the worker's machine: interrupt its job, and do not restart it."""
         with self._lock:
             transport = self._transport
         self._handle_exit(LOST)
@@ -143,67 +145,67 @@ class Supervisor:
             threading.Thread(target=transport.kill, name="kill", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the worker. No callback comes afterwards."""
+        """Stop the worker. No callback follows."""
         with self._lock:
             self._is_closed = True
             transport, standby = self._transport, self._standby
             self._standby = None
         self._closing.set()
         if standby is not None:
-            standby.end()
+            standby.stop()
         if transport is not None:
             transport.stop()
 
     def _start(self, preset: str | None = None) -> Transport:
-        """Starts the worker; with the `preset` of a job that waits for it, it brings that one's model alone."""
+        """Start the worker. With the `preset` of an interrupted job, load its model and do not warm up."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", count_out_of_memory_kills()
         self._watchdog, self._ready_at = Watchdog(alive=time.monotonic(), progress=time.monotonic()), None
-        transport = self._transport = self._taken_over(plan) or self._begun(plan)
+        transport = self._transport = self._start_from_standby(plan) or self._start_process(plan)
         threading.Thread(target=self._watch, args=(transport,), name="watch", daemon=True).start()
         return transport
 
-    def _taken_over(self, plan: WorkerPlan) -> Transport | None:
-        """The worker that the process which stands by becomes; None if there is none."""
+    def _start_from_standby(self, plan: WorkerPlan) -> Transport | None:
+        """Turn the standby process into the worker. Return None without a standby process."""
         standby, self._standby = self._standby, None
         if standby is None:
             return None
-        worker = standby.begin(plan, self._receive, self._handle_exit)
+        worker = standby.become_worker(plan, self._receive, self._handle_exit)
         if worker is not None:
             self._log = standby.log
         return worker
 
-    def _begun(self, plan: WorkerPlan) -> Transport:
+    def _start_process(self, plan: WorkerPlan) -> Transport:
         self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
         return TRANSPORTS[plan.transport](plan, self._log, self._receive, self._handle_exit)
 
-    def _stand_by(self, now: float) -> None:
-        """Starts the process that stands by, once the worker has been ready for a while."""
+    def _start_standby(self, now: float) -> None:
+        """Start the standby process if the worker has been ready for a while and enough memory is free."""
         lacks = self._plan.has_standby and self._plan.transport == "process" and self._standby is None and not self._is_closed
         if lacks and self._ready_at is not None and now - self._ready_at > STANDBY_SECONDS and free_memory() > STANDBY_BYTES:
             try:
                 self._standby = Standby(self._plan, _new_log(self._plan.settings.logs_dir, self._plan.name))
             except OSError:
-                logger.exception("No process can stand by")
+                logger.exception("The standby process could not be started")
                 self._ready_at = None
 
     def _watch(self, transport: Transport) -> None:
-        """Ends the worker if it hangs; returns when it is gone."""
-        looked = time.monotonic()
+        """Kill the worker if it hangs. Return when the worker has ended."""
+        last_check = time.monotonic()
         while not self._closing.wait(_LOOK_SECONDS):
             now = time.monotonic()
             with self._lock:
                 if self._transport is not transport:
                     return
-                if now - looked > _LATE_SECONDS:
+                if now - last_check > _LATE_SECONDS:
                     self._watchdog.restart_timers(now)
-                complaint = self._watchdog.find_hang(now)
-                self._end_reason = self._end_reason or complaint
-                self._stand_by(now)
-            looked = now
-            if complaint:
-                logger.error("%s", complaint)
+                hang = self._watchdog.find_hang(now)
+                self._end_reason = self._end_reason or hang
+                self._start_standby(now)
+            last_check = now
+            if hang:
+                logger.error("%s", hang)
                 transport.kill()
                 return
 
@@ -214,24 +216,24 @@ class Supervisor:
                 self._watchdog.count_heartbeat(now)
             case Status(status=status):
                 self._watchdog.count_state(status.state, now)
-                self._take_status(status)
+                self._store_status(status)
             case Facts(facts=facts):
-                self._take_facts(facts)
+                self._store_facts(facts)
             case Exiting(reason=reason):
                 self._end_reason = reason
             case JobEvent(job_id=job_id, event=event):
                 self._watchdog.count_event(event, now)
-                self._pass_on(job_id, event)
+                self._forward_event(job_id, event)
 
-    def _take_facts(self, facts: WorkerFacts) -> None:
-        """Keeps them; an accelerator that is not used, by mistake, is said in the server's log once."""
+    def _store_facts(self, facts: WorkerFacts) -> None:
+        """Store the worker's facts. Log each new notice about an accelerator that is unused by mistake."""
         with self._lock:
             is_new, self._facts = facts.notice != self._last_unused, facts
             self._last_unused = facts.notice or self._last_unused
         if is_new and facts.notice is not None and facts.notice.is_fault:
             logger.warning("%s", facts.notice)
 
-    def _take_status(self, status: WorkerStatus) -> None:
+    def _store_status(self, status: WorkerStatus) -> None:
         with self._lock:
             self._status = status
             self._has_died = self._has_died and status.state not in ("ready", "busy")
@@ -241,17 +243,19 @@ class Supervisor:
         if is_ready:
             self._on_ready()
 
-    def _pass_on(self, job_id: str, event: Event) -> None:
+    def _forward_event(self, job_id: str, event: Event) -> None:
         with self._lock:
             if self._is_closed or job_id != self._job_id:
-                return  # about a job that has already ended
+                return  # the job has already ended
             if event.is_final or isinstance(event, Interrupted):
                 self._job_id = None
         self._on_event(job_id, event)
 
     def _handle_exit(self, code: int) -> None:
-        """The worker is dead: reports its job as interrupted, and starts another, `MAX_IDLE_RESTARTS` times at most between jobs.
-        A signal from outside says nothing about the worker, so it does not count. If its machine has gone, this is the end."""
+        """Report a dead worker's job as interrupted and restart the worker, unless its machine was lost.
+
+        A worker without jobs is restarted at most `MAX_IDLE_RESTARTS` times. Signals from outside do not count.
+        """
         is_lost = code == LOST
         with self._lock:
             if self._is_closed:
@@ -260,7 +264,7 @@ class Supervisor:
             job_id, self._job_id = self._job_id, None
             had_devices = bool(self._facts.devices)
             self._transport, self._facts, self._has_died = None, WorkerFacts(), True
-            assert self._log is not None, "each worker has one"
+            assert self._log is not None, "a started worker has a log"
             death = explain_exit(code, self._log, count_out_of_memory_kills() > self._memory_kills, self._end_reason)
             detail = f"{self._end_reason or f'The worker {describe_exit_code(code)}'}; its log is {self._log}"
             if not had_devices and (notice := explain_from_log(self._log)):
@@ -279,7 +283,7 @@ class Supervisor:
 
 
 def _new_log(folder: Path, name: str) -> Path:
-    """The path of a new log file; removes the oldest logs with this name."""
+    """Return the path of a new log file. Remove the oldest logs with this name."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob(f"{name}-????????T*.log"))[: -KEPT_LOGS + 1]:
         old.unlink(missing_ok=True)

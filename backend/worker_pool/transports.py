@@ -1,4 +1,4 @@
-"""How a supervisor reaches its worker loop, wherever that runs. A new kind of link is a module and a line in `TRANSPORTS`."""
+"""Transports between a supervisor and its worker. A new kind of transport needs a module and an entry in `TRANSPORTS`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,32 +11,32 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
-"""Gets an exit code: 0 or more from the worker itself; below 0, minus the signal that killed it; `death.LOST` if it is lost."""
+"""Receives the exit code: 0 or more from the worker, minus the signal that killed it, or `exit_reasons.LOST`."""
 
 
 class Transport(Protocol):
-    """One running worker loop. It calls back from a thread of its own, `on_exit` once, at the end."""
+    """A running worker. A separate thread calls `on_message`, and at the end `on_exit` once."""
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id; None if it is not a process on this machine."""
+        """The worker's process id, None if it does not run on this machine."""
 
     def send(self, message: Message) -> None:
-        """Sends a message; if the worker is dead, the message is dropped."""
+        """Send a message. If the worker is dead, the message is dropped."""
 
     def kill(self) -> None:
-        """Ends a worker that does not answer; what its threads were doing goes to its log, if it can still write."""
+        """Kill a worker that does not answer. If it still can, it writes the stacks of its threads to its log first."""
 
     def stop(self) -> None:
-        """Asks the worker to keep its work and to end, and kills it if it does not. Must not be called from a callback."""
+        """Ask the worker to save its work and end. Kill it if it does not. Must not be called from a callback."""
 
 
 Open = Callable[[WorkerPlan, Path, OnMessage, OnExit], Transport]
-"""Starts the worker of a plan; its output goes to the log at this path. Raises: OSError."""
+"""A function that starts the worker of a plan. The worker's output goes to the log at this path. Raises: OSError."""
 
 TRANSPORTS: dict[str, Open] = {
     "process": WorkerProcess,
     "hosts": MultihostTransport,
     "cluster": ClusterTransport,
 }
-"""The kinds of links, by the name in `WorkerPlan.transport`."""
+"""The kinds of transports, by the name in `WorkerPlan.transport`."""

@@ -148,18 +148,18 @@ class Standby:
         """The process's id."""
         return self._process.pid
 
-    def begin(
+    def become_worker(
         self, plan: WorkerPlan, on_message: Callable[[Message], None], on_exit: Callable[[int], None]
     ) -> WorkerProcess | None:
         """The worker that it becomes, of the same plan but for the preset; None if it is dead."""
         if self._process.poll() is not None:
-            self.end()
+            self.stop()
             return None
         worker = WorkerProcess(plan, self.log, on_message, on_exit, self._process)
         worker.send(Begin(preset=plan.preset, warm_up=plan.warm_up))
         return worker
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Ends it; it has nothing to keep."""
         self._process.kill()
         self._process.wait()

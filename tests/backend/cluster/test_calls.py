@@ -106,7 +106,7 @@ def test_a_link_that_waits_for_its_node_calls_nothing_after_the_end(ray, cluster
 
 def test_without_an_answer_of_ray_the_connection_stays(ray, cluster, monkeypatch, caplog):
     monkeypatch.setattr("backend.cluster.nodes._DISCONNECT_SECONDS", 0.05)
-    with cluster._calls.counted():
+    with cluster._calls.count_call():
         cluster.disconnect()
     assert not ray.is_down and "given back when this process ends" in caplog.text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
-from backend.cluster.transfer import Inbox, Piece, files_in, pieces_of
+from backend.cluster.transfer import Inbox, Piece, list_files, read_pieces
 from backend.media.video import read_frames
 from backend.multihost.versions import fingerprint
 from backend.schemas.events import Finished, ShotStarted, Step
@@ -60,7 +60,7 @@ def run(node, folder, **changes) -> None:
     message = Run(job_id=JOB, request=request(**changes), folder=folder)
     node.begin(JOB)
     for name in ("image.png",) if (folder / "image.png").exists() else ():
-        for piece in pieces_of(JOB, folder, name):
+        for piece in read_pieces(JOB, folder, name):
             node.put(piece)
     node.send(message)
 
@@ -169,8 +169,8 @@ def test_a_storyboard_goes_on_on_another_node_with_the_shot_that_it_had_reached(
         node = NodeWorker(name)
         node.open(plan)
         node.begin(JOB)
-        for file in files_in(studio):
-            for piece in pieces_of(JOB, studio, file):
+        for file in list_files(studio):
+            for piece in read_pieces(JOB, studio, file):
                 node.put(piece)
         node.send(Run(job_id=JOB, request=story, folder=studio))
         inbox, is_over = Inbox(studio), is_final if name == "two" else is_step_of_the_second_shot

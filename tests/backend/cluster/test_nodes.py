@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from backend.cluster import nodes
-from backend.cluster.nodes import Cluster, Host, slots
+from backend.cluster.nodes import Cluster, Host, find_slots
 from backend.errors import RequestError, StudioError
 
 
@@ -29,7 +29,7 @@ def host(name: str, slice_name: str, number: int, topology: str = "2x4", chips: 
 
 
 def test_where_nobody_has_a_tpu_every_node_with_cpus_is_a_worker():
-    found = slots([node("a", CPU=2), node("b", CPU=8, GPU=1), node("c"), node("d", alive=False, CPU=2)])
+    found = find_slots([node("a", CPU=2), node("b", CPU=8, GPU=1), node("c"), node("d", alive=False, CPU=2)])
     assert [(one.name, one.hosts) for one in found] == [
         ("node-aaaaaaaa", (Host(node="a" * 28, address="10.0.0.1", cpus=2),)),
         ("node-bbbbbbbb", (Host(node="b" * 28, address="10.0.0.1", cpus=8, gpus=1),)),
@@ -37,24 +37,24 @@ def test_where_nobody_has_a_tpu_every_node_with_cpus_is_a_worker():
 
 
 def test_where_somebody_has_a_tpu_the_others_are_no_workers():
-    [found] = slots([node("a", CPU=2), host("b", "s", 0, "2x2")])
+    [found] = find_slots([node("a", CPU=2), host("b", "s", 0, "2x2")])
     assert found.hosts == (Host(node="b" * 28, address="10.0.0.1", resources={"TPU": 4, "TPU-v6e-8-head": 1}),)
 
 
 def test_single_hosts_of_one_name_are_slices_of_their_own():
-    found = slots([host("a", "pool", 0, "2x4", chips=8), host("b", "pool", 0, "2x4", chips=8)])
+    found = find_slots([host("a", "pool", 0, "2x4", chips=8), host("b", "pool", 0, "2x4", chips=8)])
     assert [one.nodes for one in found] == [{"a" * 28}, {"b" * 28}]
 
 
 def test_a_slice_of_several_hosts_is_one_slot_once_all_are_there():
-    assert slots([host("b", "s", 1)]) == []
-    [found] = slots([host("b", "s", 1), host("a", "s", 0), host("c", "other", 1)])
+    assert find_slots([host("b", "s", 1)]) == []
+    [found] = find_slots([host("b", "s", 1), host("a", "s", 0), host("c", "other", 1)])
     assert [one.node for one in found.hosts] == ["a" * 28, "b" * 28] and found.key == "s" and found.machine == "s, host-a"
     assert [one.resources for one in found.hosts] == [{"TPU": 4, "TPU-v6e-8-head": 1}, {"TPU": 4}]
 
 
 def test_a_tpu_whose_slice_is_not_known_is_one():
-    [found] = slots([node("a", TPU=4)])
+    [found] = find_slots([node("a", TPU=4)])
     assert found.nodes == {"a" * 28} and found.machine == "host-a"
 
 

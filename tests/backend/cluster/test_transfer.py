@@ -5,7 +5,7 @@ import os
 import pytest
 
 from backend.cluster import transfer
-from backend.cluster.transfer import Changes, Inbox, Piece, check_name, files_in, moved, pieces_of
+from backend.cluster.transfer import Changes, Inbox, Piece, check_name, list_files, move_paths, read_pieces
 
 BAD_NAMES = [
     "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", "shots/a/b/c", "shots/1/2/3/4", "shots/../x/y", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
@@ -80,7 +80,7 @@ def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(there, here, 
     monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
     content = os.urandom(2500)
     (there / "video.mp4").write_bytes(content)
-    pieces = list(pieces_of("1", there, "video.mp4"))
+    pieces = list(read_pieces("1", there, "video.mp4"))
     assert [len(piece.data) for piece in pieces] == [1000, 1000, 500]
     inbox = Inbox(here)
     inbox.take(pieces[0]), inbox.take(pieces[1])
@@ -91,13 +91,13 @@ def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(there, here, 
 
 def test_an_empty_file_is_a_file(there, here):
     (there / "empty").touch()
-    for piece in pieces_of("1", there, "empty"):
+    for piece in read_pieces("1", there, "empty"):
         Inbox(here).take(piece)
     assert (here / "empty").read_bytes() == b""
 
 
 def test_a_file_that_has_gone_has_no_pieces(there):
-    assert list(pieces_of("1", there, "never")) == []
+    assert list(read_pieces("1", there, "never")) == []
 
 
 def test_a_file_that_begins_again_replaces_what_had_come_of_it(here):
@@ -119,10 +119,10 @@ def test_links_hidden_files_and_what_is_quicker_made_again_stay(there, tmp_path)
     (there / "shots/2/previews").mkdir(parents=True)
     for name in ("shot.json", "frames.npy", "stage3_frames.safetensors", "previews/a.png"):
         (there / "shots/2" / name).touch()
-    assert sorted(files_in(there)) == ["shots/2/previews/a.png", "shots/2/shot.json", "state"]
+    assert sorted(list_files(there)) == ["shots/2/previews/a.png", "shots/2/shot.json", "state"]
 
 
 def test_names_in_a_message_follow_the_folder_and_nothing_else_does():
     message = {"path": "/a/job/video.mp4", "folder": "/a/job", "n": [1, None, "/a/job2/x"], "prompt": "in /a/job/ there"}
     expected = {"path": "/b/video.mp4", "folder": "/b", "n": [1, None, "/a/job2/x"], "prompt": "in /a/job/ there"}
-    assert moved(message, "/a/job", "/b") == expected and moved(expected, "/b", "/a/job") == message
+    assert move_paths(message, "/a/job", "/b") == expected and move_paths(expected, "/b", "/a/job") == message

@@ -75,8 +75,8 @@ def test_a_job_whose_worker_goes_in_this_moment_waits_again(make_engine, monkeyp
     engine = make_engine()
     pool = engine._dispatcher.pool
     answers = iter([False])
-    give = pool.give
-    monkeypatch.setattr(pool, "give", lambda *job: next(answers, None) is not False and give(*job))
+    give = pool.assign
+    monkeypatch.setattr(pool, "assign", lambda *job: next(answers, None) is not False and give(*job))
     events = all_events(engine, engine.submit(request()).id)
     assert isinstance(events[-1], Finished) and not any(isinstance(event, Interrupted) for event in events)
 

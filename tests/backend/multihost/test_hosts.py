@@ -19,9 +19,9 @@ from backend.cli.command_line import parse
 from backend.errors import ModelError, RequestError
 from backend.multihost import transport as slice_link
 from backend.multihost import wire
-from backend.multihost.member import _job_here
+from backend.multihost.member import _store_job
 from backend.multihost.transport import _job_for_members
-from backend.multihost.versions import difference, versions_here
+from backend.multihost.versions import describe_difference, versions_here
 from backend.schemas.events import Cancelled, Failed, Finished, Interrupted, Step
 from backend.workers.messages import Decide, Run, RunWithFiles
 from backend.workers.multihost_sync import SeveralHosts
@@ -223,8 +223,8 @@ def test_hosts_that_count_differently_are_refused(make_engine, tmp_path):
 
 def test_hosts_with_other_libraries_are_refused():
     here = versions_here()
-    assert difference(here, dict(here)) == ""
-    assert "jax is 0.1 there" in difference(here, {**here, "jax": "0.1"})
+    assert describe_difference(here, dict(here)) == ""
+    assert "jax is 0.1 there" in describe_difference(here, {**here, "jax": "0.1"})
 
 
 def test_members_get_the_inputs_and_what_was_done(tmp_path):
@@ -239,7 +239,7 @@ def test_members_get_the_inputs_and_what_was_done(tmp_path):
         (ours / "shots" / "1" / name).write_bytes(name.encode())
     asked = request(task="i2v", image=str(ours / "image.png"))
     told, files = _job_for_members(Run(job_id="a", request=asked, folder=ours))
-    job = _job_here(told, files, theirs)
+    job = _store_job(told, files, theirs)
     moved = job.request
     assert moved.image == str(theirs / "a" / "image.png") and moved.for_sharing() == asked.for_sharing()
     assert (theirs / "a" / "image.png").read_bytes() == (ours / "image.png").read_bytes()
@@ -252,7 +252,7 @@ def test_members_get_the_inputs_and_what_was_done(tmp_path):
 def test_a_members_files_stay_in_its_folder(tmp_path, name):
     told = RunWithFiles(job_id="a", request=request(), inputs={}, names=[name])
     with pytest.raises(ModelError, match="outside its job's folder"):
-        _job_here(told, [b""], tmp_path)
+        _store_job(told, [b""], tmp_path)
 
 
 def test_hosts_that_do_not_ask_the_same_are_noticed():

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from backend.multihost.wire import Gone, Wire
+from backend.multihost.wire import ConnectionLost, Wire
 
 
 @pytest.mark.parametrize("greeting", [{"number": "\ud800"}, {"number": 7}, {}, {"number": "1", "then": {"proof": "\ud800"}}])
@@ -17,8 +17,8 @@ def test_a_greeting_that_is_no_text_ends_the_connection(greeting):
         body = json.dumps(message | {"sizes": []}).encode()
         there.sendall(len(body).to_bytes(8) + body)
     wire = Wire(here)
-    with pytest.raises(Gone):
-        wire.prove("a secret of sixteen", is_first=True)
+    with pytest.raises(ConnectionLost):
+        wire.authenticate("a secret of sixteen", is_first=True)
     wire.close()
     there.close()
 

@@ -95,12 +95,12 @@ def a_plan(tmp_path, name: str) -> WorkerPlan:
 
 def give(pool, job_id: str, shape: Shape = SHAPE) -> str | None:
     """Who got the job; None if nobody was idle."""
-    return pool.worker_of(job_id).name if pool.give(job_id, request(), "folder", shape) else None
+    return pool.worker_of(job_id).name if pool.assign(job_id, request(), "folder", shape) else None
 
 
 def test_jobs_fill_the_idle_workers_and_no_more(pool):
     assert [give(pool, "1"), give(pool, "2")] == ["a", "b"]
-    assert not pool.has_room() and give(pool, "3") is None
+    assert not pool.has_idle_worker() and give(pool, "3") is None
 
 
 def test_the_worker_that_has_the_programs_comes_first_then_one_that_has_the_model(pool, transports):
@@ -134,20 +134,20 @@ def test_a_dead_worker_interrupts_its_own_job_alone(pool, transports, heard):
 def test_who_died_gets_no_job_before_it_is_ready_again(pool, transports, heard):
     give(pool, "1"), give(pool, "2")
     transports["a"].on_exit(-9)
-    assert pool.workers()[0].status.state == "starting" and not pool.has_room()
+    assert pool.workers()[0].status.state == "starting" and not pool.has_idle_worker()
     transports["a"].is_in("ready")
-    assert heard[-1] == "ready" and pool.has_room() and give(pool, "3") == "a"
+    assert heard[-1] == "ready" and pool.has_idle_worker() and give(pool, "3") == "a"
 
 
 def test_a_failed_worker_gets_no_job_while_another_can_work(pool, transports):
     transports["a"].is_in("failed")
-    assert give(pool, "1") == "b" and not pool.has_room()
+    assert give(pool, "1") == "b" and not pool.has_idle_worker()
 
 
 def test_where_all_have_failed_a_job_is_given_to_say_why(pool, transports):
     transports["a"].is_in("failed")
     transports["b"].is_in("failed")
-    assert pool.has_room() and give(pool, "1") == "a"
+    assert pool.has_idle_worker() and give(pool, "1") == "a"
 
 
 def test_a_worker_that_cannot_be_started_keeps_no_job(pool, transports, monkeypatch):
@@ -182,9 +182,9 @@ def test_the_kind_of_devices_counts_them(pool, transports):
 
 def test_a_worker_is_taken_in_while_the_others_work(pool, transports, tmp_path):
     give(pool, "1"), give(pool, "2")
-    assert not pool.has_room()
-    pool.take_in(a_plan(tmp_path, "c"))
-    assert pool.has_room() and give(pool, "3") == "c" and len(pool) == 3
+    assert not pool.has_idle_worker()
+    pool.add_worker(a_plan(tmp_path, "c"))
+    assert pool.has_idle_worker() and give(pool, "3") == "c" and len(pool) == 3
     assert [(worker.name, worker.machine) for worker in pool.workers()] == [("a", ""), ("b", ""), ("c", "far")]
 
 
@@ -208,8 +208,8 @@ def test_what_a_lost_worker_still_says_is_not_heard(pool, transports, heard):
 
 def test_who_is_let_go_is_killed_and_its_job_goes_on_elsewhere(pool, transports, heard):
     give(pool, "1")
-    pool.let_go("a")
-    pool.let_go("nobody")
+    pool.remove_worker("a")
+    pool.remove_worker("nobody")
     assert heard == [("1", "interrupted")] and [worker.name for worker in pool.workers()] == ["b"]
     assert give(pool, "1") == "b"
 
@@ -225,11 +225,11 @@ def test_a_worker_that_is_lost_in_this_moment_is_passed_over(pool, transports, m
 def test_a_fleet_may_be_empty(transports, tmp_path):
     pool = WorkerPool([], lambda job_id, event: None)
     pool.start()
-    assert not pool.has_room() and pool.workers() == () and summarize_status(pool.workers()).state == "starting"
-    pool.take_in(a_plan(tmp_path, "a"))
+    assert not pool.has_idle_worker() and pool.workers() == () and summarize_status(pool.workers()).state == "starting"
+    pool.add_worker(a_plan(tmp_path, "a"))
     assert give(pool, "1") == "a"
     pool.close()
-    pool.take_in(a_plan(tmp_path, "b"))  # too late
+    pool.add_worker(a_plan(tmp_path, "b"))  # too late
     assert len(pool) == 1 and "b" not in transports
 
 
@@ -237,14 +237,14 @@ def test_a_job_goes_where_its_model_lies_nearest(pool, transports, tmp_path):
     transports["a"].has(model="other", host=[SHAPE.model])
     transports["b"].has(model="other", chips=["other", SHAPE.model])
     assert pool.kept_models() == {"other", SHAPE.model}
-    assert pool.give("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
-    assert pool.give("two", request(), tmp_path, SHAPE) and pool.worker_of("two").name == "a"
+    assert pool.assign("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
+    assert pool.assign("two", request(), tmp_path, SHAPE) and pool.worker_of("two").name == "a"
 
 
 def test_among_workers_that_must_load_it_the_one_that_keeps_least_gets_the_job(pool, transports, tmp_path):
     transports["a"].has(model="x", chips=["x", "y"])
     transports["b"].has(model=None)
-    assert pool.give("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
+    assert pool.assign("one", request(), tmp_path, SHAPE) and pool.worker_of("one").name == "b"
 
 
 def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transports, tmp_path):
@@ -252,17 +252,17 @@ def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transpor
         transport.is_in("ready")
     transports["a"].has(chips=[SHAPE.model])
     transports["b"].has(model="other", chips=["other"])
-    assert not pool.is_worth_waiting(SHAPE.model, 60.0)  # its worker is idle
-    assert pool.give("one", request(), tmp_path, SHAPE)
-    assert not pool.is_worth_waiting(SHAPE.model, 60.0)  # nobody knows yet how long that takes
+    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # its worker is idle
+    assert pool.assign("one", request(), tmp_path, SHAPE)
+    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)  # nobody knows yet how long that takes
     transports["a"].steps("one", seconds_left=20.0)
-    assert pool.is_worth_waiting(SHAPE.model, 60.0) and not pool.is_worth_waiting(SHAPE.model, 10.0)
-    assert not pool.is_worth_waiting("a model that nobody keeps", 60.0)
+    assert pool.should_wait_for_busy(SHAPE.model, 60.0) and not pool.should_wait_for_busy(SHAPE.model, 10.0)
+    assert not pool.should_wait_for_busy("a model that nobody keeps", 60.0)
     transports["a"].ends("one")
-    assert not pool.is_worth_waiting(SHAPE.model, 60.0)
+    assert not pool.should_wait_for_busy(SHAPE.model, 60.0)
 
 
 def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(pool, transports):
-    pool.expect(["m"])
-    pool.keep("b", "m", "pin")
-    assert transports["a"].sent == [("expect", None)] and transports["b"].sent == [("expect", None), ("keep", None)]
+    pool.expect_models(["m"])
+    pool.manage_model("b", "m", "pin")
+    assert transports["a"].sent == [("expectmodels", None)] and transports["b"].sent == [("expectmodels", None), ("managemodel", None)]
