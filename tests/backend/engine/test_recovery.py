@@ -157,7 +157,7 @@ def test_a_store_that_cannot_be_written_loses_no_end(make_engine, close_gate, mo
     engine, gate = make_engine(), close_gate("a held square")
     job, following = engine.submit(request("a held square")), engine.submit(request())
     wait_for(lambda: isinstance(engine.last_event(job.id), Step))
-    append, is_full, refused = Store.append, [True], []
+    append, is_full, refused = Store.append_event, [True], []
 
     def full(store, job_id, event):
         if is_full[0]:

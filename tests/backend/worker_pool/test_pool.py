@@ -265,4 +265,7 @@ def test_waiting_is_worth_it_while_loading_elsewhere_takes_longer(pool, transpor
 def test_workers_hear_what_is_expected_and_one_of_them_what_is_asked_of_it(pool, transports):
     pool.expect_models(["m"])
     pool.manage_model("b", "m", "pin")
-    assert transports["a"].sent == [("expectmodels", None)] and transports["b"].sent == [("expectmodels", None), ("managemodel", None)]
+    assert transports["a"].sent == [("expectmodels", None)] and transports["b"].sent == [
+        ("expectmodels", None),
+        ("managemodel", None),
+    ]
