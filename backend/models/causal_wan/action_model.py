@@ -91,26 +91,26 @@ class ActionWanModel(CausalWanModel):
         """
         keyboard, mouse = (np.array(numbers, np.float32) for numbers in self.kind.encode_action(request.action))
         conditions: dict[str, Any] = {"keyboard": keyboard} | ({"mouse": mouse} if len(mouse) else {})
-        pictures = list(inputs.get("image", ()))
-        if not pictures:
+        images = list(inputs.get("image", ()))
+        if not images:
             return conditions
         programs = self._programs(False)
-        seen = self._image_encoder.preprocess(pictures).astype(self.dtype)
-        tokens = yield Call(programs.embed_image, (weights["image_encoder"], seen))
+        encoder_pixels = self._image_encoder.preprocess(images).astype(self.dtype)
+        tokens = yield Call(programs.embed_image, (weights["image_encoder"], encoder_pixels))
         conditions["image_seen"] = yield OnHost(as_float32, (tokens,))
         geometry = request.geometry()
-        most = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
-        geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, most))
-        pixels = pixels_of(pictures[0], self.dtype)
+        max_frames = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
+        geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
+        pixels = pixels_of(images[0], self.dtype)
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
         mask = picture_mask(geometry, has_last=False)
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
         return conditions
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        num_pictures = len(self._input_images(request))
-        frames = min(request.geometry().num_latent_frames, STILL_FRAMES) if num_pictures else 0
-        return {"image_encoder": num_pictures * self._image_encoder.num_tokens}, frames
+        num_images = len(self._input_images(request))
+        frames = min(request.geometry().num_latent_frames, STILL_FRAMES) if num_images else 0
+        return {"image_encoder": num_images * self._image_encoder.num_tokens}, frames
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState

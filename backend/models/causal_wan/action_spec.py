@@ -144,7 +144,7 @@ class ActionWanFamily(CausalWanFamily):
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """Return the operations of one block, whose tokens see a full window, without the action modules' small attention."""
-        kind, config, picture = _make_kind(configs), configs["transformer"], configs["image_encoder"]
+        kind, config, image_encoder = _make_kind(configs), configs["transformer"], configs["image_encoder"]
         geometry = request.geometry()
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(kind.chunk, geometry.num_latent_frames) * frame
@@ -152,7 +152,7 @@ class ActionWanFamily(CausalWanFamily):
         width, inner, layers = width_of(config), kind.shape.width, kind.shape.layers * branches
         keyboard_flops = 2 * width * inner
         mouse_flops = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
-        no_text = TEXT_TOKENS - (picture["image_size"] // picture["patch_size"]) ** 2 - 1
+        no_text = TEXT_TOKENS - (image_encoder["image_size"] // image_encoder["patch_size"]) ** 2 - 1
         without_text = 4 * queries * no_text * width * config["num_layers"] * branches
         added = 2 * queries * (keyboard_flops + mouse_flops) * layers - without_text
         return dataclasses.replace(plain, matmul=plain.matmul + added)
@@ -172,53 +172,53 @@ def diffusers_name(name: str) -> str:
 
 def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
     """Read the action modules' sizes from a transformer's configuration. Raises: ModelError for unsupported entries."""
-    given = transformer["action_config"]
-    missing = [name for name in _needed_entries(given) if name not in given]
+    config = transformer["action_config"]
+    missing = [name for name in _needed_entries(config) if name not in config]
     if missing:
         raise ModelError(f"transformer/config.json has no action_config.{missing[0]}:", "action modules need this entry", AGAIN)
-    stride, blocks, has_mouse = given["vae_time_compression_ratio"], list(given["blocks"]), given.get("enable_mouse", True)
+    stride, blocks, has_mouse = config["vae_time_compression_ratio"], list(config["blocks"]), config.get("enable_mouse", True)
     shape = ActionShape(
         layers=len(blocks),
-        heads=given["heads_num"],
-        width=given["keyboard_hidden_dim"],
-        keys=given["keyboard_dim_in"],
-        key_width=given["hidden_size"],
-        mouse_width=given["mouse_dim_in"] if has_mouse else 0,
+        heads=config["heads_num"],
+        width=config["keyboard_hidden_dim"],
+        keys=config["keyboard_dim_in"],
+        key_width=config["hidden_size"],
+        mouse_width=config["mouse_dim_in"] if has_mouse else 0,
         stride=stride,
-        reach=stride * given["windows_size"],
-        time_width=given["rope_dim_list"][0],
-        theta=given["rope_theta"],
+        reach=stride * config["windows_size"],
+        time_width=config["rope_dim_list"][0],
+        theta=config["rope_theta"],
     )
-    _check_shape(shape, given, transformer, blocks)
+    _check_shape(shape, config, transformer, blocks)
     return shape
 
 
-def _needed_entries(given: Mapping[str, Any]) -> Sequence[str]:
+def _needed_entries(config: Mapping[str, Any]) -> Sequence[str]:
     always = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
               "vae_time_compression_ratio", "windows_size")  # fmt: skip
     for_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
-    return (*always, *for_mouse) if given.get("enable_mouse", True) else always
+    return (*always, *for_mouse) if config.get("enable_mouse", True) else always
 
 
-def _check_shape(shape: ActionShape, given: Mapping[str, Any], transformer: Mapping[str, Any], blocks: list[int]) -> None:
+def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Mapping[str, Any], blocks: list[int]) -> None:
     """Check the action modules' configuration. Raises: ModelError for the first unsupported value."""
-    head_width, channels = shape.width // shape.heads, list(given["rope_dim_list"])
-    mouse_is_alike = not shape.mouse_width or (
+    head_width, channels = shape.width // shape.heads, list(config["rope_dim_list"])
+    is_same_mouse_shape = not shape.mouse_width or (
         shape.mouse_width == len(LOOKS["look-up"])
-        and given["mouse_hidden_dim"] == shape.width
-        and list(given["mouse_qk_dim_list"]) == channels
+        and config["mouse_hidden_dim"] == shape.width
+        and list(config["mouse_qk_dim_list"]) == channels
     )
     wrong = [
         name
         for name, fits in {
             f"blocks={blocks}": blocks == list(range(shape.layers)) and 0 < shape.layers <= transformer["num_layers"],
             f"keyboard_dim_in={shape.keys}": shape.keys in KEYS,
-            "enable_keyboard=false": given.get("enable_keyboard", True),
-            "qk_norm=false": given.get("qk_norm", True),
-            "qkv_bias=true": not given.get("qkv_bias", False),
+            "enable_keyboard=false": config.get("enable_keyboard", True),
+            "qk_norm=false": config.get("qk_norm", True),
+            "qkv_bias=true": not config.get("qkv_bias", False),
             f"rope_dim_list={channels}": sum(channels) == head_width and shape.time_width % 2 == 0,
-            "a mouse of another shape": mouse_is_alike,
-            f"img_hidden_size={given.get('img_hidden_size')}": given.get("img_hidden_size") in (None, width_of(transformer)),
+            "a mouse of another shape": is_same_mouse_shape,
+            f"img_hidden_size={config.get('img_hidden_size')}": config.get("img_hidden_size") in (None, width_of(transformer)),
         }.items()
         if not fits
     ]

@@ -61,8 +61,8 @@ class ActionDenoiser(BlockDenoiser):
 
     def __init__(self, config: Mapping[str, Any], layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
         """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
-        own = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
-        super().__init__({**config, **own}, layout, window)
+        replaced = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
+        super().__init__({**config, **replaced}, layout, window)
         self._model.condition_embedder.text_embedder = None  # the checkpoint has no weights for it
         self._shape = shape
 
@@ -107,8 +107,8 @@ class ActionDenoiser(BlockDenoiser):
         `actions` [pixel frames, keys and mouse] begins with the first pixel frame that the block's first latent frame sees.
         """
         shape, angles = self._shape, frame_angles(self._shape, first, frames)
-        seen = action_windows(actions, frames, shape.stride, shape.reach)
-        keyboard, mouse = seen[..., : shape.keys], seen[..., shape.keys :]
+        windows = action_windows(actions, frames, shape.stride, shape.reach)
+        keyboard, mouse = windows[..., : shape.keys], windows[..., shape.keys :]
         numbers: dict[str, Any] = {  # host arrays, which `Put` copies to the devices
             "keyboard": keyboard,
             "mouse": mouse.reshape(frames, -1) if shape.mouse_width else None,
@@ -168,9 +168,9 @@ class ActionDenoiser(BlockDenoiser):
         place: ActionPlace,
     ) -> tuple[jax.Array, ActionRing]:
         """Run a layer's action module on all tokens [1, S, D] except the padding. Every chip computes all tokens."""
-        whole = {
+        gathered = {
             name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
         }
         tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
-        acted, ring = apply_actions(self._shape, whole, tokens, steering, ring, place)
-        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(acted), self._layout.tokens), ring
+        changed, ring = apply_actions(self._shape, gathered, tokens, steering, ring, place)
+        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(changed), self._layout.tokens), ring

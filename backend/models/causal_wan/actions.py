@@ -130,19 +130,19 @@ def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Ste
     assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "the model reads a mouse"
     frames, tokens = len(place.places), len(hidden) // len(place.places)
     first = parameters["mouse_mlp.0.weight"]
-    moved = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
-    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + moved[:, None]
+    mouse_part = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
+    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
     inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
     inner = _multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
     normed = _layer_norm(inner.astype(hidden.dtype), parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"])
     projected = _multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
     query, key, value = jnp.split(projected, 3, axis=-1)
     query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
-    keys, kept_keys = _write_to_ring(ring.mouse_key, key, place)
-    values, kept_values = _write_to_ring(ring.mouse_value, value, place)
+    keys, ring_keys = _write_to_ring(ring.mouse_key, key, place)
+    values, ring_values = _write_to_ring(ring.mouse_value, value, place)
     attended = _attend_to_same_place(shape, query, keys, values, place.count).reshape(len(hidden), -1)
     hidden = hidden + _multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
-    return hidden, dataclasses.replace(ring, mouse_key=kept_keys, mouse_value=kept_values)
+    return hidden, dataclasses.replace(ring, mouse_key=ring_keys, mouse_value=ring_values)
 
 
 def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
@@ -150,15 +150,15 @@ def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: 
     embedded = _multiply(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
     embedded = jax.nn.silu((embedded + parameters["keyboard_embed.0.bias"]).astype(dtype))
     embedded = _multiply(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
-    pressed = embedded.astype(dtype).reshape(frames, -1)
-    key, value = jnp.split(_multiply(pressed, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
+    key_embeddings = embedded.astype(dtype).reshape(frames, -1)
+    key, value = jnp.split(_multiply(key_embeddings, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
     query = _multiply(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
     query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
-    keys, kept_keys = _write_to_ring(ring.keyboard_key, key, place)
-    values, kept_values = _write_to_ring(ring.keyboard_value, value, place)
+    keys, ring_keys = _write_to_ring(ring.keyboard_key, key, place)
+    values, ring_values = _write_to_ring(ring.keyboard_value, value, place)
     attended = _attend_to_frames(shape, query, keys, values, place.count).reshape(len(hidden), -1)
     hidden = hidden + _multiply(attended, parameters["proj_keyboard.weight"]).astype(dtype)
-    return hidden, dataclasses.replace(ring, keyboard_key=kept_keys, keyboard_value=kept_values)
+    return hidden, dataclasses.replace(ring, keyboard_key=ring_keys, keyboard_value=ring_values)
 
 
 def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -193,25 +193,26 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
     wide, width = value.astype(jnp.float32), shape.width // shape.heads
     scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
     normed = (wide * _spread_over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
-    rest = width - shape.time_width
-    cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, rest)), constant_values=1.0), shape.heads)
-    sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, rest))), shape.heads)
+    num_unrotated = width - shape.time_width
+    cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, num_unrotated)), constant_values=1.0), shape.heads)
+    sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, num_unrotated))), shape.heads)
     is_even = jnp.arange(shape.width) % 2 == 0
-    alike = [1] * (value.ndim - 2)  # all tokens of a frame are rotated by the same angles
+    token_axes = [1] * (value.ndim - 2)  # all tokens of a frame are rotated by the same angles
     cosine, left, right = (
-        table.reshape(len(table), *alike, -1) for table in (cosine, jnp.where(is_even, -sine, 0), jnp.where(is_even, 0, sine))
+        table.reshape(len(table), *token_axes, -1)
+        for table in (cosine, jnp.where(is_even, -sine, 0), jnp.where(is_even, 0, sine))
     )
-    turned = normed * cosine + jnp.roll(normed, -1, axis=-1) * left + jnp.roll(normed, 1, axis=-1) * right
-    return turned.astype(value.dtype)
+    rotated = normed * cosine + jnp.roll(normed, -1, axis=-1) * left + jnp.roll(normed, 1, axis=-1) * right
+    return rotated.astype(value.dtype)
 
 
-def _write_to_ring(kept: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
+def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
     """Write a block's frames [F, ...] into a ring [layers, W, ...]. Returns the layer's part of the ring, and the ring."""
     zeros = [jnp.int32(0)] * (array.ndim - 1)
     for frame in range(len(array)):
-        part = array[None, frame : frame + 1].astype(kept.dtype)
-        kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, place.places[frame], *zeros))
-    return jax.lax.dynamic_index_in_dim(kept, place.layer, keepdims=False), kept
+        part = array[None, frame : frame + 1].astype(ring.dtype)
+        ring = jax.lax.dynamic_update_slice(ring, part, (place.layer, place.places[frame], *zeros))
+    return jax.lax.dynamic_index_in_dim(ring, place.layer, keepdims=False), ring
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:

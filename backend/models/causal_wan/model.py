@@ -130,14 +130,14 @@ class CausalWanModel(WanModel):
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         """Encode the image as a still clip of the first block's frames."""
-        picture, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
+        pixels, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
-        def still(begin: int, end: int) -> np.ndarray:
-            return np.repeat(picture, end - begin, axis=2)
+        def still_frames(begin: int, end: int) -> np.ndarray:
+            return np.repeat(pixels, end - begin, axis=2)
 
         encoders = programs.encode_first, programs.encode_next
-        return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still, num_frames, scale))
+        return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still_frames, num_frames, scale))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState

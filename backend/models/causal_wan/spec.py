@@ -78,15 +78,19 @@ class CausalWanFamily(WanFamily):
         No tensor shows whether a transformer is causal. A .pt file always is. A safetensors file is if the checkpoint or the
         preset is causal.
         """
-        own, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]
+        own_config, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]
         expected = preset.network_configs().get(PART, {}) if preset else {}
-        is_marked = checkpoint.index.get("_class_name") in PIPELINES
-        if not (is_marked or TRANSFORMER in (own.get("_class_name"), expected.get("_class_name")) or isinstance(file, TorchFile)):
+        is_causal_pipeline = checkpoint.index.get("_class_name") in PIPELINES
+        if not (
+            is_causal_pipeline
+            or TRANSFORMER in (own_config.get("_class_name"), expected.get("_class_name"))
+            or isinstance(file, TorchFile)
+        ):
             return None
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
             raise refusal(f"{file_path(file).name} has no transformer with Wan's original tensor names", [SUPPORTED])
-        training = {name: config[name] for config in (expected, own) for name in TRAINING if name in config}
+        training = {name: config[name] for config in (expected, own_config) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
         index = checkpoint.index | {"_class_name": PIPELINES[0]}
         return dataclasses.replace(checkpoint, index=index, configs=configs)

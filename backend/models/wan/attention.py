@@ -103,11 +103,11 @@ def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     The result extrapolates by `scale`, limited in each token to `NAG_LONGEST` times the L1 norm of `own`. It is blended with
     `own`, with weight `NAG_SHARE`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
     """
-    near, far = own.astype(jnp.float32), other.astype(jnp.float32)
-    beyond = near * scale - far * (scale - 1)
-    length, longest = (jnp.abs(array).sum((2, 3), keepdims=True) for array in (beyond, NAG_LONGEST * near))
-    beyond = beyond * jnp.minimum(1.0, longest / jnp.maximum(length, jnp.finfo(jnp.float32).tiny))
-    return (NAG_SHARE * beyond + (1 - NAG_SHARE) * near).astype(own.dtype)
+    positive, negative = own.astype(jnp.float32), other.astype(jnp.float32)
+    guided = positive * scale - negative * (scale - 1)
+    length, longest = (jnp.abs(array).sum((2, 3), keepdims=True) for array in (guided, NAG_LONGEST * positive))
+    guided = guided * jnp.minimum(1.0, longest / jnp.maximum(length, jnp.finfo(jnp.float32).tiny))
+    return (NAG_SHARE * guided + (1 - NAG_SHARE) * positive).astype(own.dtype)
 
 
 def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,8 +40,8 @@ def feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor, *, layou
 
 def _split_modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
     """Return shift, scale and gate of attention, then of the feed-forward network, each [1, S or 1, D]."""
-    whole = block.scale_shift_table.unsqueeze(0) + modulation.float()
-    return [part.squeeze(2) for part in whole.chunk(6, dim=2)]
+    values = block.scale_shift_table.unsqueeze(0) + modulation.float()
+    return [part.squeeze(2) for part in values.chunk(6, dim=2)]
 
 
 def _apply_norm(

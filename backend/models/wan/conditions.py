@@ -71,12 +71,14 @@ def window_conditions(
     if "image_channels" not in conditions:
         others = {name: value for name, value in conditions.items() if name != "first_frame"}
         return conditions, others, others
-    whole = conditions["image_channels"]
-    first = yield OnHost(lambda xp, whole: whole[:, :, :length], (whole,))
+    channels = conditions["image_channels"]
+    first = yield OnHost(lambda xp, channels: channels[:, :, :length], (channels,))
     inner = {**conditions, "image_channels": first}
     if not has_last:
         return inner, inner, inner
-    last = yield OnHost(lambda xp, first, whole: xp.concatenate([first[:, :, :-1], whole[:, :, -1:]], axis=2), (first, whole))
+    last = yield OnHost(
+        lambda xp, first, channels: xp.concatenate([first[:, :, :-1], channels[:, :, -1:]], axis=2), (first, channels)
+    )
     return inner, inner, {**conditions, "image_channels": last}
 
 

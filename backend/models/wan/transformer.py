@@ -121,10 +121,10 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
     The matrices whose copies save most time are first.
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
-    square, wide = width * width * itemsize, width * config["ffn_dim"] * itemsize
-    own = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
+    square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize
+    self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
     text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
-    return own | text | {"ffn.net.0.proj.weight": wide, "ffn.net.2.weight": wide}
+    return self_attention | text | {"ffn.net.0.proj.weight": rectangle, "ffn.net.2.weight": rectangle}
 
 
 class Denoiser(ClipTransformer):
@@ -163,8 +163,8 @@ class Denoiser(ClipTransformer):
         num_tokens = self.num_tokens(latent_shape)
         if frame_angles is not None:
             for table, function in zip(tables, (np.cos, np.sin), strict=True):
-                of_frames = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
-                table[0, :, 0, : frame_angles.shape[1]] = of_frames
+                frame_values = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
+                table[0, :, 0, : frame_angles.shape[1]] = frame_values
         padding = ((0, 0), (0, self.padded_tokens(latent_shape) - num_tokens), (0, 0), (0, 0))
         padded = [np.pad(table, padding) for table in tables]
         cosine, sine = yield Put(padded, self._layout.sharding(self._layout.positions))
@@ -188,13 +188,13 @@ class Denoiser(ClipTransformer):
             parameters = with_prefix(self._gathered(block), "attn2.")
             keys = call_module(self._block.attn2, parameters, text_keys, embedded)
             if image_tokens is not None:
-                of_image = call_module(self._block.attn2, parameters, image_keys, image_tokens)
-                keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in of_image)
+                image_pair = call_module(self._block.attn2, parameters, image_keys, image_tokens)
+                keys += tuple(jnp.broadcast_to(array, (len(text), *array.shape[1:])) for array in image_pair)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
-        of_stacks = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
-        key, value, *of_image = of_stacks[0] if len(of_stacks) == 1 else map(jnp.concatenate, zip(*of_stacks, strict=True))
-        pair = cast(tuple[jax.Array, jax.Array] | None, tuple(of_image) or None)
+        stack_keys = [jax.lax.scan(one_layer, None, weights.stacks[prefix])[1] for prefix in self._text_stacks or self._stacks]
+        key, value, *image_pair = stack_keys[0] if len(stack_keys) == 1 else map(jnp.concatenate, zip(*stack_keys, strict=True))
+        pair = cast(tuple[jax.Array, jax.Array] | None, tuple(image_pair) or None)
         return TextContext(key=key, value=value, bias=bias, image=pair)
 
     def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:

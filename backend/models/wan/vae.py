@@ -33,11 +33,11 @@ class VideoAutoencoder(StreamedAutoencoder):
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
             super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
-        whole = self._vae.config  # includes defaults for entries that older files lack
-        self.spatial_scale: int = whole.scale_factor_spatial
-        self.temporal_scale: int = whole.scale_factor_temporal
-        self.latent_channels: int = whole.z_dim
-        self._mean, self._std = whole.latents_mean, whole.latents_std
+        full_config = self._vae.config  # includes defaults for entries that older files lack
+        self.spatial_scale: int = full_config.scale_factor_spatial
+        self.temporal_scale: int = full_config.scale_factor_temporal
+        self.latent_channels: int = full_config.z_dim
+        self._mean, self._std = full_config.latents_mean, full_config.latents_std
 
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
         """Encode one image [1, 3, 1, height, width] to the posterior's mode, latents [1, C, 1, H, W]."""

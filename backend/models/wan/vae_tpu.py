@@ -115,23 +115,23 @@ class _Plan:
         """The number of rows of the latents, or of columns if the strips are turned."""
         return self.size[1] if self.strips.turned else self.size[0]
 
-    def run(self, way, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
-        """Run `way`, a method of `LayerRunner`, on every chip.
+    def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
+        """Run `method` of `LayerRunner` on every chip.
 
         `array` [1, C, F, ...] is `shrinks` times as large as the latents. Returns frames [C, F, height, width], with `patch` x
         `patch` pixels for each pixel of the last convolution, and the caches.
         """
         strips, rows = self.strips, shrinks * self.rows
-        own = {name: _swap_rows_and_columns(name, value) if strips.turned else value for name, value in weights.items()}
+        chip_weights = {name: _swap_rows_and_columns(name, value) if strips.turned else value for name, value in weights.items()}
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
-        def one_chip(own: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        def one_chip(chip_weights: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
             chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
-            runner = LayerRunner(chip, own, widths, caches, rows)
-            frames_out, channels = way(runner, self.vae, frames)
+            runner = LayerRunner(chip, chip_weights, widths, caches, rows)
+            frames_out, channels = method(runner, self.vae, frames)
             return self._to_frames(frames_out[:, :, : runner.rows], channels, patch), runner.after
 
-        return strips.run(one_chip, own, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
+        return strips.run(one_chip, chip_weights, strips.cut(array, shrinks * padded_rows(self.rows)), caches)
 
     def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
         """Convert a strip [F, columns, rows, C * patch * patch and padding] to [C, F, height, width].

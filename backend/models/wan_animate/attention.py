@@ -27,12 +27,12 @@ class DrivenAttention(KernelAttention):
     layer: jax.Array
 
     def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
-        how = {"head_width": head_width, "num_keys": num_tokens}
+        sizes = {"head_width": head_width, "num_keys": num_tokens}
         if self.num_frames is not None:
-            attend = functools.partial(attend_flat, **how)
+            attend = functools.partial(attend_flat, **sizes)
             attended, self.extracted = clip_attention(self._layout, attend, *projected, self.num_frames, num_tokens)
             return attended
-        attend = functools.partial(_attend_with_log_sums, **how)
+        attend = functools.partial(_attend_with_log_sums, **sizes)
         return driven_attention(self._layout, attend, *projected, self.keys, self.layer)
 
 

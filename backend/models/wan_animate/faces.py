@@ -35,16 +35,16 @@ def encode_motion(
     """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` comes from `motion_basis`."""
     own = with_prefix(weights, MOTION) | _blur_kernels(encoder)
     numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
-    moved = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
-    return moved.astype(numbers.dtype)
+    motion = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
+    return motion.astype(numbers.dtype)
 
 
 def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
     """Return the coefficients [N, motion] of `WanAnimateMotionEncoder.forward` before the decomposition."""
-    seen = encoder.conv_in(faces)
+    hidden = encoder.conv_in(faces)
     for block in encoder.res_blocks:
-        seen = block(seen)
-    numbers = encoder.conv_out(seen).squeeze(-1).squeeze(-1)
+        hidden = block(hidden)
+    numbers = encoder.conv_out(hidden).squeeze(-1).squeeze(-1)
     for layer in encoder.motion_network:
         numbers = layer(numbers)
     return numbers

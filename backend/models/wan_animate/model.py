@@ -97,12 +97,12 @@ class AnimateModel(SegmentModel):
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
-        sees = self._image_encoder is not None
-        if sees:
+        has_image_encoder = self._image_encoder is not None
+        if has_image_encoder:
             conditions["image_seen"] = yield from self._embed_image(weights, programs, pixels_of(inputs["image"][0], np.float32))
         pieces = []
         for frames in inputs["drive"][0].segments(count_segments(request), self.kind.segment_frames):
-            if sees and not pieces:
+            if has_image_encoder and not pieces:
                 conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
@@ -121,9 +121,9 @@ class AnimateModel(SegmentModel):
         """See `SegmentModel`. The fields are the driving video's text and positions."""
         programs = step_context.programs
         copies = programs.layout.size("dp")  # the chips of each guidance branch compute the same keys
-        embeddings, bias, seen = yield from self._clip_embeddings(conditions, copies)
-        pictures = () if self._image_encoder is None else (seen,)
-        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *pictures))
+        embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
+        image_arguments = () if self._image_encoder is None else (image_tokens,)
+        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
         positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
         return {"clip_text": text, "clip_positions": positions}
 
@@ -132,20 +132,20 @@ class AnimateModel(SegmentModel):
 
         The driving video's text is the last row of the bias.
         """
-        own = {"prompt_embeds": conditions["drive_prompt_embeds"]}
+        clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
         if "text_bias" in conditions:
-            own["text_bias"] = yield OnHost(lambda xp, bias: bias[-1:], (conditions["text_bias"],))
+            clip_conditions["text_bias"] = yield OnHost(lambda xp, bias: bias[-1:], (conditions["text_bias"],))
         if "drive_seen" in conditions:
-            own["image_seen"] = conditions["drive_seen"]
-        embeddings, bias, seen = yield from branch_embeddings(own, 1, self.dtype)
+            clip_conditions["image_seen"] = conditions["drive_seen"]
+        embeddings, bias, image_tokens = yield from branch_embeddings(clip_conditions, 1, self.dtype)
 
-        def repeated(xp: Any, array: Any) -> Any:
+        def repeat(xp: Any, array: Any) -> Any:
             return xp.repeat(array, copies, axis=0)
 
-        embeddings = yield OnHost(repeated, (embeddings,))
+        embeddings = yield OnHost(repeat, (embeddings,))
         if bias is not None:
-            bias = yield OnHost(repeated, (bias,))
-        return embeddings, bias, seen
+            bias = yield OnHost(repeat, (bias,))
+        return embeddings, bias, image_tokens
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `WholeClipModel`. Adds the attention to the driving video's frames.
@@ -167,10 +167,10 @@ class AnimateModel(SegmentModel):
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)
         begin, end = index * self.segment, (index + 1) * self.segment
         clip = yield OnHost(lambda xp, whole: whole[:, :, begin:end], (conditions[DRIVE],))
-        shown = yield OnHost(functools.partial(add_mask_channels, self.kind.scales[1]), (clip,))
-        channels, clip, shown = yield Put((channels, clip, shown), layout.replicated)
+        clip_channels = yield OnHost(functools.partial(add_mask_channels, self.kind.scales[1]), (clip,))
+        channels, clip, clip_channels = yield Put((channels, clip, clip_channels), layout.replicated)
         context = Context(
-            text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=shown)
+            text=step_context.clip_text, positions=step_context.clip_positions, condition=ImageChannels(values=clip_channels)
         )
         keys = yield Call(programs.extract, (weights[transformer_part(0)], clip, context))
         shared = cast(Context, step_context.context)  # no windows

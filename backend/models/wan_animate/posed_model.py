@@ -71,19 +71,19 @@ class PosedModel(SegmentModel):
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
-            seen = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
-            conditions["image_seen"] = yield OnHost(as_float32, (seen,))
-        how = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_end": False}
+            image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
+            conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
+        segmentation = {"count": count_segments(request), "length": self.kind.segment_frames, "repeats_end": False}
         poses = []
-        for frames in inputs["drive"][0].segments(**how):
+        for frames in inputs["drive"][0].segments(**segmentation):
             poses.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[POSE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(poses))
-        conditions[FACES] = np.stack(list(inputs["face"][0].segments(**how)))
+        conditions[FACES] = np.stack(list(inputs["face"][0].segments(**segmentation)))
         if inputs.get("video"):
-            conditions[BACKGROUND] = np.stack(list(split_into_segments(iter(inputs["video"][0]), **how)))
+            conditions[BACKGROUND] = np.stack(list(split_into_segments(iter(inputs["video"][0]), **segmentation)))
             scale = self.kind.scales[0]
             is_known = (~mask[::scale, ::scale] for mask in inputs["mask"][0])
-            conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **how))).astype(np.float32)
+            conditions[KNOWN] = np.stack(list(split_into_segments(is_known, **segmentation))).astype(np.float32)
         return conditions
 
     def _make_segment_context(
@@ -111,11 +111,11 @@ class PosedModel(SegmentModel):
         """
         span = yield OnHost(motion_basis, (weights.outer[SPAN],))
         blank = [np.zeros_like(frames[:1])] if step_context.is_guided else []
-        whole = np.concatenate([frames, *blank])
-        whole = np.concatenate([whole, np.repeat(whole[-1:], -len(whole) % AT_ONCE, axis=0)])
+        batches = np.concatenate([frames, *blank])
+        batches = np.concatenate([batches, np.repeat(batches[-1:], -len(batches) % AT_ONCE, axis=0)])
         motions = []
-        for begin in range(0, len(whole), AT_ONCE):
-            faces = clip_pixels(whole[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
+        for begin in range(0, len(batches), AT_ONCE):
+            faces = clip_pixels(batches[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
             motions.append((yield Call(programs.motion, (weights, faces, span))))
         motion = yield OnHost(functools.partial(_stack_branches, len(frames), step_context.is_guided), tuple(motions))
         return (yield Call(programs.face_keys, (weights, motion)))
@@ -126,6 +126,6 @@ def _stack_branches(count: int, is_guided: bool, xp: Any, *motions: Any) -> Any:
 
     Returns [B, frames, out].
     """
-    whole = xp.concatenate(motions)
-    own = whole[None, :count]
-    return xp.concatenate([own, xp.repeat(whole[None, count : count + 1], count, axis=1)]) if is_guided else own
+    joined = xp.concatenate(motions)
+    given = joined[None, :count]
+    return xp.concatenate([given, xp.repeat(joined[None, count : count + 1], count, axis=1)]) if is_guided else given

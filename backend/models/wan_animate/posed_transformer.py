@@ -113,9 +113,9 @@ class PosedDenoiser(Denoiser):
         """Run face adapter `number` on tokens [B, S, D]. `frame` [S] is the latent frame of each token, out of `frames`."""
         adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
         key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
-        sees = frame[:, None] == key_frames
-        seen = call_module(self._adapter, self._gathered(adapter), _attend_to_face, hidden, key, value, sees)
-        return self._layout.constrain(hidden + seen, self._layout.tokens)
+        is_same_frame = frame[:, None] == key_frames
+        attended = call_module(self._adapter, self._gathered(adapter), _attend_to_face, hidden, key, value, is_same_frame)
+        return self._layout.constrain(hidden + attended, self._layout.tokens)
 
 
 def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,11 +125,11 @@ def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, tor
     return key, adapter.to_v(normed).unflatten(2, (adapter.heads, -1))
 
 
-def _attend_to_face(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
-    """Compute attention of tokens [B, S, D] to the keys [B, K, H, D] where `sees` [S, K] is true."""
+def _attend_to_face(adapter, hidden: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Compute attention of tokens [B, S, D] to the keys [B, K, H, D] where `mask` [S, K] is true."""
     query = adapter.norm_q(adapter.to_q(adapter.pre_norm_q(hidden)).unflatten(2, (adapter.heads, -1)))
-    query, key, value, sees = (as_array(array) for array in (query, key, value, sees))
+    query, key, value, mask = (as_array(array) for array in (query, key, value, mask))
     scores = jnp.einsum("bshd,bkhd->bhsk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
-    weights = jax.nn.softmax(jnp.where(sees, scores, -jnp.inf), axis=-1)
-    seen = jnp.einsum("bhsk,bkhd->bshd", weights.astype(value.dtype), value)
-    return adapter.to_out(torchax().interop.torch_view(seen.reshape(*seen.shape[:2], -1)))
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    attended = jnp.einsum("bhsk,bkhd->bshd", weights.astype(value.dtype), value)
+    return adapter.to_out(torchax().interop.torch_view(attended.reshape(*attended.shape[:2], -1)))

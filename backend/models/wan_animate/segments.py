@@ -233,8 +233,8 @@ def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, pictu
 
     The mask channels of a latent frame are its pixel frames. The single pixel frame of the first latent frame fills all channels.
     """
-    whole = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
-    mask = whole.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
+    filled = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
+    mask = filled.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
     return xp.concatenate([add_mask_channels(mask_channels, xp, picture), xp.concatenate([mask, clip], axis=1)], axis=2)
 
 

@@ -55,7 +55,7 @@ class DrivenDenoiser(Denoiser):
         super().__init__(to_wan_config(config), layout)
         self._attention = DrivenAttention(layout)
         self._block.attn1.set_processor(self._attention)
-        self._offsets = tuple(config.get(name, usual) for name, usual in BESIDE.items())
+        self._offsets = tuple(config.get(name, default) for name, default in BESIDE.items())
         self._stride = config.get("refer_stride", 1)
 
     def clip_positions(self, latent_shape: tuple[int, ...]) -> Work:
@@ -80,9 +80,9 @@ class DrivenDenoiser(Denoiser):
             shape = [1, 1, 1, width]
             shape[axis] = len(numbers)
             axes.append(np.repeat(np.outer(numbers, rates), 2, axis=1).reshape(shape))
-        whole = [len(numbers) for numbers in places]
-        spread = [np.broadcast_to(one, (*whole, one.shape[3])) for one in axes]
-        return np.concatenate(spread, axis=3).reshape(-1, sum(one.shape[3] for one in axes))
+        lengths = [len(numbers) for numbers in places]
+        expanded = [np.broadcast_to(table, (*lengths, table.shape[3])) for table in axes]
+        return np.concatenate(expanded, axis=3).reshape(-1, sum(table.shape[3] for table in axes))
 
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
         """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].

@@ -40,9 +40,9 @@ def encode_source(
         encoders = programs.encode_first, programs.encode_next
         return (yield from encode_pixels(*encoders, weights, pixels, geometry.num_frames, geometry.temporal_scale))
 
-    new = yield from encode(True)
-    stays = new if source is None else (yield from encode(False))
-    return (yield OnHost(_join_channels, (stays, new, mask_channels(geometry, source))))
+    regenerated = yield from encode(True)
+    unchanged = regenerated if source is None else (yield from encode(False))
+    return (yield OnHost(_join_channels, (unchanged, regenerated, mask_channels(geometry, source))))
 
 
 def encode_references(
@@ -78,10 +78,10 @@ def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale
-    shown = ((2 * np.arange(num_frames) + 1) * geometry.num_frames) // (2 * num_frames)
+    frame_numbers = ((2 * np.arange(num_frames) + 1) * geometry.num_frames) // (2 * num_frames)
     if source is None:
         return np.ones((1, scale * scale, num_frames, height, width), np.float32)
-    pixels = source.is_new[shown].reshape(num_frames, height, scale, width, scale).astype(np.float32)
+    pixels = source.is_new[frame_numbers].reshape(num_frames, height, scale, width, scale).astype(np.float32)
     return pixels.transpose(2, 4, 0, 1, 3).reshape(1, scale * scale, num_frames, height, width)
 
 

@@ -155,8 +155,8 @@ class ControlledDenoiser(Denoiser):
         keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
         block = self._gathered(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
         run = functools.partial(_run_control_block, layout=self._layout)
-        made = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
-        hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in made)
+        outputs = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
+        hint, control = (self._layout.constrain(tokens, self._layout.tokens) for tokens in outputs)
         return hint * context.scale.astype(hint.dtype), control
 
 
