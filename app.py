@@ -1,4 +1,4 @@
-"""The one command: arguments -> settings -> engine -> studio or command."""
+"""The program's entry point: parse the arguments, then start the studio or run a command."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from typing import NoReturn
 from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
-_COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
+_COMMANDS = {  # each returns an exit code, or whether it succeeded, or None for success
     **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth")},
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
@@ -23,8 +23,8 @@ _COMMANDS = {  # each gives an exit code, or whether it went well, or nothing
 
 
 def main(words: list[str]) -> int:
-    """Runs one command and returns its exit code: 0 done, 2 the request is wrong, 1 anything else."""
-    if is_serving(words):  # later starts import quickly, so that an error stays the only line
+    """Run one command and return its exit code: 0 for success, 2 for an invalid request, 1 for any other error."""
+    if is_serving(words):  # only `serve` takes long enough to start for an announcement; other commands print only their error
         announce_start(_TITLE, is_first=True)
     from backend.cli.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
     from backend.errors import RequestError, StudioError
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
-    """Imports what the command needs, no more: the first page and the first error shall not wait."""
+    """Import only the modules of the command, so that the first page and the first error appear quickly."""
     from backend.cli.command_line import IN_A_PROCESS
 
     if arguments.command in IN_A_PROCESS:
@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    """Starts the workers first, so that they load while the studio is being built."""
+    """Start the workers first, so that they load while the page is built."""
     from backend.cli.arguments import (
         hosts_from_arguments,
         login_from_arguments,
@@ -74,9 +74,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     from wan_ui.malloc_arenas import share_one_heap
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    os.umask(0o077)  # what visitors make, and the operator's key, are nobody else's on this machine
+    os.umask(0o077)  # other accounts of this machine must not read videos or the operator's key
     arguments.auth, rewriter = login_from_arguments(arguments), helper_from_arguments(arguments)
-    share_one_heap()  # before there are threads
+    share_one_heap()  # before other threads start
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     how = {
@@ -87,7 +87,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     }
     how |= {"limits": Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb), "notify": arguments.notify}
     engine = Engine(folder, model_from_arguments(arguments), **how, has_standby=True)
-    with contextlib.suppress(PermissionError):  # another account's folder stays as that made it
+    with contextlib.suppress(PermissionError):  # a folder of another account keeps its mode
         engine.settings.data_dir.chmod(0o700)
     try:
         from wan_ui.gradio_fixes import import_gradio
@@ -102,7 +102,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """A polite end is like Ctrl+C: what is open gets closed."""
+    """Treat SIGTERM as Ctrl+C, so that open files and processes are closed."""
     raise KeyboardInterrupt
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
 from backend.schemas.request import example_request, find_preset
@@ -28,7 +28,7 @@ class KeepingInspector(Inspector):
     """Takes the costs of `known` programs, by fingerprint. `marks` are each program's own fingerprint and day, by its key."""
 
     def __init__(self, known: dict[str, ProgramCost]) -> None:
-        super().__init__(lambda text: say({"progress": text}))
+        super().__init__(lambda text: write_message({"progress": text}))
         self._known = known
         self.marks: dict[str, dict[str, str]] = {}
 
@@ -71,7 +71,7 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_traceback_in_locations_limit", 0)
     known = {mark: ProgramCost(**cost) for mark, cost in json.loads(arguments.known.read_text("utf-8")).items()}
-    say({"report": row(arguments.preset, arguments.topology, known)})
+    write_message({"report": row(arguments.preset, arguments.topology, known)})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.schemas.request import GenerationRequest, find_preset
 from backend.settings import PROJECT_FOLDER, gpu_sharing_environment
 from presets import Preset
@@ -129,7 +129,7 @@ def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, d
 
         first, *seconds = [_seconds(both) for _ in range(repeats + 1)]
     except (RuntimeError, ValueError, ImportError, NotImplementedError) as error:
-        say({"progress": f"diffusers' {backend} is not available: {str(error).splitlines()[0][:120]}"})
+        write_message({"progress": f"diffusers' {backend} is not available: {str(error).splitlines()[0][:120]}"})
         return None
     return statistics.median(seconds), first
 
@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        say({"report": SIDES[arguments.side](find_preset(arguments.presets[0]), arguments.repeats)})
+        write_message({"report": SIDES[arguments.side](find_preset(arguments.presets[0]), arguments.repeats)})
         return
     presets = ["wan-tiny"] if arguments.tiny else arguments.presets
     rows = [compare(preset, arguments.repeats, arguments.peak_tflops) for preset in presets]

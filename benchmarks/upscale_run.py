@@ -14,7 +14,7 @@ import jax
 
 from backend.checkpoints.upscalers import find_upscaler
 from backend.chips import chip_of
-from backend.cli.module_process import say
+from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.pipeline.memory import program_bytes
 from backend.pipeline.upscaler import Upscaler, read_model
@@ -55,7 +55,7 @@ def prediction(arguments: argparse.Namespace) -> dict[str, Any]:
     upscaler = Upscaler(model, devices, compiler=costs, is_described=True)
     tiling = upscaler.plan_tiling(arguments.height, arguments.width)
     batch = upscaler.choose_batch_size(tiling, arguments.frames)
-    say({"progress": f"compiling {arguments.model} for {len(devices)} x {chip_of(arguments.topology).name}"})
+    write_message({"progress": f"compiling {arguments.model} for {len(devices)} x {chip_of(arguments.topology).name}"})
     upscaler.prepare(tiling, arguments.scale, batch)
     runs = math.ceil(arguments.frames * tiling.count / batch)
     given = {name: getattr(arguments, name) for name in ("model", "topology", "width", "height", "frames", "scale")}
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--topology", required=True)
     for name in ("width", "height", "frames", "scale"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    say({"report": prediction(parser.parse_args())})
+    write_message({"report": prediction(parser.parse_args())})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The installed command `wan-studio`: it does what `python app.py` does, from any folder."""
+"""The installed command `wan-studio`, which runs `app.py` from any folder."""
 
 import sys
 from pathlib import Path
 
 
 def main() -> int:
-    """Run the command that is on the command line and return its exit code."""
-    folder = Path(__file__).resolve().parent  # a wheel has the whole project in it
+    """Run the command of the command line and return its exit code."""
+    folder = Path(__file__).resolve().parent  # a wheel contains the whole project in this package
     project = folder if (folder / "app.py").is_file() else folder.parent
     sys.path.insert(0, str(project))
     import app

@@ -1,1 +1,1 @@
-"""The commands of `app.py`. Light, except for the `*_run` modules, which run in processes of their own."""
+"""The commands of `app.py`. Imports are quick, except in the `*_run` modules, which run in separate processes."""

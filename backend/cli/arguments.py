@@ -1,4 +1,4 @@
-"""What parsed arguments ask for: a request, a model, workers and hosts. Runs nothing."""
+"""Convert parsed arguments to a request, a model, worker options and hosts. Runs nothing."""
 
 import argparse
 import math
@@ -34,8 +34,10 @@ class LoraOption:
 
 
 def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
-    """The request that the options of `generate` or `live`, or the file of `storyboard`, describe; LoRAs come on top of the
-    preset's own. Raises: RequestError."""
+    """Build the request from the options of `generate` or `live`, or from the file of `storyboard`.
+
+    LoRAs are added to the LoRAs of the preset. Raises: RequestError.
+    """
     if arguments.command == "storyboard":
         figures = [(name, absolute(image)) for name, image in arguments.figures]
         return read_storyboard(Path(absolute(arguments.file)), figures)
@@ -46,7 +48,7 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
 
 
 def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, Any]:
-    """What the options say, by the settings' names; None where they say nothing."""
+    """Return the options by setting name, None for options that were not given."""
     values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.help and name != "preset"}
     keyframes = sorted(arguments.keyframes)
     values["keyframes"] = [path for _, path in keyframes]
@@ -66,7 +68,7 @@ def _lora_settings(arguments: argparse.Namespace, preset: Preset) -> tuple[Any, 
 
 
 def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float, ...] | None:
-    """The part of the clip; if only its beginning is given, as long as the video."""
+    """Return (start, end) in seconds. If only the start is given, the part is as long as the video."""
     if arguments.trim is None or len(arguments.trim) != 1:
         return arguments.trim
     frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
@@ -74,7 +76,7 @@ def _trim_setting(arguments: argparse.Namespace, preset: Preset) -> tuple[float,
 
 
 def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRequest:
-    """At least so many seconds long, in whole blocks."""
+    """Build a live request of at least `--seconds`, rounded up to whole blocks."""
     if not preset.live:
         live = ", ".join(one.name for one in list_presets() if one.live)
         raise RequestError(f"preset={preset.name}", "makes its videos in one piece", f"use `generate`, or one of {live}")
@@ -91,8 +93,11 @@ def _live_request(arguments: argparse.Namespace, preset: Preset) -> GenerationRe
 
 
 def model_from_arguments(arguments: argparse.Namespace, preset: str | None = None) -> str | None:
-    """The checkpoint of --model, and the files of --transformer in place of its transformers, or of those of the `preset` that
-    the options do not name. Raises: RequestError."""
+    """Return the model source: the checkpoint of --model with the files of --transformer in place of its transformers.
+
+    Without --model, the files replace the transformers of the preset's checkpoint. None without both options.
+    Raises: RequestError.
+    """
     model, files = _resolve_checkpoint(arguments.model), [_resolve_transformer_file(file) for file in arguments.transformer]
     if not files:
         return model
@@ -101,15 +106,15 @@ def model_from_arguments(arguments: argparse.Namespace, preset: str | None = Non
     if base is None:
         raise RequestError("--transformer was given", "without the checkpoint whose transformer it replaces", "give --model too")
     if parse_file_source(source := join_source(base, files)) is None or len(files) > 2:
-        rule = "can stand for the transformers of a folder or of OWNER/NAME, and a checkpoint has two at most"
+        rule = "can replace the transformers of a folder or of OWNER/NAME, and a checkpoint has two at most"
         raise RequestError(
-            f"--transformer was given {len(files)} times beside {base}: it", rule, "correct --model or --transformer"
+            f"--transformer was given {len(files)} times together with {base}: it", rule, "correct --model or --transformer"
         )
     return source
 
 
 def _resolve_transformer_file(file: str) -> str:
-    """A path as an absolute one; a file on the Hub as it is."""
+    """Return a path as an absolute path, a file on the Hub unchanged. Raises: RequestError."""
     path = absolute(file)
     if os.path.isfile(path) and path.endswith(SUFFIXES):
         return path
@@ -120,7 +125,10 @@ def _resolve_transformer_file(file: str) -> str:
 
 
 def _resolve_checkpoint(model: str | None) -> str | None:
-    """A folder as an absolute path, or a Hub id, after "+" a transformer's file on the Hub. Raises: RequestError."""
+    """Return a folder as an absolute path, or a Hub id, optionally with "+" and a transformer's file on the Hub.
+
+    Raises: RequestError.
+    """
     if model is None or os.path.isdir(model):
         return absolute(model)
     looks_like_a_path = model.startswith(("/", ".", "~")) or model.partition("+")[0].count("/") != 1
@@ -130,7 +138,7 @@ def _resolve_checkpoint(model: str | None) -> str | None:
 
 
 def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOptions:
-    """How the worker uses the devices, and what it traces. Raises: RequestError if the folder of executables is not a folder."""
+    """Return the worker's options for mesh, memory and profiling. Raises: RequestError if --executables is not a folder."""
     folder = arguments.executables
     if folder is not None and not folder.is_dir():
         raise RequestError(f"executables={str(folder)!r}", "must be a folder that `precompile` wrote", "check the path")
@@ -143,17 +151,19 @@ def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOption
 
 
 def worker_shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
-    """What each of the workers may use of this machine. Raises: RequestError where there is too little for so many, or where the
-    workers are those of a cluster."""
+    """Return the share of this machine for each worker.
+
+    Raises: RequestError if the machine is too small for --workers, or if --workers is given with --cluster.
+    """
     if arguments.cluster is not None and arguments.workers != 1:
         raise RequestError(
-            f"workers={arguments.workers}", "cannot be given with --cluster, whose machines are the workers", "leave one out"
+            f"workers={arguments.workers}", "cannot be given with --cluster, whose nodes are the workers", "leave one out"
         )
     return shares_of(this_machine(), arguments.workers)
 
 
 def hosts_from_arguments(arguments: argparse.Namespace) -> Hosts | None:
-    """The hosts that the worker is spread over; None without --hosts. Raises: RequestError."""
+    """Return the hosts of the multihost worker, None without --hosts. Raises: RequestError."""
     if arguments.hosts is None:
         return None
     if getattr(arguments, "workers", 1) != 1:
@@ -165,7 +175,10 @@ def hosts_from_arguments(arguments: argparse.Namespace) -> Hosts | None:
 
 
 def login_from_arguments(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """The visitors' name and password: of --auth, else of the environment. Raises: RequestError."""
+    """Return the visitors' user name and password from --auth, else from the environment. None without both.
+
+    Raises: RequestError.
+    """
     try:
         user, _, password = ("", "", "") if arguments.auth else visitors_password().partition(":")
     except OSError as error:
@@ -176,25 +189,28 @@ def login_from_arguments(arguments: argparse.Namespace) -> tuple[str, str] | Non
 
 
 def read_hosts_secret() -> str:
-    """Raises: RequestError if there is none, or one that can be guessed."""
+    """Read the secret that the hosts share. Raises: RequestError if it is missing or too short."""
     try:
         secret = hosts_secret()
     except OSError as error:
         raise RequestError("STUDIO_HOSTS_SECRET_FILE", f"must be a readable file ({error.strerror})", "check the path") from None
     if len(secret) < _SHORTEST_SECRET:
         rule = f"must have at least {_SHORTEST_SECRET} characters, the same on every host"
-        raise RequestError("STUDIO_HOSTS_SECRET", rule, "make one with `openssl rand -hex 32`")
+        raise RequestError("STUDIO_HOSTS_SECRET", rule, "create a secret with `openssl rand -hex 32`")
     return secret
 
 
 def resolve_video_paths(file: str, output: str | None, suffix: str) -> tuple[Path, Path]:
-    """A command's video, and where its result goes: `output`, or beside the video. Raises: RequestError, OutputError."""
+    """Return the paths of a command's video and of its result, by default next to the video.
+
+    Raises: RequestError, OutputError.
+    """
     source = Path(file)
     if not source.is_file():
-        raise RequestError(f"{file!r}", "must be a video that is there", "check the path")
+        raise RequestError(f"{file!r}", "must be an existing video", "check the path")
     target = Path(output) if output else source.with_name(source.stem + suffix)
     if not target.parent.is_dir() or target.resolve() == source.resolve():
-        raise OutputError(f"output={str(target)!r}", "must be another file in a folder that is there", "choose another")
+        raise OutputError(f"output={str(target)!r}", "must be another file in an existing folder", "choose another file")
     return source, target
 
 
@@ -207,5 +223,5 @@ def absolute(path: str | None) -> str | None: ...
 
 
 def absolute(path: str | None) -> str | None:
-    """The path from the root, `~` and `..` resolved; None stays None."""
+    """Return the absolute path with `~` and `..` resolved. None stays None."""
     return None if path is None else os.path.abspath(os.path.expanduser(path))

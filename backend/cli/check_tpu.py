@@ -1,4 +1,4 @@
-"""The command `check-tpu`: what the TPU's compiler reports about a preset on a slice, as a table or as JSON."""
+"""The command `check-tpu`: the report of the TPU's compiler about a preset on a slice, as a table or as JSON."""
 
 import argparse
 import json
@@ -29,14 +29,14 @@ def check_tpu(arguments: argparse.Namespace) -> bool:
 
 
 def format_report(report: dict[str, Any]) -> str:
-    """The report as text. Seconds on a chip are predictions."""
+    """Format the report as text. Seconds on a chip are predictions."""
     mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
     needed, capacity = report["hbm_bytes_per_device"] / GIB, report["hbm_capacity_bytes"] / GIB
     verdict = "fits" if report["fits"] else "does not fit"
     weights = ", ".join(_format_weights(name, size) for name, size in report["weight_bytes_per_device"].items())
     lines = [
         f"{report['preset']} on {report['topology']} ({mesh}): {verdict}, {needed:.1f} of {capacity:.0f} GiB a chip",
-        f"weights at rest: {weights}",
+        f"weights per chip: {weights}",
         "",
         f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
     ]
@@ -45,7 +45,7 @@ def format_report(report: dict[str, Any]) -> str:
 
 
 def _format_weights(name: str, size: int) -> str:
-    return f"{name} {size / GIB:.2f} GiB" if size else f"{name} on the host, except while it reads the prompt"
+    return f"{name} {size / GIB:.2f} GiB" if size else f"{name} in host memory, except while it encodes the prompt"
 
 
 def _format_program(name: str, costs: dict[str, Any]) -> str:
@@ -64,12 +64,12 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"predicted whole video: {report['predicted_total_seconds']:.1f} s (no chip has run this)")
     if "predicted_frames_per_second" in report:
         rate, delay = report["predicted_frames_per_second"], report["predicted_delay_seconds"]
-        lines.append(f"live: predicted {rate:.1f} frames a second, decoder included; a block takes {delay:.2f} s")
+        lines.append(f"live: predicted {rate:.1f} frames per second with the decoder; a block takes {delay:.2f} s")
     step = report["components"].get("denoise_step", {}).get("predicted_seconds")
     if step is not None:
         lines.append(
-            f"one step: predicted {step:.2f} s; floor with scores at the rate of their width {report['floor_seconds']:.2f} s; "
-            f"roofline {report['roofline_seconds']:.2f} s, so MFU {report['mfu']:.0%}"
+            f"one step: predicted {step:.2f} s; floor with attention scores at the rate of their width "
+            f"{report['floor_seconds']:.2f} s; roofline {report['roofline_seconds']:.2f} s; MFU {report['mfu']:.0%}"
         )
     if report["published"] is not None:
         lines.append(f"published: {report['published']['step_seconds']:.2f} s a step, {report['published']['source']}")
@@ -79,7 +79,7 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _remedies(report: dict[str, Any]) -> Iterator[str]:
-    """One line for each remedy; every one has been compiled."""
+    """Yield a line for each setting that fits. All were compiled."""
     for remedy in report["would_fit"]:
         what = f"{remedy['width']}x{remedy['height']}, {remedy['num_frames']} frames on {remedy['topology']}"
         yield f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip"

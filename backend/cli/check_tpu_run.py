@@ -1,4 +1,4 @@
-"""The part of `check-tpu` that compiles: `python -m backend.cli.check_tpu_run`, a process started by `app.py check-tpu`.
+"""Compile the programs for `check-tpu`. `app.py check-tpu` starts this module in a separate process.
 
 Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
 """
@@ -16,7 +16,7 @@ from backend.tpu_analysis.report import Inspector, describe_slice, remedies, rep
 
 def main() -> None:
     hide_unused_libraries()
-    about = "Started by `app.py check-tpu`, not by hand."
+    about = "`app.py check-tpu` starts this module. Do not start it by hand."
     parser = argparse.ArgumentParser(prog="backend.cli.check_tpu_run", description=about)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--topology", required=True)
@@ -29,15 +29,17 @@ def main() -> None:
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     request = example_request(find_preset(arguments.preset), progressive=arguments.progressive, mag_cache=arguments.mag_cache)
 
-    def tell(text: str) -> None:
+    def report_progress(text: str) -> None:
         write_message({"progress": text})
 
-    inspector = Inspector(tell, arguments.only)
+    inspector = Inspector(report_progress, arguments.only)
     described = describe_slice(request, arguments.topology, mesh, inspector)
     result = report(described, inspector)
     result |= live_rate(described.model, request, result["components"])
     if not result["fits"]:
-        result["would_fit"] = [dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, tell)]
+        result["would_fit"] = [
+            dataclasses.asdict(one) for one in remedies(result, request, arguments.topology, mesh, report_progress)
+        ]
     write_message({"report": result | {"topology": arguments.topology}})
 
 

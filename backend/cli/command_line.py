@@ -1,4 +1,4 @@
-"""The command line: its commands and options. Runs nothing."""
+"""Define the commands and options of the command line. Runs nothing."""
 
 import argparse
 import math
@@ -20,12 +20,12 @@ from backend.startup import is_serving, project_name, project_version
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 STAGES = ("encode", "denoise", "decode")
 IN_A_PROCESS = (*STAGES, "measure-cache")
-"""Commands that run in a process of their own, on this one's output."""
+"""Commands that run in a separate process with this process's output."""
 HOSTS_PORT = 7871
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that takes whole options only, and whose errors are one line, with the exit code for a wrong request."""
+    """An argument parser without abbreviated options. Errors are one line, with the exit code for an invalid request."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -36,27 +36,27 @@ class Parser(argparse.ArgumentParser):
 
 
 def print_error(message: object) -> None:
-    """One line on standard error."""
+    """Print a message as one line on standard error."""
     sys.stderr.write(f"{message}\n")
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command and its options; no command means `serve`."""
+    """Parse the command and its options. The default command is `serve`."""
     if is_serving(words) and words[:1] != ["serve"]:
         words = ["serve", *words]
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(words)
-    if unknown:  # argparse would point to the help of all commands
+    if unknown:  # argparse's own error would name the help of all commands
         parser.prog = f"{parser.prog} {arguments.command}"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments
 
 
 def build_parser() -> Parser:
-    """All commands, with help that names units and defaults."""
-    command = Path(sys.argv[0]).name  # the installed one, or app.py, or whatever runs that
+    """Return a parser with all commands. Help texts name units and defaults."""
+    command = Path(sys.argv[0]).name  # the installed command, app.py, or a program that runs app.py
     parser = Parser(
-        prog=command if command.endswith("-studio") else "app.py", description="Makes videos from a prompt or a picture."
+        prog=command if command.endswith("-studio") else "app.py", description="Generates videos from a prompt or an image."
     )
     parser.add_argument("--version", action="version", version=f"{project_name()} {project_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -82,55 +82,57 @@ def build_parser() -> Parser:
 
 def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve = commands.add_parser("serve", help="open the studio in the browser (the default)")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for every one (%(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all addresses (%(default)s)")
     serve.add_argument("--port", type=_parse_port, default=7860, help="port to listen on (%(default)s)")
-    names = "a host name by which visitors reach the studio; repeat the option for more (addresses in numbers always work)"
+    names = "a host name by which visitors reach the studio; repeat the option for more (IP addresses always work)"
     serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
-    models = "the presets that visitors may use, with commas between them (all that are here); you may use every one"
+    models = "the presets that visitors may use, separated by commas (all installed presets); the operator may use all presets"
     serve.add_argument("--models", type=_parse_presets, metavar="NAME,...", help=models)
-    serve.add_argument("--share", action="store_true", help="also make a public link")
+    serve.add_argument("--share", action="store_true", help="also create a public link")
     serve.add_argument(
-        "--browser", dest="opens_browser", action="store_true", help="open the operator's link in this machine's browser"
+        "--browser", dest="opens_browser", action="store_true", help="open the operator link in this machine's browser"
     )
     serve.add_argument(
         "--auth",
         type=_parse_login,
         metavar="USER:PASSWORD",
-        help="ask visitors for these; if others can reach the studio and this is left out, a password is made and shown",
+        help="login that visitors need; without it, a password is created and shown if other machines can reach the studio",
     )
     _add_rewriter(serve)
     notify = (
-        "where the end of each of your own videos is told: mail, chat, a webhook, as Apprise writes addresses; repeat for more"
+        "where to send a notification when one of your videos ends: mail, chat or a webhook, as an Apprise URL; repeat for more"
     )
     serve.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
-    workers = "videos that are made at the same time, each with its own copy of the model and its share of the machine"
+    workers = "videos generated at the same time, each with a copy of the model and a share of the machine"
     serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
-    cluster = "make the videos on the machines of a Ray cluster: HOST:PORT of its head, or auto; see docs/scale.md"
+    cluster = "generate videos on the nodes of a Ray cluster: HOST:PORT of its head, or auto; see docs/scale.md"
     serve.add_argument("--cluster", metavar="ADDRESS", help=cluster)
-    days = "remove videos this many days after their end, but for starred ones (off)"
+    days = "delete videos this many days after their end, except starred videos (off)"
     serve.add_argument("--keep-days", type=_parse_positive, metavar="N", help=days)
-    gigabytes = "while all videos take more, remove the oldest, but for starred ones (off)"
+    gigabytes = "delete the oldest videos while all videos take more GB, except starred videos (off)"
     serve.add_argument("--keep-gb", type=_parse_positive, metavar="N", help=gigabytes)
-    resident = "of models that are not in use, keep so many GB on the devices and in the host's memory; 0: none (what fits)"
+    resident = "GB of unused models to keep on the devices and in host memory; 0 for none (as much as fits)"
     serve.add_argument("--resident-gb", type=_parse_memory_limits, metavar="CHIPS,HOST", help=resident)
     serve.add_argument(
-        "--open", dest="is_open", action="store_true", help="let in everybody who can reach the studio, without a password"
+        "--open", dest="is_open", action="store_true", help="need no password, even if other machines can reach the studio"
     )
     _add_common(serve)
     _add_profile(serve)
 
 
 def _add_rewriter(serve: argparse.ArgumentParser) -> None:
-    url = "an address that writes prompts as OpenAI's chat completions do (key: STUDIO_REWRITER_KEY); see docs/operating.md"
+    url = "URL of a server with OpenAI's chat completions, for prompt rewriting (key: STUDIO_REWRITER_KEY); see docs/operating.md"
     serve.add_argument("--rewriter-url", metavar="URL", help=url)
-    model = "a language model that writes prompts on this machine: a Hub id or a folder; beside --rewriter-url its name there"
+    model = (
+        "a language model for prompt rewriting on this machine: a Hub id or a folder; with --rewriter-url its name on the server"
+    )
     serve.add_argument("--rewriter-model", metavar="ID", help=model)
-    serve.add_argument("--rewriter", metavar="COMMAND", help="a program of yours that writes prompts; see docs/operating.md")
+    serve.add_argument("--rewriter", metavar="COMMAND", help="your own program for prompt rewriting; see docs/operating.md")
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
-    generate = commands.add_parser("generate", help="make one video, then end")
+    generate = commands.add_parser("generate", help="generate one video, then exit")
     add_settings(generate, "encode", "denoise", required=("preset",))
     _add_result(generate)
     _add_hosts(generate)
@@ -139,42 +141,44 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_live(commands: argparse._SubParsersAction) -> None:
-    about = "make a video block by block, with changes of prompt and action on the way"
+    about = "generate a video block by block, with prompts and actions that change during the video"
     live = commands.add_parser("live", help=about)
-    live.add_argument("--preset", required=True, metavar="NAME", help="a live one of `app.py presets list`")
-    live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its beginning, for presets that read it")
-    live.add_argument("--image", metavar="FILE", help="the first frame, for presets that take one")
-    actions = 'what is done, for how many blocks each, such as "right*8,up*8"; then "stay"; "forward+left" is both'
+    live.add_argument("--preset", required=True, metavar="NAME", help="a live preset of `app.py presets list`")
+    live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its start, for presets with prompts")
+    live.add_argument("--image", metavar="FILE", help="the first frame, for presets with a first frame")
+    actions = 'actions with their number of blocks, such as "right*8,up*8"; "stay" follows; "forward+left" combines two actions'
     live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
     prompts = "the prompt from block N on; repeat the option for more"
     live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
-    live.add_argument("--seconds", type=_parse_positive, required=True, metavar="N", help="how long, rounded up to whole blocks")
-    live.add_argument("--seed", type=int, metavar="N", help="same seed and words, same video (drawn at random)")
+    live.add_argument(
+        "--seconds", type=_parse_positive, required=True, metavar="N", help="the length in seconds, rounded up to whole blocks"
+    )
+    live.add_argument("--seed", type=int, metavar="N", help="same seed and settings, same video (random)")
     add_setting(live, SETTINGS["loras"])
     _add_result(live)
     _add_common(live)
 
 
 def _add_storyboard(commands: argparse._SubParsersAction) -> None:
-    about = "make a video of several shots, each going on from the last frames of the one before"
+    about = "generate a video of several shots; each continues from the last frames of the previous shot"
     storyboard = commands.add_parser("storyboard", help=about)
-    file = "TOML: preset, size, steps and what else `generate` takes, then [[shots]] with prompt, seconds or frames, and seed"
-    file += "; cut, image or video for one that does not go on, fade, trim; [[figures]] with name and image"
+    file = "TOML: preset, size, steps and other settings of `generate`, then [[shots]] with prompt, seconds or frames, and seed"
+    file += "; cut, image or video for a shot that does not continue, fade, trim; [[figures]] with name and image of characters"
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
-    about = "a picture of a figure, seen in the shots whose prompts name it, of presets with control; repeat the option for more"
+    about = "a character's image, shown in shots whose prompts contain the name, for presets with control; repeat for more"
     storyboard.add_argument(
         "--figure", dest="figures", type=parse_character, action="append", default=[], metavar="NAME:FILE", help=about
     )
-    again = "the job of an earlier storyboard in the data folder, whose shots before --from-shot are kept as they are"
+    again = "the job of an earlier storyboard in the data folder; its shots before --from-shot are kept"
     storyboard.add_argument("--again", metavar="JOB", help=again)
-    storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first shot that is made anew, from 1")
+    storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first regenerated shot, from 1")
     _add_result(storyboard)
     storyboard.set_defaults(loras=[])
     _add_common(storyboard)
 
 
 def _add_cut(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("cut", help="cut finished videos into one film, with fades and a sound below; loads no model")
+    command = commands.add_parser("cut", help="cut finished videos into one, with fades and a soundtrack; loads no model")
     file = (
         "TOML or JSON: [[shots]] with video, trim and fade, and track, track_start, track_fade, track_volume, width, height, fps"
     )
@@ -183,12 +187,12 @@ def _add_cut(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_stages(commands: argparse._SubParsersAction) -> None:
-    """The three stages of a video; each starts from the files that the one before it left in the folder."""
-    encode = commands.add_parser("encode", help="a video's first stage: read the prompt and the pictures")
-    denoise = commands.add_parser("denoise", help="its second stage: the latents; continues if it was stopped")
-    decode = commands.add_parser("decode", help="its third stage: the mp4")
+    """Add the three stages of a video. Each stage reads the files of the previous stage from the folder."""
+    encode = commands.add_parser("encode", help="a video's first stage: encode the prompt and the images")
+    denoise = commands.add_parser("denoise", help="a video's second stage: denoise the latents; a stopped run continues")
+    decode = commands.add_parser("decode", help="a video's third stage: decode the latents to an mp4")
     for stage in (encode, denoise, decode):
-        stage.add_argument("--run", required=True, metavar="DIR", help="the folder that holds what the stages make")
+        stage.add_argument("--run", required=True, metavar="DIR", help="the folder with the files of the stages")
         stage.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_settings(encode, "encode", "denoise")
     add_settings(denoise, "denoise")
@@ -197,48 +201,48 @@ def _add_stages(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_measure_cache(commands: argparse._SubParsersAction) -> None:
-    about = "make one video of a model to measure how its steps differ, which --mag-cache needs to know"
+    about = "generate one video of a model to measure how its steps differ, which --mag-cache needs"
     measure = commands.add_parser("measure-cache", help=about)
     measure.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
     for name in ("prompt", "image", "last_image", "width", "height", "num_frames", "steps", "seed"):
         add_setting(measure, SETTINGS[name])
-    measure.add_argument("--output", type=Path, metavar="FILE.json", help="where to put the result (the data folder)")
+    measure.add_argument("--output", type=Path, metavar="FILE.json", help="file for the result (in the data folder)")
     _add_common(measure)
 
 
 def _add_result(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="FILE", help="where to put the mp4 (the job's folder)")
+    parser.add_argument("--output", metavar="FILE", help="file for the mp4 (in the job's folder)")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the preset's own")
-    file = "a transformer in one file, in its makers' names (safetensors, fp8 too), in place of the checkpoint's; for two "
-    file += "experts give it twice, the high-noise one first"
+    parser.add_argument("--model", metavar="ID_OR_DIR", help="a checkpoint in place of the checkpoint of the preset")
+    file = "a single-file checkpoint (safetensors, also fp8) in place of the checkpoint's transformer; for two experts repeat "
+    file += "the option, the high-noise expert first"
     parser.add_argument("--transformer", action="append", default=[], metavar="FILE", help=file)
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
-    precompiled = "what `precompile` wrote; a program that is not there is compiled"
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")
+    precompiled = "the folder that `precompile` wrote; missing programs are compiled"
     parser.add_argument("--executables", type=Path, metavar="DIR", help=precompiled)
     _add_mesh(parser)
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    traces = "write traces for TensorBoard and XProf of each video's steps and decoder into this folder"
+    traces = "folder for traces of each video's steps and decoder, for TensorBoard and XProf"
     parser.add_argument("--profile", type=Path, metavar="DIR", help=traces)
     parser.add_argument(
         "--profile-steps",
         type=_parse_step_range,
         default="3-5",
         metavar="A-B",
-        help="the denoising steps that are traced (%(default)s)",
+        help="the denoising steps to trace (%(default)s)",
     )
 
 
 def _add_presets(commands: argparse._SubParsersAction) -> None:
-    presets = commands.add_parser("presets", help="list the presets, or show one")
+    presets = commands.add_parser("presets", help="list the presets, or show one preset")
     actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
-    listing = actions.add_parser("list", help="one line each")
-    showing = actions.add_parser("show", help="everything about one")
+    listing = actions.add_parser("list", help="one line per preset")
+    showing = actions.add_parser("show", help="all settings of a preset")
     showing.add_argument("name", metavar="NAME")
     for parser in (listing, showing):
         parser.add_argument("--json", action="store_true", help="print JSON")
@@ -247,120 +251,124 @@ def _add_presets(commands: argparse._SubParsersAction) -> None:
 def _add_models(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("models", help="list, download or verify checkpoints")
     actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
-    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are here")
-    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="where your LoRAs are (data in this project)")
-    download = actions.add_parser("download", help="fetch a checkpoint, or what is missing of it")
+    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are on this machine")
+    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with your LoRAs (data in this project)")
+    download = actions.add_parser("download", help="download a checkpoint, or its missing files")
     download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
-    verify = actions.add_parser("verify", help="whether a checkpoint's files are whole")
+    verify = actions.add_parser("verify", help="check that a checkpoint's files are complete")
     verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
     for action in (listing, verify):
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_keys(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("keys", help="make, list or revoke keys for programs")
+    parser = commands.add_parser("keys", help="create, list or revoke keys for programs")
     actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
-    create = actions.add_parser("create", help="a new key, shown this once")
-    create.add_argument("name", metavar="NAME", help="which program it is for, in your words")
-    limit = "videos that it may have in line, 1 to 100 (%(default)s)"
+    create = actions.add_parser("create", help="create a key and show it once")
+    create.add_argument("name", metavar="NAME", help="your name for the program")
+    limit = "number of videos that may be queued, 1 to 100 (%(default)s)"
     create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
-    told = "where the end of each of its videos is told, as Apprise writes addresses; repeat the option for more"
-    create.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=told)
-    listing = actions.add_parser("list", help="names, dates and limits, never a key")
-    revoke = actions.add_parser("revoke", help="end a key at once")
-    revoke.add_argument("name", metavar="NAME", help="one of `app.py keys list`")
+    notify = "where to send a notification when one of the key's videos ends, as an Apprise URL; repeat for more"
+    create.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
+    listing = actions.add_parser("list", help="list names, dates and limits, without the keys")
+    revoke = actions.add_parser("revoke", help="revoke a key immediately")
+    revoke.add_argument("name", metavar="NAME", help="a name of `app.py keys list`")
     for action in (create, listing):
         action.add_argument("--json", action="store_true", help="print JSON")
     for action in (create, listing, revoke):
         action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
 
 
-_PROGRESSIVE = "with the first steps at half the size, level 1 to 4"
+_PROGRESSIVE = "the level of progressive resolution, 1 to 4"
 
 
 def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
-    check = commands.add_parser("check-tpu", help="what the TPU compiler reports about a preset, without a TPU")
+    check = commands.add_parser(
+        "check-tpu", help="compile a preset for a TPU without a TPU, and report its memory and predicted time"
+    )
     check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
-    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="such as v6e:2x4")
+    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
     check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
-    check.add_argument("--json", metavar="FILE", help="also write the report there")
+    check.add_argument("--json", metavar="FILE", help="also write the report to this file")
     _add_mag_cache(check)
     _add_mesh(check)
 
 
 def _add_precompile(commands: argparse._SubParsersAction) -> None:
-    about = "compile a preset's programs into files, so that the studio need not"
+    about = "compile a preset's programs to files, which the studio loads instead of compiling"
     command = commands.add_parser("precompile", help=about)
     command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
-    command.add_argument("--output", required=True, metavar="DIR", help="where to put the files")
-    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice that need not be here, such as v6e:2x4 (this machine)")
+    command.add_argument("--output", required=True, metavar="DIR", help="folder for the files")
+    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice on another machine, such as v6e:2x4 (this machine)")
     for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
-        command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's own)")
-    command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; the programs of one level are all's")
-    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+        command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
+    command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; all levels use the same programs")
+    command.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
     _add_mag_cache(command)
     _add_mesh(command)
 
 
 def _add_mag_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mag-cache", type=float, metavar="X", help="of videos with this --mag-cache (0)")
+    parser.add_argument("--mag-cache", type=float, metavar="X", help="for videos with this --mag-cache (0)")
 
 
 def _add_export(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("export", help="write a video as webm, gif, animated webp, or its frames in a zip")
     command.add_argument("file", metavar="FILE", help="the video")
     command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
-    command.add_argument(
-        "--max-mb", type=_parse_positive, metavar="N", help="make a gif or webp smaller until it has so many megabytes"
-    )
+    command.add_argument("--max-mb", type=_parse_positive, metavar="N", help="largest size of a gif or webp, in megabytes")
     command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
     command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
 
 
 def _add_smooth(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("smooth", help="give a video more frames a second, by motion compensation")
+    command = commands.add_parser("smooth", help="increase a video's frames per second by motion compensation")
     command.add_argument("file", metavar="FILE", help="the video")
-    command.add_argument("--fps", type=int, required=True, metavar="N", help="frames a second, such as 24, 30, 48 or 60")
-    command.add_argument("--output", metavar="FILE", help="where to put the mp4 (beside the video)")
-    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    command.add_argument("--fps", type=int, required=True, metavar="N", help="frames per second, such as 24, 30, 48 or 60")
+    command.add_argument("--output", metavar="FILE", help="file for the mp4 (next to the video)")
+    command.add_argument("--json", action="store_true", help="print the facts of the file as one JSON object")
 
 
 def _add_upscale(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("upscale", help="make a video larger, by a model for it")
-    command.add_argument("file", metavar="FILE", nargs="?", help="the video, ours or any clip (mp4, webm, mov, gif)")
-    command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="times (%(default)s)")
-    name = "one of --list, a .safetensors or .pth file (docs/models.md), or owner/repository:FILE on the Hub (animevideov3)"
+    command = commands.add_parser("upscale", help="enlarge a video with an upscaler model")
+    command.add_argument("file", metavar="FILE", nargs="?", help="a video of the studio or any clip (mp4, webm, mov, gif)")
+    command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="factor (%(default)s)")
+    name = "a name of --list, a .safetensors or .pth file (docs/models.md), or owner/repository:FILE on the Hub (animevideov3)"
     command.add_argument("--model", dest="upscaler", default="", metavar="NAME", help=name)
-    command.add_argument("--list", dest="is_list", action="store_true", help="list the models that are here, then end")
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs and models are kept (data in this project)")
+    command.add_argument("--list", dest="is_list", action="store_true", help="list the installed upscalers, then exit")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of jobs and upscalers (data in this project)")
     command.add_argument("--executables", type=Path, help=argparse.SUPPRESS)
     _add_result(command)
     command.set_defaults(model=None, transformer=[], loras=[], **dict.fromkeys(AXES))
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:
-    about = "what is here, what runs on it, what is wrong, and what mends it"
+    about = "check the machine, its devices and a preset, and show how to fix faults"
     command = commands.add_parser("doctor", help=about)
-    command.add_argument("--preset", metavar="NAME", help="what shall run here, one of `app.py presets list` (the demo model)")
-    command.add_argument("--json", metavar="FILE", help="also write the findings there, for a bug report")
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where jobs are kept (data in this project)")
+    command.add_argument("--preset", metavar="NAME", help="the preset to check, one of `app.py presets list` (the demo model)")
+    command.add_argument("--json", metavar="FILE", help="also write the findings to this file, for a bug report")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")
 
 
 def _add_member(commands: argparse._SubParsersAction) -> None:
-    about = "take part in the work of another host, on each of the others of a slice"
+    about = "run a part of a multihost worker, on each host of a slice except the first"
     command = commands.add_parser("member", help=about)
-    where = f"the first host, where `serve --hosts N` runs ({HOSTS_PORT} is the usual port)"
+    where = f"the first host, where `serve --hosts N` runs (the default port is {HOSTS_PORT})"
     command.add_argument("--coordinator", type=_parse_address, required=True, metavar="HOST:PORT", help=where)
     number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"
     command.add_argument("--process-id", type=int, required=True, metavar="I", help=number)
-    command.add_argument("--num-processes", type=_parse_count, required=True, metavar="N", help="all hosts, the first one too")
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="where its log and LoRAs are (data in this project)")
+    command.add_argument(
+        "--num-processes", type=_parse_count, required=True, metavar="N", help="number of all hosts, including the first"
+    )
+    command.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="folder of this host's log and LoRAs (data in this project)"
+    )
 
 
 def _add_hosts(parser: argparse.ArgumentParser) -> None:
-    hosts = "spread each video over N hosts, this one and those where `app.py member` runs; see docs/tpu.md"
+    hosts = "generate each video on N hosts: this host and the hosts that run `app.py member`; see docs/tpu.md"
     parser.add_argument("--hosts", type=_parse_count, metavar="N", help=hosts)
-    address = "where the other hosts reach this one; the next port is used too (%(default)s)"
+    address = "address at which the other hosts reach this host; the next port is used too (%(default)s)"
     parser.add_argument(
         "--hosts-address", type=_parse_address, default=f"0.0.0.0:{HOSTS_PORT}", metavar="HOST:PORT", help=address
     )
@@ -376,9 +384,9 @@ def _add_mesh(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_notification_url(text: str) -> str:
-    """An address for notices. The error does not show it: it may hold a password."""
+    """Check an Apprise URL. The error does not show the URL, because it may contain a password."""
     if not is_address(text):
-        raise argparse.ArgumentTypeError("must be an address that Apprise knows; appriseit.com says how each service writes them")
+        raise argparse.ArgumentTypeError("must be a URL that Apprise supports; appriseit.com lists the URLs of each service")
     return text
 
 
@@ -397,7 +405,7 @@ def _parse_address(text: str) -> tuple[str, int]:
 
 def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 2")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of at least 2")
     return int(text)
 
 
@@ -424,7 +432,7 @@ def _parse_memory_limits(text: str) -> tuple[float, float]:
     except ValueError:
         chips = host = math.nan
     if not (0 <= chips < math.inf and 0 <= host < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} must be two numbers of gigabytes, such as 100,200, or 0 to keep none")
+        raise argparse.ArgumentTypeError(f"{text!r} must be two numbers of gigabytes, such as 100,200, or 0 for none")
     return chips, host
 
 

@@ -1,4 +1,4 @@
-"""The command `cut`: finished videos as one film, with fades and a sound below. Loads no model."""
+"""The command `cut`: cut finished videos into one video, with fades and a soundtrack. Loads no model."""
 
 import argparse
 import json
@@ -22,12 +22,12 @@ _NUMBERS = ("width", "height", "fps")
 
 
 def cut(arguments: argparse.Namespace) -> None:
-    """Writes the film and says what it is. Raises: RequestError, OutputError, StudioError."""
+    """Write the video and print its facts. Raises: RequestError, OutputError, StudioError."""
     file = Path(absolute(arguments.file))
     output = check_output(arguments.output or str(file.with_suffix(".mp4")))
     film = read_cut_list(file)
     if output in film.clips:
-        raise OutputError(f"output={str(output)!r}", "is one of the film's own videos", "choose another")
+        raise OutputError(f"output={str(output)!r}", "is one of the input videos", "choose another file")
     clips = [
         {"video": clip.name, "from": piece.first, "to": piece.end} for clip, piece in zip(film.clips, film.pieces, strict=True)
     ]
@@ -38,8 +38,11 @@ def cut(arguments: argparse.Namespace) -> None:
 
 
 def read_cut_list(path: Path) -> Film:
-    """The film that the file describes, in TOML or, if its name ends so, JSON; files in it lie beside it. Its size and rate are
-    those of the first video where it does not give them. Raises: RequestError, ClipError."""
+    """Read the shots and the soundtrack from a TOML file, or from JSON if its name ends in .json.
+
+    Paths in the file are relative to it. Missing sizes and frame rates are taken from the first video.
+    Raises: RequestError, ClipError.
+    """
     data = read_table(path)
     rows = data.pop("shots", None)
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_SHOTS or not all(isinstance(row, dict) for row in rows):
@@ -56,7 +59,7 @@ def read_cut_list(path: Path) -> Film:
 def _clip_path(row: dict[str, Any], number: int, path: Path) -> Path:
     _check_names(row, _SHOT, f"shot {number}")
     if not isinstance(row.get("video"), str):
-        raise RequestError(f"shot {number} has no video and", "must be made before it can be cut", "give its mp4 as video")
+        raise RequestError(f"shot {number} has no video and", "needs one before it can be cut", "give its mp4 as video")
     return Path(path_beside(path, row["video"]))
 
 
@@ -65,7 +68,7 @@ def _shot_piece(row: dict[str, Any], number: int, clip: Path, fps: int) -> Piece
     if trim is None:
         return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_fade_frames(fade, fps, what))
     if not isinstance(trim, list) or len(trim) != 2:
-        raise RequestError(f"{what} has trim={short(trim, 40)}, which", "must be two times in seconds", "give such as [0, 3]")
+        raise RequestError(f"{what} has trim={short(trim, 40)}, which", "must be two times in seconds", "for example [0, 3]")
     start, end = (_check_number(time, f"{what} has a time ") for time in trim)
     check_times((start, end), fade, what)
     return Piece(first=round(start * fps), end=round(end * fps), fade=_fade_frames(fade, fps, what))
@@ -80,11 +83,11 @@ def _soundtrack(data: dict[str, Any], path: Path) -> Track | None:
     given = {name.removeprefix("track_"): data[name] for name in TRACK if name in data}
     if "track" not in given:
         if given:
-            raise RequestError(f"{path.name} has a track's times", "but no track, to which they belong", "add it")
+            raise RequestError(f"{path.name} has settings of a track", "but no track", "add track")
         return None
     sound = given.pop("track")
     if not isinstance(sound, str):
-        raise RequestError(f"track={short(sound, 40)}", "must be the path of a sound", "correct it")
+        raise RequestError(f"track={short(sound, 40)}", "must be the path of an audio file", "correct it")
     return Track(path=path_beside(path, sound), **{name: _check_number(value, f"track_{name}=") for name, value in given.items()})
 
 

@@ -1,6 +1,7 @@
-"""The command `doctor`: what is here, what runs on it, what is wrong, and what mends it; as lines, and as JSON for a bug report.
+"""The command `doctor`: check the machine, its devices and the model, and print each finding with its fix.
 
-jax is asked in a process of its own (`backend.cli.doctor_run`), because it takes the chips, and may end the process.
+`--json` also writes the findings for a bug report. jax runs in a separate process (`backend.cli.doctor_run`), because it reserves
+the chips and may crash.
 """
 
 import argparse
@@ -22,18 +23,18 @@ from backend.settings import compiler_environment, from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused
 from presets import list_presets
 
-SILENT_SECONDS = (
-    300.0  # one program of a 14B model compiles in 30 to 170 s (docs/performance.md); a slice's other hosts never come
-)
+# The longest time without a message. One program of a 14B model compiles in 30 to 170 s (docs/performance.md). If the other hosts
+# of a slice do not start, jax waits forever.
+SILENT_SECONDS = 300.0
 VERDICTS = {
-    "ok": "Nothing to complain of.",
-    "warning": "It runs, but see the warnings.",
-    "fault": "Something is wrong: see the faults.",
+    "ok": "All checks passed.",
+    "warning": "The studio runs here. See the warnings.",
+    "fault": "The studio has faults. See above.",
 }
 
 
 def doctor(arguments: argparse.Namespace) -> bool:
-    """Prints the findings as they come, and writes them to --json FILE if that is given. Returns whether there is no fault.
+    """Print each finding, and write the findings to --json FILE if given. Return whether no fault was found.
 
     Raises: RequestError for an unknown preset, OutputError for a FILE that cannot be written.
     """
@@ -54,7 +55,7 @@ def doctor(arguments: argparse.Namespace) -> bool:
 
 @dataclass
 class Findings:
-    """The findings so far; each is printed when it comes."""
+    """The findings so far. Each is printed when it is added."""
 
     here: Surroundings
     checks: list[Check] = field(default_factory=list)
@@ -63,13 +64,13 @@ class Findings:
     current_work: str = "starting"
 
     def add(self, check: Check) -> None:
-        """Keeps and prints one."""
+        """Store and print a check."""
         self.checks.append(check)
         sys.stdout.write(f"{check}\n")
         sys.stdout.flush()
 
     def examine(self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS) -> None:
-        """Lets the other process ask jax and try the kernels, the compile options and a step."""
+        """Start the process that lists jax's devices and tries the kernels, the compile options and one step."""
         words = ["--preset", preset]
         ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)
         if self.refusal or not self.devices:
@@ -78,7 +79,7 @@ class Findings:
             self.add(interrupted_check(self.current_work, ended, silent_seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: the machine, its devices, the checks."""
+        """Return the machine, its devices and the checks as JSON values."""
         devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
         checks = list(map(asdict, self.checks))
         return {"machine": machine_facts(self.here), "devices": devices, "refusal": self.refusal, "checks": checks}
@@ -98,7 +99,7 @@ class Findings:
 
 
 def devices_check(here: Surroundings, devices: list[Device]) -> Check:
-    """The devices that jax has taken, beside those that are here."""
+    """Compare the devices that jax uses with the accelerators of this machine."""
     kinds = [device.kind for device in devices]
     counted = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
     room = devices[0].bytes_limit
@@ -111,20 +112,20 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
 
 
 def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -> Check:
-    """jax got no devices: what its error means, else the error itself."""
+    """Explain why jax found no devices. An unknown error is shown as it is."""
     notice = explain_error(here, one_line(error))
     if notice is not None:
         return Check(name="devices", state="fault", found=notice.found, mend=notice.mend)
     if ended.was_silent:
-        mend = "on a slice of several hosts, start the same command on all of them; else restart the machine"
-        return Check(name="devices", state="fault", found="jax waits for its devices and does not get them", mend=mend)
-    found = f"jax gets no devices: {one_line(error)[-400:]}"
-    return Check(name="devices", state="fault", found=found, mend="JAX_PLATFORMS=cpu runs without them")
+        mend = "on a slice of several hosts, start the same command on every host; otherwise restart the machine"
+        return Check(name="devices", state="fault", found="jax waits for devices that do not respond", mend=mend)
+    found = f"jax finds no devices: {one_line(error)[-400:]}"
+    return Check(name="devices", state="fault", found=found, mend="JAX_PLATFORMS=cpu uses the processor instead")
 
 
 def interrupted_check(current_work: str, ended: EndedProcess, silent_seconds: float) -> Check:
-    """The other process ended in the middle of its work."""
-    how = f"said nothing for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
+    """Report that the other process ended before its last check."""
+    how = f"sent no message for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
     mend = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
     return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", mend=mend)
 
@@ -136,7 +137,7 @@ def _hub_cache() -> Path:
 
 
 def _check_writable(path: Path) -> Path:
-    """The file to write, tried before anything else. Raises: OutputError."""
+    """Check that the file can be written, and return it. Raises: OutputError."""
     try:
         path.touch()
     except OSError as error:

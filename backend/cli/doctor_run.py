@@ -1,7 +1,11 @@
-"""The part of `doctor` that asks jax: `python -m backend.cli.doctor_run`, a process started by `app.py doctor`.
+"""Run the checks of `doctor` that need jax. `app.py doctor` starts this module in a separate process.
 
-Writes JSON lines to standard output: {"progress": TEXT} before each piece of work, so that a process that dies has said at what;
-{"devices": LIST} once jax has them, or {"refusal": TEXT} if it has none; {"check": OBJECT} for each finding; {"report": {}} last.
+It writes JSON lines to standard output:
+
+- {"progress": TEXT} before each check, so that a crash shows which check ran,
+- {"devices": LIST} with jax's devices, or {"refusal": TEXT} if jax finds no devices,
+- {"check": OBJECT} for each finding,
+- {"report": {}} last.
 """
 
 import argparse
@@ -18,17 +22,19 @@ from backend.schemas.request import find_preset
 
 
 def main() -> None:
-    """Devices, then every kernel and every compile option once, then one real step."""
+    """List the devices, try each kernel and compile option once, then run one real step."""
     hide_unused_libraries()
-    parser = argparse.ArgumentParser(prog="backend.cli.doctor_run", description="Started by `app.py doctor`, not by hand.")
+    parser = argparse.ArgumentParser(
+        prog="backend.cli.doctor_run", description="`app.py doctor` starts this module. Do not start it by hand."
+    )
     parser.add_argument("--preset", required=True)
     arguments = parser.parse_args()
-    write_message({"progress": "asking jax for its devices"})
+    write_message({"progress": "listing jax's devices"})
     from backend.runtime.devices import device_facts
 
     try:
         devices = device_facts()
-    except Exception as error:  # whatever a runtime raises: the command explains it
+    except Exception as error:  # runtimes raise errors of many types; the command explains them
         write_message({"refusal": one_line(str(error))})
         write_message({"report": {}})
         return
@@ -54,7 +60,7 @@ def _try_step(name: str, memory: int | None) -> None:
 
     try:
         _write_checks("", step_checks(find_preset(name), memory, lambda text: write_message({"progress": text})))
-    except Exception as error:  # of a preset that cannot be read: one finding of many
+    except Exception as error:  # an unreadable checkpoint is one finding; the other checks must still be reported
         _write_checks("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
 
 

@@ -1,4 +1,4 @@
-"""The command `export`: a video as webm, gif, animated webp, or its frames in a zip."""
+"""The command `export`: write a video as webm, gif, animated webp, or as PNG frames in a zip file."""
 
 import argparse
 import json
@@ -12,11 +12,11 @@ from backend.schemas.formats import BOUNDED, SUFFIXES
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
+    """Write the file and print its facts. Raises: RequestError, OutputError, StudioError."""
     form = arguments.format
     source, output = resolve_video_paths(arguments.file, arguments.output, SUFFIXES[form])
     if arguments.max_mb is not None and form not in BOUNDED:
-        raise RequestError(f"--max-mb was given for {form},", f"and bounds {' and '.join(BOUNDED)}", "leave it out")
+        raise RequestError(f"--max-mb was given for {form},", f"but it limits only {' and '.join(BOUNDED)}", "leave it out")
     bound = None if arguments.max_mb is None else int(arguments.max_mb * 1e6)
     made: dict[str, Any] = {"path": str(output.absolute())} | write_export(source, form, output, ExportLimits(max_bytes=bound))
     words = f"{output}: {made['width']} x {made['height']} pixels, {made['num_bytes'] / 1e6:.2f} MB"

@@ -1,4 +1,4 @@
-"""The command `generate`: makes one video with the engine and shows its progress on standard error."""
+"""The commands `generate`, `live` and `storyboard`: generate one video and show its progress on standard error."""
 
 import argparse
 import dataclasses
@@ -42,9 +42,11 @@ TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 def generate(
     arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
 ) -> int:
-    """Makes one video, of the request if one is given, and returns the exit code. Raises: RequestError, before anything is
-    written or started."""
-    began = time.monotonic()
+    """Generate one video from `request`, or from the arguments if None, and return the exit code.
+
+    Raises: RequestError before any file is written or process started.
+    """
+    start = time.monotonic()
     request = request or request_from_arguments(arguments)
     model, options = model_from_arguments(arguments), worker_options_from_arguments(arguments)
     again = _regenerate_options(arguments)
@@ -55,7 +57,7 @@ def generate(
     hosts: dict[str, Any] = (
         {"hosts": hosts_from_arguments(arguments)} if arguments.command == "generate" and arguments.hosts else {}
     )
-    hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # its film is cut without a model
+    hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # cutting needs no model
     preset = OPENING if request.finished_video else request.preset
     engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
     print_licence(model or find_preset(preset).model, sys.stderr)
@@ -64,19 +66,19 @@ def generate(
             adopt_lora(lora.source, settings.loras_dir)
         job = engine.submit(request, owner="command line", may_download=True, **again)
         final = follow_job(engine, job, Progress(sys.stderr))
-        return _report_result(final, job, output, arguments, time.monotonic() - began)
+        return _report_result(final, job, output, arguments, time.monotonic() - start)
     finally:
         engine.close()
 
 
 def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Which storyboard is made again, and from which shot on. Raises: RequestError."""
+    """Return the storyboard to regenerate and its first regenerated shot, empty without --again. Raises: RequestError."""
     job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
     if job is None and first is None:
         return {}
     if job is None or first is None:
         given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
-        raise RequestError(f"{given} was given", f"without {other}, which belongs to it", "give both")
+        raise RequestError(f"{given} was given", f"without {other}, which it needs", "give both")
     return {"again": (job, first)}
 
 
@@ -89,19 +91,19 @@ def check_output(path: str | None) -> Path | None: ...
 
 
 def check_output(path: str | None) -> Path | None:
-    """The output's absolute path, after a check that a file can be written there. Raises: OutputError."""
+    """Check that the output can be written, and return its absolute path. Raises: OutputError."""
     if path is None:
         return None
     output = Path(absolute(path))
     if output.suffix.lower() != ".mp4":
         raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
-    if os.path.isdir(output):  # unlike Path.is_dir, it takes a name of any length
+    if os.path.isdir(output):  # unlike Path.is_dir, it accepts names of any length
         raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
     if not os.path.isdir(output.parent):
         raise OutputError(
             f"output={path!r}",
-            f"must lie in a folder, and {str(output.parent)!r} is none",
-            "make that folder first, or choose another",
+            f"must be in an existing folder, and {str(output.parent)!r} is not a folder",
+            "create that folder first, or choose another",
         )
     try:
         tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", suffix=".part").close()
@@ -111,7 +113,7 @@ def check_output(path: str | None) -> Path | None:
 
 
 def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
-    """Shows the job's events until the final one, and returns that. Ctrl+C cancels; a second one gives up waiting."""
+    """Show the job's events and return the final event. Ctrl+C cancels the job, a second Ctrl+C exits without waiting."""
     try:
         for _, event in engine.events(job.id):
             progress.show(event)
@@ -124,7 +126,7 @@ def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
 
 
 def copy_video(video: Path, output: Path) -> None:
-    """Copies the video to `output`, which appears complete or not at all. Raises: VideoFileError."""
+    """Copy the video to `output`. An error leaves no partial file. Raises: VideoFileError."""
     try:
         with replacing(output) as part:
             shutil.copyfile(video, part)
@@ -158,7 +160,7 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
 
 
 def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, Any]:
-    """What `--json` prints; `total` is the whole command's time, not the job's alone."""
+    """Return the output of `--json`. `total` is the time of the whole command in seconds, including the start."""
     timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
     return {
@@ -176,15 +178,18 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
 
 
 def _sound_summary(path: Path) -> dict[str, Any]:
-    """What is said of a video's sound."""
+    """Return the facts of a video's audio."""
     sound = read_sound(path)
     channels, count = sound.samples.shape
     return {"sound": {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}}
 
 
 def _live_summary(result: VideoResult) -> dict[str, Any]:
-    """What `live --json` says besides: frames made a second and the mean seconds of a block, both of denoising and decoding as
-    measured (null if these took no time), the number of blocks, and the action of each."""
+    """Return the additional output of `live --json`.
+
+    `frames_per_second` and `delay_seconds` (mean seconds per block) are measured over denoising and decoding, None if these took
+    no time. `blocks` is the number of blocks, `actions` has the action of each block.
+    """
     request, preset = result.request, find_preset(result.request.preset)
     seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
     return {
@@ -196,5 +201,5 @@ def _live_summary(result: VideoResult) -> dict[str, Any]:
 
 
 def _format_summary(summary: dict[str, Any]) -> str:
-    shape = "{width}x{height}, {num_frames} frames at {fps} a second, seed {seed}".format(**summary)
+    shape = "{width}x{height}, {num_frames} frames at {fps} fps, seed {seed}".format(**summary)
     return f"{summary['path']} ({shape}, {summary['seconds']['total']:.1f} s)\n"

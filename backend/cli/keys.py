@@ -1,4 +1,4 @@
-"""The command `keys`: makes a program's key, lists the keys, or revokes one."""
+"""The command `keys`: create, list or revoke keys of programs."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from backend.settings import from_environment
 
 
 def manage_keys(arguments: argparse.Namespace) -> None:
-    """Does what `arguments.action` says. Raises: RequestError, DataFolderError."""
+    """Run the action in `arguments.action`. Raises: RequestError, DataFolderError."""
     keys = Keys(from_environment(arguments.data_dir).data_dir)
     if arguments.action == "create":
         _create_key(keys, arguments)
@@ -19,12 +19,12 @@ def manage_keys(arguments: argparse.Namespace) -> None:
     else:
         keys.revoke(arguments.name)
         sys.stderr.write(
-            f"The key {arguments.name} opens nothing any more; what was made with it is still the operator's to see\n"
+            f"The key {arguments.name} is no longer valid. The operator still sees the videos that were generated with it.\n"
         )
 
 
 def _create_key(keys: Keys, arguments: argparse.Namespace) -> None:
-    """The key alone on standard output, so that a script can take it from there."""
+    """Create a key. Standard output contains only the key, so that scripts can read it."""
     key, secret = keys.create(arguments.name, arguments.limit, arguments.notify)
     if arguments.json:
         sys.stdout.write(json.dumps({"name": key.name, "key": secret, "limit": key.most_waiting}) + "\n")
@@ -39,11 +39,10 @@ def _print_keys(keys: list[Key], as_json: bool) -> None:
         return
     widest = max((len(key.name) for key in keys), default=0)
     for key in keys:
-        told = ", with word of each end" if key.notify else ""
+        notified = ", with notifications" if key.notify else ""
         used = f"last used {_format_time(key.used)}" if key.used else "never used"
-        sys.stdout.write(
-            f"{key.name:{widest}}  made {_format_time(key.created)}, {used}, {key.most_waiting} videos in line{told}\n"
-        )
+        limit = f"at most {key.most_waiting} queued videos{notified}"
+        sys.stdout.write(f"{key.name:{widest}}  created {_format_time(key.created)}, {used}, {limit}\n")
 
 
 def _key_facts(key: Key) -> dict:
@@ -57,5 +56,5 @@ def _key_facts(key: Key) -> dict:
 
 
 def _format_time(seconds: float) -> str:
-    """A time in this machine's own zone, to the minute."""
+    """Format a time in this machine's time zone, to the minute."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -1,5 +1,7 @@
-"""What `doctor` looks at without jax: Python, packages, memory, disk, folders, the port, the Hub. Each check is a small function
-of what it looks at, so that each fault can be made."""
+"""The checks of `doctor` that need no jax: Python, packages, memory, disk, folders, the port, the Hub.
+
+Each check is a function of the facts that it checks, so that tests can produce each fault.
+"""
 
 import errno
 import os
@@ -24,13 +26,13 @@ from backend.settings import PROJECT_FOLDER, Settings, module_environment
 from backend.workers.unused_accelerator import Surroundings, pinned_version
 from presets import Preset, list_presets
 
-PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest that the requirements can be had for
+PYTHONS = ((3, 11), (3, 13))  # the oldest and newest Python for which all requirements are released
 LEAST_MEMORY = 3 * 2**30  # the demo model's worker and its server take 1.3 GB (docs/performance.md)
 HUB_SECONDS = 4.0
 
 
 def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Whether this Python is one that the requirements can be had for."""
+    """Check that the requirements support this version of Python."""
     words, (oldest, newest) = ".".join(map(str, found)), PYTHONS
     if oldest <= found <= newest:
         return Check(name="Python", state="ok", found=words)
@@ -39,19 +41,18 @@ def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requirements.txt") -> Check:
-    """Whether the packages are installed in the versions that the requirements name; a build's own mark, as in "2.13.0+cpu", does
-    not count."""
+    """Check that the packages have the versions in the requirements. Build labels, as in "2.13.0+cpu", are ignored."""
     wanted = re.findall(r"^([\w.-]+)==(\S+)", requirements.read_text("utf-8"), re.MULTILINE)
     found = {name: installed_version(name, "missing") for name, _ in wanted}
     others = [f"{name} {found[name]}, not {number}" for name, number in wanted if found[name].partition("+")[0] != number]
     if not others:
         return Check(name="packages", state="ok", found=f"{len(wanted)}, as {requirements.name} names them")
-    said = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
-    return Check(name="packages", state="warning", found=said, mend=f"`{installer} -r {requirements.name}`")
+    differences = f"{', '.join(others[:4])}{' and more' if len(others) > 4 else ''}"
+    return Check(name="packages", state="warning", found=differences, mend=f"`{installer} -r {requirements.name}`")
 
 
 def tpu_pair_check(here: Surroundings) -> Check:
-    """Whether jax, jaxlib and libtpu belong together: the pair that our requirements name, or the one jax was released with."""
+    """Check that jax and jaxlib have the same version, and that libtpu has the version in the requirements."""
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
     has_tpu = any(one.platform == "tpu" for one in here.accelerators)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
@@ -67,7 +68,7 @@ def tpu_pair_check(here: Surroundings) -> Check:
 
 
 def memory_check(root: Path = Path("/")) -> Check:
-    """The host's memory."""
+    """Check the free memory of the host."""
     memory = memory_of_machine(root)
     if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
@@ -79,28 +80,28 @@ def memory_check(root: Path = Path("/")) -> Check:
 
 
 def disk_check(folder: Path, preset: Preset) -> Check:
-    """Whether the disk has room for one video of the preset."""
+    """Check that the disk has space for one video of the preset."""
     needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_nearest_existing(folder)).free
     found = f"{format_gigabytes(free)} are free, a video of {preset.name} needs {format_gigabytes(needed)} while it is made"
     if free >= needed:
         return Check(name="disk", state="ok", found=found)
-    return Check(name="disk", state="fault", found=found, mend="make room, or name a folder on another disk with --data-dir")
+    return Check(name="disk", state="fault", found=found, mend="free space, or choose a folder on another disk with --data-dir")
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
-    """Whether files can be written there; the folder need not exist yet. `option` names another place."""
+    """Check that the folder can be written, or created. `option` is the setting for another folder."""
     place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else f"cannot be written ({error.strerror})"
-        return Check(name=name, state="fault", found=f"{folder}: {reason}", mend=f"name a folder that can be, with {option}")
-    return Check(name=name, state="ok", found=f"{folder}" if place == folder else f"{folder}, not made yet")
+        return Check(name=name, state="fault", found=f"{folder}: {reason}", mend=f"choose a writable folder with {option}")
+    return Check(name=name, state="ok", found=f"{folder}" if place == folder else f"{folder}, not created yet")
 
 
 def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
-    """Whether the studio can listen there."""
+    """Check that the studio can listen on the port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -112,14 +113,14 @@ def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
 
 
 def presets_check() -> Check:
-    """The presets whose checkpoints are on this machine."""
+    """List the presets whose checkpoints are on this machine."""
     every = list_presets()
     here = [preset.name for preset in every if has_weights(preset)]
     return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
 
 
 def weights_check(preset: Preset) -> Check:
-    """Whether the preset's checkpoint is on this machine."""
+    """Check that the preset's checkpoint is on this machine."""
     if has_weights(preset):
         return Check(name="checkpoint", state="ok", found=f"{preset.model_source} is here")
     mend = f"`python app.py models download {preset.name}`"
@@ -127,33 +128,35 @@ def weights_check(preset: Preset) -> Check:
 
 
 def hub_check(address: str, *, is_needed: bool) -> Check:
-    """Whether the Hub answers. Where nothing needs to be downloaded, a Hub that does not is no fault."""
+    """Check that the Hub answers. If no download is needed, an unreachable Hub is not a fault."""
     state = "fault" if is_needed else "skipped"
     rest = "" if is_needed else ": nothing needs it here"
     if not address:
         mend = "leave HF_HUB_OFFLINE out" if is_needed else ""
-        return Check(name="Hub", state=state, found=f"is not asked, because HF_HUB_OFFLINE is set{rest}", mend=mend)
+        return Check(name="Hub", state=state, found=f"is not used, because HF_HUB_OFFLINE is set{rest}", mend=mend)
     try:
         answer = httpx2.head(address, timeout=HUB_SECONDS, follow_redirects=False)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         found = f"{address} does not answer ({error or type(error).__name__}){rest}"
-        mend = "open the network to it, or bring the checkpoint and name its folder with --model" if is_needed else ""
+        mend = "allow network access to it, or copy the checkpoint here and give its folder with --model" if is_needed else ""
         return Check(name="Hub", state=state, found=found, mend=mend)
     return Check(name="Hub", state="ok", found=f"{address} answers ({answer.status_code})")
 
 
 def sandbox_check(module: str = "backend.media.system_calls") -> Check:
-    """Whether the processes that open visitors' files can be kept from the network and from other processes. Tried in a process
-    of its own, because a filter of system calls stays."""
+    """Check that system calls of the sandbox can be filtered, which blocks network access and other processes.
+
+    The check runs in a separate process, because a filter of system calls cannot be removed.
+    """
     tried = subprocess.run([sys.executable, "-m", module], env=module_environment(), capture_output=True, check=False)
     if tried.returncode == 0:
-        return Check(name="sandbox", state="ok", found="visitors' files are opened without network, by a filter of system calls")
-    found = "this kernel takes no filter of system calls: visitors' files are opened within limits of memory, time and files only"
-    return Check(name="sandbox", state="warning", found=found, mend="a Linux kernel with seccomp, on x86-64 or ARM64")
+        return Check(name="sandbox", state="ok", found="uploaded files are opened without network access")
+    found = "this kernel cannot filter system calls: uploaded files are opened with limits of memory, time and files only"
+    return Check(name="sandbox", state="warning", found=found, mend="use a Linux kernel with seccomp, on x86-64 or ARM64")
 
 
 def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: tuple[str, Path]) -> list[Check]:
-    """All of them. `hub` are the Hub's address and the folder of its cache."""
+    """Run all checks. `hub` is the Hub's address and its cache folder."""
     address, cache = hub
     weights = weights_check(preset)
     return [
@@ -173,8 +176,8 @@ def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: 
     ]
 
 
-def facts_of_machine(here: Surroundings) -> Mapping[str, object]:
-    """What a bug report needs to know besides the checks."""
+def machine_facts(here: Surroundings) -> Mapping[str, object]:
+    """Return the facts of the machine that a bug report needs besides the checks."""
     return {
         "python": sys.version.split()[0],
         "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
@@ -186,5 +189,5 @@ def facts_of_machine(here: Surroundings) -> Mapping[str, object]:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest existing parent."""
     return next(one for one in (folder, *folder.parents) if one.exists())

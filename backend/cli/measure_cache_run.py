@@ -1,5 +1,7 @@
-"""The part of `measure-cache` that runs a model: `python -m backend.cli.measure_cache_run PARENT measure-cache --preset P`,
-started by `backend.cli.stages` with its process's number and the words of `app.py`."""
+"""Run a model for `measure-cache`: `python -m backend.cli.measure_cache_run PARENT measure-cache --preset P`.
+
+`backend.cli.stages` starts this module with its process id and the command line of `app.py`.
+"""
 
 import argparse
 import contextlib
@@ -31,11 +33,11 @@ from presets.magnitude_files import (
     write_magnitudes,
 )
 
-THRESHOLDS = (0.06, 0.12, 0.24)  # whose steps are shown
+THRESHOLDS = (0.06, 0.12, 0.24)  # the printed summary counts the reused steps for these values of --mag-cache
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Measures, writes the file, and says what it means. Raises: RequestError, before anything is loaded."""
+    """Measure the ratios, write the file, and print a summary. Raises: RequestError before the model is loaded."""
     request = calibration_request(arguments)
     open_inputs(request)
     path, progress = _output_path(arguments, request), Progress(sys.stderr)
@@ -53,10 +55,10 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
 
 
 def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
-    """What is made to measure: the preset's example if no prompt is given. Raises: RequestError."""
+    """Return the request to measure, by default with the preset's example prompt. Raises: RequestError."""
     preset = find_preset(arguments.preset)
     if not preset.takes_mag_cache:
-        raise RequestError(f"preset={preset.name}", "is none of those that take --mag-cache", "choose another")
+        raise RequestError(f"preset={preset.name}", "does not support --mag-cache", "choose another")
     names = ("width", "height", "num_frames", "steps", "seed")
     given = {name: getattr(arguments, name) for name in names}
     given |= {name: absolute(getattr(arguments, name)) for name in ("image", "last_image")}
@@ -84,7 +86,7 @@ def _run_with_progress(work: Generator[Event, None, BranchRatios], progress: Pro
 
 
 def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
-    """What is written: another task's ratios in the file stay."""
+    """Add the ratios to the file's content. Ratios of another task remain."""
     request, model = run.request, Path(run.loaded.source).name
     what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
     others = known.ratios if known else {}
@@ -94,10 +96,10 @@ def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> M
 
 
 def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
-    """How many steps would reuse others."""
+    """Return a sentence with the number of reused steps for each threshold."""
     counts = ((one, sum(reused_steps(request.changed(mag_cache=one, mag_ratios=ratios.interleaved)))) for one in THRESHOLDS)
-    told = ", ".join(f"{count} at {one:g}" for one, count in counts)
-    return f"of {request.num_steps} steps with --mag-cache reuse others: {told}"
+    listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
+    return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 
 
 if __name__ == "__main__":

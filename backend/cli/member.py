@@ -1,4 +1,4 @@
-"""The command `member`: takes part in the work of a slice's first host, on each of the others, until it is ended."""
+"""The command `member`: run a process of a multihost worker on each host of a slice except the first."""
 
 import argparse
 import logging
@@ -10,7 +10,7 @@ from backend.settings import from_environment
 
 
 def member(arguments: argparse.Namespace) -> None:
-    """Waits for the first host, again whenever it is gone. Raises: RequestError, MemberRefused."""
+    """Connect to the first host, and connect again whenever the connection ends. Raises: RequestError, MemberRefused."""
     index, count = arguments.process_id, arguments.num_processes
     if not 0 < index < count:
         rule = f"must be from 1 to {count - 1} with --num-processes {count}"

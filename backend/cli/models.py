@@ -1,4 +1,4 @@
-"""The command `models`: lists checkpoints, downloads one, or checks that one is whole."""
+"""The command `models`: list, download or verify checkpoints."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ from presets import list_presets
 
 
 def models(arguments: argparse.Namespace) -> bool:
-    """Lists, downloads or verifies; returns whether all is well. Raises: RequestError, ModelError."""
+    """List, download or verify checkpoints. Return False if verification finds a problem. Raises: RequestError, ModelError."""
     if arguments.action == "list":
         _print_models(arguments)
         return True
@@ -48,15 +48,13 @@ def _print_models(arguments: argparse.Namespace) -> None:
         return
     widest = max(len(row["id"]) for row in rows)
     for row in rows:
-        sys.stdout.write(
-            f"{row['id']:{widest}}  {_describe_location(row):>18}  {', '.join(row['presets']) or 'a LoRA of yours'}\n"
-        )
+        sys.stdout.write(f"{row['id']:{widest}}  {_describe_location(row):>18}  {', '.join(row['presets']) or 'your LoRA'}\n")
 
 
 def _describe_location(row: dict[str, Any]) -> str:
     if row["bytes"] is not None:
         return f"{_format_size(row['bytes'])} here"
-    return f"{_format_size(row['begun_bytes'])} here in part" if row["begun_bytes"] else "not here"
+    return f"{_format_size(row['begun_bytes'])} partly here" if row["begun_bytes"] else "not here"
 
 
 def _entry_row(entry: Entry) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def _format_size(num_bytes: int) -> str:
 
 
 def _hub_sources(given: str) -> list[str]:
-    """The Hub ids to download for a preset's name, a checkpoint's id or a LoRA's id. Raises: RequestError."""
+    """Return the Hub ids to download for a preset's name, a checkpoint's id or a LoRA's id. Raises: RequestError."""
     preset = next((preset for preset in list_presets() if preset.name == given), None)
     if preset is not None:
         model = [preset.model] if is_hub_id(preset.model_source) else []
@@ -87,13 +85,13 @@ def _hub_sources(given: str) -> list[str]:
         raise RequestError(
             f"id={given!r}",
             "must be a preset's name, owner/name, or owner/name:file.safetensors",
-            "`python app.py models list` shows those that the presets use",
+            "`python app.py models list` shows the models of the presets",
         )
     return [given]
 
 
-def say_licence(source: str, stream: TextIO) -> None:
-    """Writes what must be known about a model's licence before it is downloaded: nothing if the model is here."""
+def print_licence(source: str, stream: TextIO) -> None:
+    """Print the licences of a model before its download. Print nothing if the model is on this machine."""
     if not is_hub_id(source) or find_cached_folder(source) is not None:
         return
     for licence in licences_of(source):
@@ -105,7 +103,7 @@ def _download(source: str) -> None:
     is_model = is_hub_id(source)
     path = find_cached_folder(source) if is_model else find_cached_file(source)
     if path is None:
-        say_licence(source, sys.stderr)
+        print_licence(source, sys.stderr)
         line = _DownloadLine(sys.stderr, source)
         path = download_model(source, recognise, line) if is_model else download_file(source, line)
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
@@ -113,7 +111,7 @@ def _download(source: str) -> None:
 
 
 class _DownloadLine:
-    """Shows bytes, speed and time left: one line that changes on a terminal; elsewhere a line at every tenth of the bytes."""
+    """Shows bytes, speed and time left: one changing line on a terminal, otherwise a line for every tenth of the bytes."""
 
     def __init__(self, stream: TextIO, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._what, self._speed = stream, what, Speed(clock)
@@ -155,7 +153,7 @@ def _sources_to_verify(given: str) -> list[str]:
 
 
 def _local_folder(source: str) -> Path:
-    """The checkpoint's folder, however incomplete. Raises: RequestError if there is none."""
+    """Return the checkpoint's folder, complete or not. Raises: RequestError if it is not on this machine."""
     if Path(source).is_dir():
         return Path(source)
     folder = find_newest_snapshot(source) if is_hub_id(source) else None
@@ -182,5 +180,5 @@ def _verification_facts(result: Verification) -> dict[str, Any]:
 def _format_verification(result: Verification) -> str:
     if result.problems:
         return "\n".join(result.problems)
-    hashes = f"{result.hashed} hashes are right" if result.hashed else "no hashes are known for a plain folder, sizes are right"
-    return f"{result.folder}: a whole {result.kind}, {result.files} files, {_format_size(result.num_bytes)}; {hashes}"
+    hashes = f"{result.hashed} hashes match" if result.hashed else "sizes match; a plain folder has no known hashes"
+    return f"{result.folder}: a complete {result.kind}, {result.files} files, {_format_size(result.num_bytes)}; {hashes}"

@@ -1,7 +1,7 @@
-"""Runs a module that compiles in its own process: libtpu reads its settings before jax is imported.
+"""Run a module that compiles in a separate process, because libtpu reads its settings before jax is imported.
 
-The module writes JSON lines to standard output, {"progress": TEXT} or others while it works and {"report": OBJECT} last. Imports
-neither jax nor torch.
+The module writes JSON lines to standard output: {"progress": TEXT} or other messages while it works, and {"report": OBJECT} last.
+This file imports neither jax nor torch.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from backend.schemas.worker import AXES
 from backend.settings import PROJECT_FOLDER, compiler_environment, tpu_compiler_environment
 
 
-def refuse_topology(topology: str) -> None:
-    """Raises: RequestError if it names no chip that we know."""
+def check_topology(topology: str) -> None:
+    """Check that the topology has a known chip. Raises: RequestError."""
     if topology.partition(":")[0] not in CHIPS or ":" not in topology:
         raise RequestError(
             f"topology={topology!r}", f"must be a chip and a shape, such as {', '.join(TOPOLOGIES)}", "chips: " + ", ".join(CHIPS)
@@ -32,17 +32,20 @@ def refuse_topology(topology: str) -> None:
 
 
 def option_words(arguments: argparse.Namespace, *names: str) -> list[str]:
-    """The options of these names, and those of the mesh, that were given, as words for another command line."""
+    """Return the given options with these names, and the mesh options, as words of another command line."""
     given = [(name.replace("_", "-"), getattr(arguments, name)) for name in (*names, *AXES)]
     return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
 
 
 def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> dict[str, Any]:
-    """The module's report; its progress goes to standard error. Raises: StudioError if it ends without a report."""
+    """Run the module and return its report. Progress is printed to standard error.
+
+    Raises: StudioError if the module ends without a report.
+    """
     if for_tpu and importlib.util.find_spec("libtpu") is None:
         raise StudioError(
             "The TPU compiler is not installed",
-            "compiling for a described slice needs it, the studio does not",
+            "only compiling for a slice on another machine needs it",
             "pip install libtpu==0.0.51",
         )
     environment = tpu_compiler_environment() if for_tpu else compiler_environment()
@@ -54,8 +57,10 @@ def compile_in_process(module: str, words: Sequence[str], *, for_tpu: bool) -> d
 
 @dataclass(frozen=True, kw_only=True)
 class EndedProcess:
-    """How a module's process ended: its report, None if it sent none; its exit code; all that it wrote as errors. `was_late`: it
-    was ended, because it had said nothing for too long."""
+    """The result of a module's process: its report, None without one, its exit code, and its standard error.
+
+    `was_silent` is true if the process was killed because it sent no message for too long.
+    """
 
     report: dict[str, Any] | None
     code: int
@@ -64,8 +69,8 @@ class EndedProcess:
 
     @property
     def last_error(self) -> str:
-        """The last line that it wrote as an error."""
-        return (self.errors.strip().splitlines() or ["without a word"])[-1][:400]
+        """The last line of standard error."""
+        return (self.errors.strip().splitlines() or ["no error message"])[-1][:400]
 
 
 def run_in_process(
@@ -75,8 +80,10 @@ def run_in_process(
     on_message: Callable[[dict[str, Any]], None],
     silent_seconds: float | None = None,
 ) -> EndedProcess:
-    """Runs the module to its end; `on_message` gets each of its messages. With `silent_seconds` it is ended when it has said
-    nothing for so long."""
+    """Run the module to its end, and pass each message to `on_message`.
+
+    The process is killed if it sends no message for `silent_seconds`. None waits without a limit.
+    """
     with tempfile.TemporaryFile("w+") as errors:
         process = start_module(module, words, environment, cwd=PROJECT_FOLDER, stdout=subprocess.PIPE, stderr=errors, text=True)
         report, was_silent = _read_messages(process, on_message, silent_seconds)
@@ -87,7 +94,7 @@ def run_in_process(
 def _read_messages(
     process: subprocess.Popen, on_message: Callable[[dict[str, Any]], None], silent_seconds: float | None
 ) -> tuple[dict[str, Any] | None, bool]:
-    """The report, and whether the process was ended for its silence."""
+    """Read messages until the process ends. Return the report, and whether the process was killed for its silence."""
     report, was_silent, last = None, threading.Event(), [time.monotonic()]
 
     def watch(silent_seconds: float) -> None:
@@ -115,6 +122,6 @@ def _print_progress(message: dict[str, Any]) -> None:
 
 
 def write_message(message: dict[str, Any]) -> None:
-    """For the module: writes one JSON line at once."""
+    """Write one JSON line to standard output immediately. The modules call this."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The options of `generate`, `encode` and `denoise`: those of the settings that have help in their table. Runs nothing."""
+"""The options of `generate`, `encode` and `denoise`, one for each setting with a help text. Runs nothing."""
 
 import argparse
 from typing import Any, cast, get_args
@@ -7,12 +7,12 @@ from backend.cli.arguments import LoraOption
 from backend.schemas.settings import SETTINGS, Setting
 from presets.loader import Expert
 
-_ABOUT_CONTROL = "what presets with control are shown; files are cropped to the video's aspect"
+_ABOUT_CONTROL = "inputs of presets with control; files are cropped to the video's aspect ratio"
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[str, ...] = ()) -> None:
-    """An option for each setting of these stages, "encode" or "denoise"."""
+    """Add an option for each setting of the stages "encode" or "denoise"."""
     group = parser.add_argument_group("control", _ABOUT_CONTROL) if "encode" in stages else parser
     for setting in SETTINGS.values():
         if setting.help and setting.stage in stages:
@@ -21,7 +21,7 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 
 
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
-    """The setting's option; without it the value is None, or nothing in a list that grows with each."""
+    """Add the setting's option. The default is [] for an option that can be repeated, otherwise None."""
     flag = option_name(setting)
     parser.add_argument(flag, dest=setting.name, help=setting.help, **_reader_options(setting, flag), **more)
 
@@ -39,7 +39,7 @@ def option_value(setting: Setting) -> str:
 
 
 def _reader_options(setting: Setting, flag: str) -> dict[str, Any]:
-    """How the option is read."""
+    """Return argparse's arguments for reading the option."""
     if setting.type is bool:
         action = "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction
         return {"action": action, "default": None}
@@ -65,15 +65,15 @@ def _parse_margins(text: str) -> tuple[int, ...]:
 def _parse_keyframe(text: str) -> tuple[int, str]:
     number, mark, path = text.partition(":")
     if not (mark and path and number.isdecimal() and int(number) < 1_000_000):
-        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a frame's number and a picture, such as 0:first.png")
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a frame number and an image, such as 0:first.png")
     return int(number), path
 
 
 def parse_character(text: str) -> tuple[str, str]:
-    """A figure's name and the path of its picture."""
+    """Split NAME:FILE into a character's name and the path of its image."""
     name, mark, path = text.partition(":")
     if not (name.strip() and mark and path):
-        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a name and a picture, such as Anna:anna.png")
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} must be a name and an image, such as Anna:anna.png")
     return name, path
 
 

@@ -1,4 +1,4 @@
-"""The command `precompile`: writes a preset's programs to files, which the engine loads instead of compiling."""
+"""The command `precompile`: write a preset's compiled programs to files, which the engine loads instead of compiling."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ SIZES = {"width": "width", "height": "height", "frames": "num_frames"}
 
 
 def precompile(arguments: argparse.Namespace) -> None:
-    """Write the files and print which files there are. Raises: RequestError, OutputError, StudioError."""
+    """Write the files and print a list of them. Raises: RequestError, OutputError, StudioError."""
     preset = find_preset(arguments.preset)
     given = {option: getattr(arguments, option) for option in SIZES if getattr(arguments, option) is not None}
     own = {"width": preset.width, "height": preset.height, "num_frames": preset.num_frames}
@@ -43,11 +43,11 @@ def _create_folder(path: str) -> Path:
 
 
 def _unwritable_error(path: str, reason: str) -> OutputError:
-    return OutputError(f"output={path!r}", f"must be a folder that can be written ({reason})", "choose another")
+    return OutputError(f"output={path!r}", f"must be a writable folder ({reason})", "choose another")
 
 
 def _format_report(report: dict) -> str:
-    """One line for each file, and how to use the files."""
+    """Return one line per file, and how to use the files."""
     lines = [
         f"{entry['bytes'] / 1e6:7.1f} MB  {_format_time(entry['compile_seconds']):>12}  {entry['program']}"
         for entry in report["files"]
@@ -57,7 +57,9 @@ def _format_report(report: dict) -> str:
     lines.append(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all")
     lines.append(f"to use them: python app.py serve --executables {report['output']}")
     if report["topology"]:
-        lines.append("compiled without a TPU, and not tried on a chip: if a chip does not load them, the studio compiles")
+        lines.append(
+            "compiled without a TPU and not tested on a chip: if a chip cannot load them, the studio compiles them again"
+        )
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""Compiles a preset's real programs without its weights into files, for this machine's devices or a described slice.
+"""Compile a preset's programs to files without its weights, for this machine's devices or a slice elsewhere.
 
-Runs in a process of its own (`python -m backend.cli.precompile_run`, started by `app.py precompile`).
+`app.py precompile` starts this module in a separate process.
 """
 
 import argparse
@@ -26,16 +26,20 @@ from presets import Preset
 def write_programs(
     preset: Preset, topology: str | None, folder: Path, mesh: dict[str, int | None], sizes: dict, progressive: int | None = None
 ) -> dict:
-    """Write every program that the preset's own requests run. Returns the report: what each file is for, and how long it took."""
-    began, files = time.monotonic(), []
+    """Write each program that the preset's requests run. Return a report with each file, its program and its compile time."""
+    start, files = time.monotonic(), []
 
-    def tell(name: str, path: Path, seconds: float | None) -> None:
+    def record_file(name: str, path: Path, seconds: float | None) -> None:
         files.append({"program": name, "file": path.name, "bytes": path.stat().st_size, "compile_seconds": seconds})
         write_message({"progress": f"{name}: " + ("kept from before" if seconds is None else f"compiled in {seconds:.1f} s")})
 
     devices = described_devices(topology) if topology else jax.devices()
     model = describe_model(
-        preset, devices, ExecutableWriter(folder=folder, report=tell), mesh, None if topology else _local_checkpoint(preset)
+        preset,
+        devices,
+        ExecutableWriter(folder=folder, report=record_file),
+        mesh,
+        None if topology else _local_checkpoint(preset),
     )
     for request in requests_to_compile(preset, model, sizes, progressive):
         for _ in warm_up(model, request):
@@ -48,16 +52,18 @@ def write_programs(
         "mesh": {"guided": model.layout(True).plan_text, "unguided": model.layout(False).plan_text},
         "output": str(folder),
         "files": files,
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - start,
     }
 
 
 def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
-    """The preset's own request for each task, once for each prompt length that needs programs of its own; one with a reference
-    picture, which makes the latents longer; one with a last picture and one with a key frame, which may make them longer too;
-    one with a clip that is made anew, or whose sound is made, or into which a figure is put; one with a control clip beside the
-    video; one with a sound; and one with a clip that goes on. Of each task also one at the level of `progressive`, if it is
-    given."""
+    """Yield example requests that together run all programs of the preset:
+
+    - for each task, one request per prompt length that needs separate programs, and one at the level of `progressive`,
+    - with a reference image, a last image or a keyframe, which may lengthen the latents,
+    - with a clip to restyle, a clip that receives audio, or a clip in which a person is replaced,
+    - with a control clip, with audio, and with a clip to extend.
+    """
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
@@ -83,14 +89,14 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
 
 
 def _local_checkpoint(preset: Preset) -> Path | None:
-    """The checkpoint's folder if it is on this machine: its tokenizer tells how long prompts become."""
+    """Return the checkpoint's folder if it is on this machine, else None. Its tokenizer determines the length of prompts."""
     folder = Path(preset.model_source)
     return folder if (folder / "tokenizer").is_dir() else None
 
 
 def main() -> None:
     hide_unused_libraries()
-    about = "Started by `app.py precompile`, not by hand."
+    about = "`app.py precompile` starts this module. Do not start it by hand."
     parser = argparse.ArgumentParser(prog="backend.cli.precompile_run", description=about)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--topology")
@@ -103,7 +109,7 @@ def main() -> None:
     mesh = {axis: getattr(arguments, axis) for axis in AXES}
     sizes = {"width": arguments.width, "height": arguments.height, "num_frames": arguments.frames}
     sizes |= {"mag_cache": arguments.mag_cache}
-    # A program that JAX read from its own cache cannot be used after it is written again: "Function ... not found" on a CPU.
+    # A program from JAX's own cache cannot be loaded again after it is written to a file ("Function ... not found" on a CPU).
     jax.config.update("jax_enable_compilation_cache", False)
     preset = find_preset(arguments.preset)
     write_message({"report": write_programs(preset, arguments.topology, arguments.output, mesh, sizes, arguments.progressive)})

@@ -1,4 +1,4 @@
-"""The command `presets`: lists them, or shows one."""
+"""The command `presets`: list the presets, or show one preset."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from presets import Preset, list_presets
 
 
 def show_presets(arguments: argparse.Namespace) -> None:
-    """Prints all presets or one. Raises: RequestError for an unknown name."""
+    """Print all presets or one preset. Raises: RequestError for an unknown name."""
     chosen = list_presets() if arguments.action == "list" else find_preset(arguments.name)
     if arguments.json:
         text = json.dumps(

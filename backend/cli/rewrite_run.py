@@ -1,7 +1,7 @@
-"""Writes prompts with a language model on this machine's processors: the process behind `serve --rewriter-model`.
+"""Rewrite prompts with a language model on this machine's processor, for `serve --rewriter-model`.
 
-Started as `python -m backend.cli.rewrite_run MODEL`; see `backend.prompt_rewriting.local_model` for what it reads and writes.
-Only safetensors are loaded, and no code that lies beside them.
+Started as `python -m backend.cli.rewrite_run MODEL`. `backend.prompt_rewriting.local_model` describes the messages. Only
+safetensors files are loaded, and no code from the model's folder runs.
 """
 
 import base64
@@ -25,11 +25,11 @@ from backend.imports import TORCHVISION, hide
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 MOST_TOKENS = 1500
 TEMPERATURE, TOP_P = 0.7, 0.9
-NICE = 5  # videos come first
+NICE = 5  # lower process priority, so that videos are not slowed down
 
 
 class Model:
-    """A chat model with its tokenizer, or with its processor if it `sees`."""
+    """A chat model with its tokenizer. A model that `sees` images has a processor instead."""
 
     def __init__(self, source: str) -> None:
         hide(TORCHVISION)
@@ -53,7 +53,7 @@ class Model:
         on_piece: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        """Says the answer piece by piece, until it is whole or stopped."""
+        """Pass the answer to `on_piece` piece by piece, until it is complete or stopped."""
         streamer = self._streamer(on_piece)
         inputs = self._reader.apply_chat_template(
             self._insert_image(messages, picture),
@@ -61,7 +61,7 @@ class Model:
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
-            enable_thinking=False,  # for templates that know it
+            enable_thinking=False,  # ignored by templates without it
         )
 
         class Stop(self._transformers.StoppingCriteria):
@@ -80,7 +80,7 @@ class Model:
             )
 
     def _streamer(self, on_piece: Callable[[str], None]) -> Any:
-        """A streamer of transformers that hands on each piece of text as it comes, without the question."""
+        """Return a streamer of transformers that passes on each piece of the answer, without the prompt."""
 
         class PieceStreamer(self._transformers.TextStreamer):
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -90,7 +90,7 @@ class Model:
         return PieceStreamer(getattr(self._reader, "tokenizer", self._reader), skip_prompt=True, skip_special_tokens=True)
 
     def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, Any]]:
-        """The messages as the model's template takes them: for one that sees as lists of parts, the picture among them."""
+        """Return the messages in the format of the model's template. For a model that sees: lists of parts with the image."""
         if not self.sees:
             return messages
         parts = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -101,7 +101,7 @@ class Model:
 
 
 def _read_messages(questions: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:
-    """Reads questions and stops until standard input ends, and the process with it."""
+    """Read questions and stop messages until standard input ends, then exit the process."""
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:
@@ -112,14 +112,14 @@ def _read_messages(questions: "queue.Queue[dict[str, Any]]", stopped: set[int]) 
 
 
 def main(source: str) -> None:
-    """Loads the model, then answers questions until standard input ends. Ends if the model cannot be loaded."""
+    """Load the model, then answer questions until standard input ends. Return if the model cannot be loaded."""
     os.nice(NICE)
     questions: queue.Queue[dict[str, Any]] = queue.Queue()
     stopped: set[int] = set()
     threading.Thread(target=_read_messages, args=(questions, stopped), daemon=True).start()
     try:
         model = Model(source)
-    except Exception as error:  # whatever a stranger's files do: said to whoever waits
+    except Exception as error:  # any model file can fail in any way; the waiting caller receives the error
         failure = one_line(f"the model {source} cannot be loaded: {error}")[:240]
         sys.stderr.write(failure + "\n")
         write_message({"error": failure})

@@ -1,4 +1,4 @@
-"""The command `smooth`: a video with more frames a second."""
+"""The command `smooth`: write a video with more frames per second."""
 
 import argparse
 import json
@@ -9,8 +9,8 @@ from backend.media.smooth import write_smooth
 
 
 def smooth(arguments: argparse.Namespace) -> None:
-    """Writes the file and says what it is. Raises: RequestError, OutputError, StudioError."""
+    """Write the file and print its facts. Raises: RequestError, OutputError, StudioError."""
     source, output = resolve_video_paths(arguments.file, arguments.output, f"-{arguments.fps}fps.mp4")
     made = {"path": str(output.absolute())} | write_smooth(source, arguments.fps, output)
-    words = f"{output}: {made['num_frames']} frames, {made['fps']} a second, by motion compensation"
+    words = f"{output}: {made['num_frames']} frames, {made['fps']} fps, by motion compensation"
     sys.stdout.write((json.dumps(made) if arguments.json else words) + "\n")

@@ -1,5 +1,4 @@
-"""The commands `encode`, `denoise`, `decode` and `measure-cache`: starts each in a process of its own, so that this process needs
-no JAX."""
+"""The commands `encode`, `denoise`, `decode` and `measure-cache`. Each runs in a separate process that loads JAX."""
 
 import signal
 import subprocess
@@ -9,14 +8,14 @@ from backend.child_process import start_module
 from backend.settings import module_environment
 
 _MODULES = {"measure-cache": "backend.cli.measure_cache_run"}
-_STOP_SECONDS = 20.0  # the stage ends within `backend.cli.stages_run.STOP_SECONDS`
+_STOP_SECONDS = 20.0  # more than `backend.cli.stages_run.STOP_SECONDS`, within which the stage ends
 
 
 def run_stage(words: Sequence[str]) -> int:
-    """Runs `backend.cli.stages_run`, or the command's own module, with these words, on this process's own output; its exit
-    code.
+    """Run `backend.cli.stages_run`, or the command's own module, with the command line `words`. Return its exit code.
 
-    Ctrl+C is passed on once, as SIGTERM; then this waits until the stage has written its state. The stage ends with this process.
+    The stage uses this process's output, and ends with this process. The first Ctrl+C sends SIGTERM to the stage, then waits
+    until the stage has written its state.
     """
     module = _MODULES.get(words[0], "backend.cli.stages_run")
     with start_module(module, words, module_environment(), start_new_session=True) as process:
@@ -28,7 +27,7 @@ def run_stage(words: Sequence[str]) -> int:
 
 
 def _wait_for_stop(process: subprocess.Popen) -> int:
-    """The exit code, once the process has written its state; a second Ctrl+C ends it at once."""
+    """Wait until the process has written its state, and return its exit code. A second Ctrl+C kills it immediately."""
     try:
         return process.wait(_STOP_SECONDS)
     except (KeyboardInterrupt, subprocess.TimeoutExpired):

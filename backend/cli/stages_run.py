@@ -1,7 +1,7 @@
-"""Runs one stage of a video in a folder, continuing from the files that are there.
+"""Run one stage of a video in a folder, continuing from the files in the folder.
 
-`python -m backend.cli.stages_run denoise --run DIR`, started by `backend.cli.stages` with the words of `app.py`. Loads
-only the networks that the stage uses.
+`backend.cli.stages` starts this module as `python -m backend.cli.stages_run denoise --run DIR`, with the command line of
+`app.py`. Only the networks of the stage are loaded.
 """
 
 import argparse
@@ -50,27 +50,27 @@ from backend.settings import Settings, from_environment
 STOP_SECONDS = 8.0
 VIDEO = "video.mp4"
 NEXT = {"encode": "denoise", "denoise": "decode"}
-CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # by `denoise`
+CHANGEABLE = tuple(one.name for one in FIELDS if one.help and one.stage == "denoise")  # settings that `denoise` may change
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Runs the stage that the command names, in this process, and returns the exit code.
+    """Run the command's stage in this process, and return the exit code.
 
-    Raises: RequestError, before anything is written.
+    Raises: RequestError before any file is written.
     """
     began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
     settings, options = from_environment(arguments.data_dir), worker_options_from_arguments(arguments)
     if folder.is_relative_to(settings.data_dir):
         raise RequestError(
             f"run={arguments.run!r}",
-            "belongs to the studio, whose library shows it as it was made",
-            "copy that folder somewhere else, and give the copy",
+            "is a folder of the studio's library, which must not change",
+            "copy the folder to another place, and give the copy",
         )
     request = _REQUESTS[arguments.command](arguments, folder, settings)
     model = model_from_arguments(arguments, request.preset)
     product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO}[arguments.command]
     if _is_finished(arguments.command, folder, request):
-        return _print_result(arguments, product, {"total": time.monotonic() - began}, "was there already")
+        return _print_result(arguments, product, {"total": time.monotonic() - began}, "already existed")
     progress, stop = Progress(sys.stderr), threading.Event()
     KERNEL_CRASH_GUARD.withdraw_recorded(settings.kernels_dir)
     with _stop_on_signal(stop, folder), folder_lock(folder):
@@ -80,10 +80,10 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
-                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # an error of the terminal too saves the state
+                with contextlib.closing(_STAGES[arguments.command](run)) as stage:  # saves the state even if printing fails
                     message = _show_events(stage, progress)
                 break
-            except KernelRefused:  # the model is loaded again, and laid out without that kernel
+            except KernelRefused:  # load the model again without the kernel
                 del loaded, run, stage
     progress.end()
     if message is not None:
@@ -95,18 +95,18 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
 
 
 def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """The request that `encode` begins, written into the folder; or the one that it began there and now continues."""
-    begun = read_request(folder) if (folder / REQUEST).is_file() else None
+    """Return the folder's request, or write a new request into an empty folder. Raises: RequestError."""
+    stored = read_request(folder) if (folder / REQUEST).is_file() else None
     if arguments.preset is None or arguments.prompt is None:
-        if begun is None:
-            raise RequestError("preset and prompt are missing:", f"{str(folder)!r} holds no run", "give --preset and --prompt")
-        return begun
+        if stored is None:
+            raise RequestError("preset and prompt are missing:", f"{str(folder)!r} has no run", "give --preset and --prompt")
+        return stored
     request = request_from_arguments(arguments)
-    if begun is not None:
-        seed = request.seed if arguments.seed is not None else begun.seed
-        if request.changed(seed=seed).for_sharing() != begun.changed().for_sharing():
-            raise RequestError(f"run={arguments.run!r}", "holds another video", "choose another folder")
-        return begun
+    if stored is not None:
+        seed = request.seed if arguments.seed is not None else stored.seed
+        if request.changed(seed=seed).for_sharing() != stored.changed().for_sharing():
+            raise RequestError(f"run={arguments.run!r}", "is the folder of another video", "choose another folder")
+        return stored
     if folder.is_dir() and any(folder.iterdir()):
         raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
     inputs = open_inputs(request)
@@ -118,21 +118,21 @@ def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Se
 
 
 def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """The folder's request with the changes that `denoise` was given, which are written back."""
+    """Return the folder's request with the options of `denoise`, and write changes back. Raises: RequestError."""
     request = read_request(folder)
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
         given |= guide_first_steps(find_preset(request.preset), arguments.guided_steps, request.model_dump() | given)
     changed = request.changed(**given) if given else request
     if read_conditions(folder, changed) is None:
-        raise RequestError(f"run={arguments.run!r}", "holds no embeddings for this video", _command_hint("encode", folder))
+        raise RequestError(f"run={arguments.run!r}", "has no embeddings for this video", _command_hint("encode", folder))
     return changed if changed == request else write_request(changed, {}, folder)
 
 
 def _request_to_decode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
     request = read_request(folder)
     if read_latents(folder, request) is None:
-        raise RequestError(f"run={arguments.run!r}", "holds no latents of this video", _command_hint("denoise", folder))
+        raise RequestError(f"run={arguments.run!r}", "has no latents of this video", _command_hint("denoise", folder))
     return request
 
 
@@ -156,13 +156,13 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Continues where it was stopped."""
-    conditions, begun = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
+    """Run the remaining steps, from the stored state of a stopped run if any."""
+    conditions, resumed_from = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
         return _stop_message("denoise", run)
-    assert conditions is not None, "the command has looked for them"
-    denoised = yield from denoise(run, conditions, begun)
+    assert conditions is not None, "checked by _request_to_denoise"
+    denoised = yield from denoise(run, conditions, resumed_from)
     total = run.request.num_steps * sum(1 for _ in divide_into_chunks(run.model, run.request))
     if denoised.steps_done < total:
         if not run.request.uses_step_cache and not _reuses_previous_output(run, denoised.steps_done):
@@ -173,7 +173,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _reuses_previous_output(run: Run, step: int) -> bool:
-    """Whether this step, of a video that is one chunk, needs more than the state of the one before it."""
+    """Return whether the step reuses the output of the previous step, which is not stored. For videos of one chunk."""
     return bool(run.request.mag_cache) and plan_of(run.request, run.model.kind.boundary).steps[step].reuses
 
 
@@ -183,11 +183,11 @@ def _decode(run: Run) -> Generator[Event, None, str | None]:
         return _stop_message("decode", run)
     _rename_existing(run.folder / VIDEO)
     latents = read_latents(run.folder, run.request)
-    assert latents is not None, "the command has looked for them"
+    assert latents is not None, "checked by _request_to_decode"
     for event in decode(run, latents):
         yield event
         if isinstance(event, Cancelled):
-            (run.folder / VIDEO).unlink(missing_ok=True)  # an unfinished video; the next try starts again from the latents
+            (run.folder / VIDEO).unlink(missing_ok=True)  # the video is incomplete; the next run decodes from the start
             return _stop_message("decode", run)
     return None
 
@@ -205,7 +205,7 @@ _STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
 
 
 def _show_events(stage: Generator[Event, None, str | None], progress: Progress) -> str | None:
-    """Shows the stage's events. Returns its message if it was stopped, None if it finished."""
+    """Show the stage's events. Return the message of a stopped stage, None for a finished stage."""
     while True:
         try:
             event = next(stage)
@@ -216,12 +216,12 @@ def _show_events(stage: Generator[Event, None, str | None], progress: Progress) 
 
 
 def _rename_existing(video: Path) -> None:
-    """Renames a video made with other settings: no video is overwritten."""
+    """Rename an existing video with other settings, so that no video is overwritten."""
     if not video.is_file():
         return
     free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
     video.rename(free)
-    sys.stderr.write(f"The video that was there is {free.name} now\n")
+    sys.stderr.write(f"The previous video was renamed to {free.name}\n")
 
 
 def _stop_message(stage: str, run: Run, when: str = "") -> str:
@@ -229,7 +229,7 @@ def _stop_message(stage: str, run: Run, when: str = "") -> str:
 
 
 def _command_hint(stage: str, folder: Path) -> str:
-    return f"`python app.py {stage} --run {folder}` {'continues' if stage != 'encode' else 'makes them'}"
+    return f"`python app.py {stage} --run {folder}` {'continues' if stage != 'encode' else 'creates them'}"
 
 
 def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
@@ -246,8 +246,11 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 
 @contextlib.contextmanager
 def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
-    """The first SIGINT or SIGTERM sets `stop`, which ends the stage between two steps. A second one, or `STOP_SECONDS` in which
-    the stage could not end, as while it compiles, end the process: what the folder holds by then is kept."""
+    """Set `stop` at the first SIGINT or SIGTERM, which ends the stage between two steps.
+
+    Exit the process at the second signal, or if the stage does not end within STOP_SECONDS, for example while it compiles. Files
+    in the folder remain.
+    """
     is_over = threading.Event()
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -258,15 +261,16 @@ def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
 
     def listen() -> None:
         wait_for_signal()
-        if is_over.is_set():  # what has come is the byte below
+        if is_over.is_set():  # woken by the byte that the end of the block writes, not by a signal
             return
         stop.set()
         wait_for_signal(STOP_SECONDS)
         if not is_over.is_set():
-            print_error(f"Stopped; what was done is kept in {folder}")
+            print_error(f"Stopped; finished work is in {folder}")
             os._exit(FAILED)
 
-    # Python runs handlers in the main thread only, which may be inside the compiler: the pipe tells another one at once.
+    # Python runs signal handlers only in the main thread, which may be inside the compiler. The pipe wakes the listener thread
+    # immediately.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.set_wakeup_fd(write_end)
     listener = threading.Thread(target=listen, name="signals", daemon=True)

@@ -1,4 +1,4 @@
-"""Reads the file of the command `storyboard`: settings that all shots share, then the shots."""
+"""Read the file of the command `storyboard`: settings of all shots, then the shots."""
 
 import json
 import tomllib
@@ -20,13 +20,16 @@ _SETTINGS = _SHARED | {"image", "figures", *_RENAMED, *TRACK}
 
 
 def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> GenerationRequest:
-    """The storyboard in this file, TOML or, if its name ends so, JSON; files in it lie beside it. More `figures` are names and
-    paths of pictures, in place of those in the file that have the same name. Raises: RequestError."""
+    """Read a storyboard from a TOML file, or from JSON if its name ends in .json. Paths in the file are relative to it.
+
+    `figures` are additional characters as (name, image path). They replace characters of the same name in the file.
+    Raises: RequestError.
+    """
     data = read_table(path)
     preset = find_preset(str(data.pop("preset", "")))
     rows = data.pop("shots", None)
     if not isinstance(rows, list) or not rows:
-        raise RequestError(f"{path.name} has no shots and", "must have [[shots]], each with a prompt", "add one at least")
+        raise RequestError(f"{path.name} has no shots and", "must have [[shots]], each with a prompt", "add at least one")
     unknown = next((name for name in data if name not in _SETTINGS), None)
     if unknown is not None:
         rule = f"may have preset, shots, {', '.join(sorted(_SETTINGS))}"
@@ -40,7 +43,7 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
 
 
 def _shot_settings(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
-    """A row with whole paths, and the length of a video that is made already, or of the clip that drives it."""
+    """Return a shot's settings with full paths. A missing length is taken from the shot's video or driving video."""
     values = _rename_keys(row)
     values |= {kind: path_beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
     if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
@@ -51,7 +54,7 @@ def _shot_settings(row: dict[str, Any], path: Path, fps: object) -> dict[str, An
 
 
 def _merge_characters(rows: object, more: Sequence[tuple[str, str]], path: Path) -> Any:
-    """The file's figures with whole paths, and those that come from elsewhere."""
+    """Return the file's characters with full image paths, and the additional characters."""
     if not isinstance(rows, list):
         return rows
     new = {name.lower() for name, _ in more}
@@ -64,7 +67,7 @@ def _merge_characters(rows: object, more: Sequence[tuple[str, str]], path: Path)
 
 
 def path_beside(path: Path, name: str) -> str:
-    """The path of a file that the file at `path` names."""
+    """Return the path of `name`, relative to the folder of the file at `path`."""
     return str(path.parent / name)
 
 
@@ -73,15 +76,15 @@ def _rename_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """What the file says. Raises: RequestError."""
+    """Parse the file as JSON or TOML. Raises: RequestError."""
     is_json = path.suffix.lower() == ".json"
     try:
         found = json.loads(path.read_text("utf-8")) if is_json else tomllib.loads(path.read_text("utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("an object is wanted")
+            raise ValueError("it must be an object")
         return found
     except OSError as error:
-        raise RequestError(f"{path.name!r}", f"must be a file that can be read ({error.strerror})", "check the path") from None
-    except (ValueError, RecursionError) as error:  # the format's own, or text that is no UTF-8
+        raise RequestError(f"{path.name!r}", f"must be a readable file ({error.strerror})", "check the path") from None
+    except (ValueError, RecursionError) as error:  # invalid syntax, or text that is not UTF-8
         rule = f"must be {'JSON' if is_json else 'TOML'}: {str(error)[:100]}"
         raise RequestError(f"{path.name}", rule, "correct it") from None

@@ -1,4 +1,4 @@
-"""The command `upscale`: a video, ours or any clip, made larger by the engine."""
+"""The command `upscale`: enlarge a video of the studio or any clip."""
 
 import argparse
 import json
@@ -18,8 +18,10 @@ from backend.settings import from_environment
 
 
 def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
-    """Makes the video larger, or lists the models for that; returns the exit code. Raises: RequestError, ClipError, before
-    anything is started."""
+    """Enlarge the video, or list the upscalers. Return the exit code.
+
+    Raises: RequestError, ClipError before any process starts.
+    """
     if arguments.is_list:
         return _print_upscalers(arguments)
     request = _upscale_request(arguments)
@@ -30,7 +32,7 @@ def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = 
 
 def _upscale_request(arguments: argparse.Namespace) -> GenerationRequest:
     if arguments.file is None:
-        raise RequestError("FILE is missing:", "it is the video to make larger", "give its path, or --list")
+        raise RequestError("FILE is missing:", "it is the video to enlarge", "give its path, or --list")
     folder = from_environment(arguments.data_dir).upscalers_dir
     name = adopt_upscaler(arguments.upscaler, folder) if arguments.upscaler else ""
     return upscale_file_request(absolute(arguments.file), arguments.upscale, name)

@@ -1,4 +1,4 @@
-"""Runs the words of `app.py` in a process that a command has started."""
+"""Run the command line of `app.py` in a process that a command started."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from backend.imports import hide_unused_libraries
 
 
 def run_command(run: Callable[[argparse.Namespace], int]) -> int:
-    """Parse this process's words, pass them to `run`, and return the exit code; an error becomes one line."""
+    """Parse this process's command line, pass it to `run`, and return the exit code. Errors are printed as one line."""
     hide_unused_libraries()
     try:
         return run(parse(sys.argv[1:]))

@@ -41,7 +41,7 @@ def test_json_is_one_value_on_standard_output(keys):
 def test_the_list_says_when_a_key_was_used(keys, tmp_path):
     assert keys("list")[1] == ""
     secret = keys("create", "shop")[1].strip()
-    assert "never used, 20 videos in line" in keys("list")[1]
+    assert "never used, at most 20 queued videos" in keys("list")[1]
     Keys(tmp_path).find_by_secret(secret)
     assert "last used 2" in keys("list")[1]
 

@@ -106,7 +106,7 @@ def test_what_is_there_is_told_and_not_made_again_and_a_changed_seed_keeps_the_o
     run("decode", changed)
     assert (changed / "video-1.mp4").read_bytes() == (whole / "video.mp4").read_bytes()
     assert read_request(changed / "video.mp4").seed == 4
-    assert "The video that was there is video-1.mp4 now" in capsys.readouterr().err
+    assert "The previous video was renamed to video-1.mp4" in capsys.readouterr().err
 
 
 def test_a_stopped_denoising_goes_on_and_comes_to_the_same(encoded, whole, tmp_path, capsys):
@@ -140,9 +140,9 @@ def save_and_wait(self, copy, save=StateSaver.save, saved=[]):
         time.sleep(600)
 
 StateSaver.save, StateSaver.__init__.__defaults__ = save_and_wait, (0.0,)
-from backend.cli.words import run_words
-from backend.cli.stages_run import run_here
-run_words(run_here)
+from backend.cli.words import run_command
+from backend.cli.stages_run import run_in_this_process
+run_command(run_in_this_process)
 """
 
 
