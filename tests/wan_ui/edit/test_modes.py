@@ -305,9 +305,9 @@ def test_only_who_may_see_a_video_takes_it_as_a_clip_and_one_that_is_gone_is_sai
     job, message = a_job(folder=tmp_path), object()
     caller = CALLER
     context = SimpleNamespace(
-        caller=lambda request: caller,
-        job=lambda wanted, caller: job if wanted == "mine" else None,
-        offers=lambda caller=None: lambda preset: preset.name == "wan-tiny",
+        identify_caller=lambda request: caller,
+        find_job=lambda wanted, caller: job if wanted == "mine" else None,
+        preset_filter=lambda caller=None: lambda preset: preset.name == "wan-tiny",
         engine=engine,
     )
     handlers = EditHandlers(context=context, panel=object(), stage=None, message=message)

@@ -43,7 +43,7 @@ def download(phase, **values) -> Download:
 @pytest.mark.parametrize(
     ("given", "state", "offered", "said"),
     [
-        (row(), "elsewhere", ["fetch"], "40.0 GB at least"),
+        (row(), "elsewhere", ["fetch"], "at least 40.0 GB"),
         (row(num_bytes=57_000_000_000), "here", ["ask"], "57.0 GB"),
         (row(begun=5_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB"),
         (row(begun=5_000_000_000, total=57_000_000_000), "paused", ["fetch", "ask"], "Paused at 5.0 GB of 57.0 GB"),
@@ -89,7 +89,7 @@ def test_visitors_see_only_what_is_here():
 
 def test_a_group_counts_models_and_loras_apart():
     rows = [row(), row(source=LORA), row(source=LORA)]
-    assert "models 1, LoRAs 2" in models_html(rows, caller())
+    assert "Models: 1, LoRAs: 2" in models_html(rows, caller())
     assert "模型：1，LoRA：2" in models_html(rows, caller(texts=CHINESE))
 
 

@@ -56,7 +56,7 @@ def test_a_finished_video_shows_seed_timings_and_a_download():
 
 def test_a_step_shows_rate_and_time_left():
     html = stage_html(advance_view(StageView(), events.Step(3, 20, 0.31, 5.2, None)), a_job(), ENGLISH)
-    assert "Step 3 of 20" in html and "0.31 s a step · 5.2 s left" in html and 'aria-valuenow="17"' in html
+    assert "Step 3 of 20" in html and "0.31 s per step · 5.2 s left" in html and 'aria-valuenow="17"' in html
 
 
 def test_the_place_in_the_queue_counts_the_running_video_too():

@@ -29,7 +29,7 @@ def rows(*workers: WorkerView, texts=ENGLISH) -> dict[str, str]:
 def test_each_kept_model_has_a_row_and_all_have_a_sum():
     found = rows(worker())
     assert found["Models in memory"] == "2.0 GB on the devices, 4.0 GB in host memory"
-    assert found["wan-tiny (pinned)"] == "2.0 GB on the devices"
+    assert found["wan-tiny (kept loaded)"] == "2.0 GB on the devices"
     assert found["Other"] == "1.0 GB on the devices, 3.0 GB in host memory"
     assert found["third"] == "1.0 GB in host memory"
     assert rows(worker(), texts=CHINESE)["third"] == "主机内存 1.0 GB"

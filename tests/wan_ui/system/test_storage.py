@@ -36,5 +36,5 @@ def test_the_rows_show_each_part_the_free_space_and_the_limits(tmp_path, limits,
 def test_cleaning_says_what_it_freed():
     assert cleaned_words({}, ENGLISH) == "Nothing to remove."
     freed = {"bin": 2 * 10**9, "videos": 5 * 10**8}
-    assert cleaned_words(freed, ENGLISH) == "2.5 GB freed: Videos 500.0 MB, Deleted videos 2.0 GB."
+    assert cleaned_words(freed, ENGLISH) == "Freed 2.5 GB: Videos 500.0 MB, Deleted videos 2.0 GB."
     assert cleaned_words(freed, CHINESE) == "已释放 2.5 GB：视频 500.0 MB、已删除的视频 2.0 GB。"
