@@ -83,10 +83,10 @@ def compare(loaded: LoadedModel) -> dict:
         loop, steps = Denoising(run, conditions), preset.steps
         for block in range(COMPARED.stop):
             loop.step()
-            before = loop.copy()
+            before = loop.copy_to_host()
             began = time.monotonic()
             loop.step()
-            ours = loop.clean()[VIDEO]
+            ours = loop.clean_estimate()[VIDEO]
             cached.append(time.monotonic() - began)
             if block in COMPARED:
                 anew = Denoising(
@@ -94,7 +94,7 @@ def compare(loaded: LoadedModel) -> dict:
                 )
                 began = time.monotonic()
                 anew.step()
-                theirs = anew.clean()[VIDEO]
+                theirs = anew.clean_estimate()[VIDEO]
                 fresh.append(time.monotonic() - began)
                 differences.append(np.abs(ours - theirs))
     whole = np.concatenate([one.ravel() for one in differences])

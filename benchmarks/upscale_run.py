@@ -56,10 +56,10 @@ def prediction(arguments: argparse.Namespace) -> dict[str, Any]:
     tiling = upscaler.plan_tiling(arguments.height, arguments.width)
     batch = upscaler.choose_batch_size(tiling, arguments.frames)
     write_message({"progress": f"compiling {arguments.model} for {len(devices)} x {chip_of(arguments.topology).name}"})
-    upscaler.prepare(tiling, arguments.scale, batch)
-    runs = math.ceil(arguments.frames * tiling.count / batch)
+    upscaler.compile_program(tiling, arguments.scale, batch)
+    runs = math.ceil(arguments.frames * tiling.num_tiles / batch)
     given = {name: getattr(arguments, name) for name in ("model", "topology", "width", "height", "frames", "scale")}
-    return given | costs.found | {"tiles": tiling.count, "batch": batch, "runs": runs, "total": runs * costs.found["seconds"]}
+    return given | costs.found | {"tiles": tiling.num_tiles, "batch": batch, "runs": runs, "total": runs * costs.found["seconds"]}
 
 
 def main() -> None:

@@ -48,9 +48,9 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
         run = Run(request=request, loaded=loaded, folder=Path(folder), is_cancelled=lambda: False)
         conditions = do(prompt_schedule.encode_all_texts(loaded.model, loaded.weights, request, {}))
         loop = Denoising(run, conditions)
-        while loop.steps_done < loop.total:
+        while loop.steps_done < loop.total_steps:
             loop.step()
-        latents = loop.denoised().join_latents(clean=False)[VIDEO]
+        latents = loop.current_state().join_latents(clean=False)[VIDEO]
         return torch.from_numpy(np.concatenate([frames_to_uint8(frames) for frames in decode_frames(run, latents)]))
 
 

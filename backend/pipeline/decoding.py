@@ -101,7 +101,7 @@ class _DecodingLoop:
         """The number of pixel frames decoded so far."""
         return sum(map(len, self.pieces))
 
-    def copy(self) -> Decoded:
+    def copy_to_host(self) -> Decoded:
         """Copy the frames and the decoder's state to the host."""
         return Decoded(
             latent_frames=self._latent_frames,
@@ -109,7 +109,7 @@ class _DecodingLoop:
             decoder_state=jax.tree.map(np.array, self._state),
         )
 
-    def run(self) -> Iterator[None]:
+    def decode_remaining(self) -> Iterator[None]:
         """Decode one piece after another, and measure the time."""
         run, stride = self._run, self._run.model.decode_stride
         pieces = decode_pieces(run, self._latents, self._latent_frames, self._state)
@@ -143,14 +143,14 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
     if decoding.num_frames:
         yield Decoding(decoding.num_frames, run.request.num_frames)
     with StateSaver(functools.partial(write_frames, run)) as saver:
-        for _ in decoding.run():
-            with save_if_closed(saver, decoding.copy if THIS_HOST.is_alone else None):
+        for _ in decoding.decode_remaining():
+            with save_if_closed(saver, decoding.copy_to_host if THIS_HOST.is_alone else None):
                 yield Decoding(decoding.num_frames, run.request.num_frames)
             if run.is_cancelled():
                 break
             if THIS_HOST.is_alone and saver.is_due():
                 with run.clock.measure("decode"):
-                    saver.save(decoding.copy)
+                    saver.save(decoding.copy_to_host)
     result = write_result(run, decoding.pieces, latents)
     if not run.is_cancelled():
         result = add_flops(result, run.loaded)

@@ -90,11 +90,11 @@ class Denoising:
         self._num_ahead = 0  # steps dispatched since the last wait for the devices
 
     @property
-    def total(self) -> int:
+    def total_steps(self) -> int:
         return len(self._chunks) * self.schedule.steps
 
     @property
-    def costs(self) -> list[float]:
+    def step_costs(self) -> list[float]:
         """Return each step's relative cost, estimated from the video's size in the step and from what the step reuses."""
         full = full_size_cost(self._run.request)
         sizes = [1.0 if step_plan.is_small else full for step_plan in self._plan]
@@ -114,7 +114,7 @@ class Denoising:
 
     def _reuses_previous(self, step: int) -> bool:
         """Return whether this step, counted over all chunks, reuses the previous step's output."""
-        return step < self.total and self._plan[step % self.schedule.steps].reuses
+        return step < self.total_steps and self._plan[step % self.schedule.steps].reuses
 
     @property
     def skipped_steps(self) -> int:
@@ -122,29 +122,29 @@ class Denoising:
         reused = sum(map(self._reuses_previous, range(self.steps_done)))
         return self._skipped + self._run.model.skipped_steps(self._step_state) + reused
 
-    def denoised(self) -> Denoised:
+    def current_state(self) -> Denoised:
         """Return the states after the steps so far."""
         states = self._states if self._states is not None else do(self._initial_states(self._chunks[0]))
         skipped = self._skipped + self._run.model.skipped_steps(self._step_state)
         return Denoised(states=states, steps_done=self.steps_done, chunks=tuple(self._finished), skipped_steps=skipped)
 
-    def copy(self) -> Denoised:
+    def copy_to_host(self) -> Denoised:
         """Copy the states to the host. The next step consumes the states on the devices."""
-        denoised = self.denoised()
+        denoised = self.current_state()
         return dataclasses.replace(denoised, states=jax.tree.map(np.array, denoised.states))
 
-    def sample(self) -> Latents:
+    def current_sample(self) -> Latents:
         """Return the current chunk's latents after the last step, with given frames in their places. Waits for the step."""
         self._num_ahead = 0
         sample = {name: state.sample for name, state in self._current_states.items()}
         return _as_float32(sample if self._finished else do(self._run.model.finish(self._current_conditions(), sample)))
 
-    def forget(self) -> None:
+    def free_committed_chunk(self) -> None:
         """Free the last committed chunk's latents, for a video whose latents are not needed later."""
         if self._num_committed:
             self._finished[self._num_committed - 1] = {}
 
-    def clean(self) -> Latents:
+    def clean_estimate(self) -> Latents:
         """Return the clean estimate of the current chunk, with given frames in their places. Waits for the last step."""
         self._num_ahead = 0
         clean = {name: state.clean for name, state in self._current_states.items()}
@@ -170,7 +170,7 @@ class Denoising:
     def _request_at(self, step_plan: StepPlan) -> GenerationRequest:
         return request_at_first_size(self._run.request) if step_plan.is_small else self._run.request
 
-    def wait(self) -> None:
+    def wait_for_devices(self) -> None:
         """Wait until the devices have finished the last step."""
         do(self._wait_for_states())
 

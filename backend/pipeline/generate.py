@@ -180,21 +180,21 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
     if should_warm_up(run.model, run.request):
         loop.warm_up()
     if resumed_from is not None:
-        yield _create_resumed_event(run, resumed_from.steps_done, loop.costs)
+        yield _create_resumed_event(run, resumed_from.steps_done, loop.step_costs)
     waiting: _StepReport | None = None
     spent = clock.seconds["denoise"]  # seconds until the previous step's result was ready
     tracer = trace_steps(run.profile, run.folder)
     with _create_previews(run) as previews, StateSaver(functools.partial(write_state, run)) as saver, tracer:
-        while loop.steps_done < loop.total and not run.is_cancelled():
-            before = loop.copy() if loop.has_cache and saver.is_due() else None
+        while loop.steps_done < loop.total_steps and not run.is_cancelled():
+            before = loop.copy_to_host() if loop.has_cache and saver.is_due() else None
             skipped = loop.skipped_steps
-            with tracer.trace_unit(loop.steps_done + 1, loop.wait):
+            with tracer.trace_unit(loop.steps_done + 1, loop.wait_for_devices):
                 loop.step()
             if waiting is not None:
-                with save_if_closed(saver, loop.copy if loop.needs_only_states else None):
+                with save_if_closed(saver, loop.copy_to_host if loop.needs_only_states else None):
                     yield waiting.create_event(clock)
             with clock.measure("denoise"):
-                shown = _latents_for_preview(run, loop.clean()[VIDEO])  # waits for the step
+                shown = _latents_for_preview(run, loop.clean_estimate()[VIDEO])  # waits for the step
             seconds, spent = clock.seconds["denoise"] - spent, clock.seconds["denoise"]
             with clock.measure("denoise"):
                 moves = spent > ANIMATED_STEP_SECONDS * (loop.steps_done - loop.first_step)
@@ -202,21 +202,21 @@ def denoise(run: Run, conditions: Conditions, resumed_from: Denoised | None = No
                 if before is not None and loop.skipped_steps == skipped:
                     saver.write(before)
                 elif loop.needs_only_states and saver.is_due():
-                    saver.save(loop.copy)
+                    saver.save(loop.copy_to_host)
             waiting = _StepReport(
-                index=loop.steps_done, first=loop.first_step, costs=loop.costs, seconds=seconds, preview=preview
+                index=loop.steps_done, first=loop.first_step, costs=loop.step_costs, seconds=seconds, preview=preview
             )
         if waiting is not None:
             yield waiting.create_event(clock)
     if run.request.window_frames:
         run.notes.append(f"The video was denoised in overlapping windows of {run.request.window_frames} frames")
     if run.request.progressive:
-        run.notes.append(_describe_progressive(run.request, loop.total))
+        run.notes.append(_describe_progressive(run.request, loop.total_steps))
     if run.request.uses_step_cache:
-        run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total} steps")
+        run.notes.append(f"The step cache saved most of the work of {loop.skipped_steps} of {loop.total_steps} steps")
     if run.request.mag_cache:
-        run.notes.append(f"MagCache reused the work of other steps in {loop.skipped_steps} of {loop.total} steps")
-    return loop.denoised()
+        run.notes.append(f"MagCache reused the work of other steps in {loop.skipped_steps} of {loop.total_steps} steps")
+    return loop.current_state()
 
 
 def _describe_progressive(request: GenerationRequest, total: int) -> str:

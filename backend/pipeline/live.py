@@ -91,7 +91,7 @@ def _generate_blocks(
     if should_warm_up(run.model, run.request):
         loop.warm_up()
     block = 0
-    while loop.steps_done < loop.total and not run.is_cancelled():
+    while loop.steps_done < loop.total_steps and not run.is_cancelled():
         is_repeated = block < log.blocks
         cue = log.cues.get(block) if is_repeated else _merge_for_block(read_cues(), block)
         if cue is not None:
@@ -103,13 +103,13 @@ def _generate_blocks(
                 conditions |= do(prompt_schedule.encode_later_text(run.model, run.loaded.weights, text, number, inputs))
             prompt_schedule.remove_conditions(conditions, script.forget_oldest(MOST_TEXTS), run.model.kind.from_inputs)
         if not is_repeated:
-            log.write(block, cue)
+            log.append(block, cue)
         start_time = time.monotonic()
         for _ in range(loop.schedule.steps):
             loop.step()
             yield from decoder.finished_blocks()
-        decoder.start_block(block, loop.sample()[VIDEO], start_time)
-        loop.forget()
+        decoder.start_block(block, loop.current_sample()[VIDEO], start_time)
+        loop.free_committed_chunk()
         yield from decoder.finished_blocks()
         block += 1
         while not is_repeated and pace.is_ahead(decoder.num_frames) and not (THIS_HOST.is_alone and run.is_cancelled()):
@@ -146,7 +146,7 @@ class _CueLog:
             if cue is not None:
                 self.cues[self.blocks - 1] = Cue(**cue)
 
-    def write(self, block: int, cue: Cue | None) -> None:
+    def append(self, block: int, cue: Cue | None) -> None:
         """Append a block's cue, None for no cue."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(None if cue is None else cue.model_dump(exclude_none=True), ensure_ascii=False) + "\n")

@@ -139,7 +139,7 @@ def _load_networks(
     parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
     sizes = {one.part: _check_network(one, parts[one.part]) for one in networks}
     contents = {one.part: Content.of_part(parts[one.part], one.described, one.arranged) for one in networks}
-    found = {part: network for part, content in contents.items() if (network := model_cache.find(content))}
+    found = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
     missing = [network for network in networks if network.part not in found]
     needed = sum(map(_network_bytes, missing)), sum(device_bytes(one.at_rest, one.tied) for one in missing)
     if is_used:
@@ -203,7 +203,7 @@ def merge_loras(
         if control_downscale is not None:
             _check_downscale(loras, control_downscale)
         which = f" (the {EXPERT_NAMES[index]}-noise expert)" if len(loaded.experts) > 1 else ""
-        notes += [lora.file.report() + which for lora in loras]
+        notes += [lora.file.describe_keys() + which for lora in loras]
         expert.merge(loras, on_event)
     return notes
 

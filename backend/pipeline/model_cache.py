@@ -27,7 +27,7 @@ from backend.schemas.worker import CachedModel
 from backend.weights.cached_network import CachedNetwork, Content
 
 ROOM = 0.97  # share of a device's memory for models and programs: the runtime needs the rest
-OF_MEMORY = 0.5  # share of the host's memory, free or used by cached models, for cached models
+HOST_SHARE = 0.5  # maximum share of the host memory for cached models, of the memory that is free without them
 
 Key = tuple[str, str]
 """The checkpoint that a model comes from, and the dtype of its weights."""
@@ -120,7 +120,7 @@ class ModelCache:
             model = self._models.get(key)
             return None if model is None else model.loaded
 
-    def find(self, content: Content) -> CachedNetwork | None:
+    def find_network(self, content: Content) -> CachedNetwork | None:
         """Return a cached network of this content whose files have not changed, None if there is no such network."""
         with self._lock:
             found = (network for network in self._distinct_networks() if network.content.equals(content))
@@ -286,7 +286,7 @@ class ModelCache:
 
     def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:
         """Return the limit of host memory for cached models, of which `kept` bytes are already used."""
-        return bound if bound is not None else int(OF_MEMORY * max(0, self._available() + kept - num_bytes))
+        return bound if bound is not None else int(HOST_SHARE * max(0, self._available() + kept - num_bytes))
 
 
 def _describe(model: _CachedModel) -> CachedModel:

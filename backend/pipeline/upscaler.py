@@ -62,7 +62,7 @@ class Tiling:
         raise AssertionError("tiles reach their smallest size first")
 
     @property
-    def count(self) -> int:
+    def num_tiles(self) -> int:
         """The number of tiles of a frame."""
         return self.rows * self.columns
 
@@ -148,14 +148,14 @@ class Upscaler:
 
     def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
         """Return the number of tiles of one run, for a clip of `num_frames`: a multiple of the number of devices."""
-        devices, tiles = self._layout.mesh.size, num_frames * tiling.count
+        devices, tiles = self._layout.mesh.size, num_frames * tiling.num_tiles
         most = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / most)
         return math.ceil(tiles / runs / devices) * devices
 
-    def prepare(self, tiling: Tiling, scale: int, batch: int) -> Program:
+    def compile_program(self, tiling: Tiling, scale: int, batch: int) -> Program:
         """Compile the program for these tiles and return it."""
-        program = self.program(scale)
+        program = self.get_program(scale)
         program.prepare(self._weights, self.describe_tiles(tiling, batch))
         return program
 
@@ -165,9 +165,9 @@ class Upscaler:
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
         """Return whether the program for these tiles is compiled."""
-        return self.program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
+        return self.get_program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
 
-    def program(self, scale: int) -> Program:
+    def get_program(self, scale: int) -> Program:
         """Return the program that upscales tiles, uint8 [N, H, W, 3], by `scale`."""
         if scale not in self._programs:
             self._programs[scale] = Program(
@@ -186,12 +186,12 @@ class Upscaler:
         whole: list[Frame] = []
         for tile in self._upscale_tiles(tiles, scale, batch):
             whole.append(tile)
-            if len(whole) == tiling.count:
+            if len(whole) == tiling.num_tiles:
                 yield tiling.join_tiles(whole, scale)
                 whole = []
 
     def _upscale_tiles(self, tiles: Iterator[Frame], scale: int, batch: int) -> Iterator[Frame]:
-        program, dispatched = self.program(scale), deque()
+        program, dispatched = self.get_program(scale), deque()
         while True:
             batch_tiles = list(itertools.islice(tiles, batch))
             if batch_tiles:

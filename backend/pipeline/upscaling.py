@@ -98,7 +98,7 @@ def _upscale_file(
     if not upscaler.is_ready(tiling, request.upscale, batch):
         yield Compiling("the upscaler")
         with clock.measure(READY):
-            upscaler.prepare(tiling, request.upscale, batch)
+            upscaler.compile_program(tiling, request.upscale, batch)
     work = functools.partial(upscaler.upscale_frames, tiling=tiling, scale=request.upscale, batch=batch)
     done = yield from _write_frames(request, source, pieces, first, work, clock, is_cancelled)
     if done < total:
@@ -176,7 +176,7 @@ def _create_result(
 ) -> VideoResult:
     width, height = request.final_size
     note = f"The video was upscaled {request.upscale} times by {upscaler_name(request)}, from {request.width}x{request.height}"
-    tiled = [f"Each frame was upscaled in {tiling.count} tiles"] if tiling.count > 1 else []
+    tiled = [f"Each frame was upscaled in {tiling.num_tiles} tiles"] if tiling.num_tiles > 1 else []
     before = made.seconds if made else {}
     seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}
     own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}

@@ -110,7 +110,7 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         loop = Denoising(run, conditions)
-        while loop.steps_done < loop.total:
+        while loop.steps_done < loop.total_steps:
             yield from loop.next_step()
     is_enlarged = model.kind.enlarges and request_at_first_size(request) != request  # otherwise previews have the video's size
     sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)

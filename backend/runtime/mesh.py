@@ -221,20 +221,22 @@ class Layout:
         """The partition of tables of the rotary embedding, [1, S, 1, D]."""
         return P(None, "sp", None, None)
 
-    def space(self, height: int, width: int) -> P:
+    def spatial_partition(self, height: int, width: int) -> P:
         """Return the partition of pixels or latents [B, C, F, H, W]: over as many chips as divide one side, the width first."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
-        for axes in sorted(spreads, key=lambda axes: -self.count(axes)):
+        for axes in sorted(spreads, key=lambda axes: -self.num_chips(axes)):
             for side, length in ((4, width), (3, height)):
-                if length % self.count(axes) == 0:
+                if length % self.num_chips(axes) == 0:
                     return P(*[axes or None if index == side else None for index in range(5)])
         raise AssertionError("one chip divides every side")
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
-        """Return the shapes of arrays [B, C, F, H, W] with the partitions of `space`."""
-        return {name: with_sharding(leaf, self.sharding(self.space(*leaf.shape[3:]))) for name, leaf in arrays.items()}
+        """Return the shapes of arrays [B, C, F, H, W] with the partitions of `spatial_partition`."""
+        return {
+            name: with_sharding(leaf, self.sharding(self.spatial_partition(*leaf.shape[3:]))) for name, leaf in arrays.items()
+        }
 
-    def count(self, axes: tuple[str, ...]) -> int:
+    def num_chips(self, axes: tuple[str, ...]) -> int:
         """Return the number of chips of these axes together."""
         return math.prod(self.size(axis) for axis in axes)
 
@@ -242,12 +244,12 @@ class Layout:
         """Return the partition of small weights: a copy on every chip."""
         return P()
 
-    def spread(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
+    def place_weights(self, weights: Mapping[str, jax.Array], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
         """Place weights on the mesh, each with the partition `spec(name, shape)`."""
         return {name: jax.device_put(value, self.sharding(spec(name, value.shape))) for name, value in weights.items()}
 
-    def describe(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Return the shapes of weights with the shardings that `spread` would use."""
+    def describe_weights(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
+        """Return the shapes of weights with the shardings that `place_weights` would use."""
         return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
     def replicate_shapes(self, shapes: Any) -> Any:
@@ -270,7 +272,7 @@ class Layout:
         if name in self.copied and not self.copies_on_demand:
             return P(None, split_in, split_out)
         axes = (*((split_in,) if split_in else ()), *self.weight_axes)
-        return P(None, axes if shape[1] % self.count(axes) == 0 else split_in, split_out)
+        return P(None, axes if shape[1] % self.num_chips(axes) == 0 else split_in, split_out)
 
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
         """Return one layer's matrix [in, out] in the partition in which it is used.
@@ -289,4 +291,4 @@ class Layout:
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
         """Return the partition of a weight outside the layers, [out, in]: large matrices are spread, others replicated."""
         is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
-        return P(self.weight_axes, None) if is_large and shape[0] % self.count(self.weight_axes) == 0 else P()
+        return P(self.weight_axes, None) if is_large and shape[0] % self.num_chips(self.weight_axes) == 0 else P()

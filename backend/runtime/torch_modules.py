@@ -86,8 +86,8 @@ def _convolve(
 
 
 def _linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. The argument names are
-    PyTorch's."""
+    """Multiply `input` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in `input`'s dtype. The argument names
+    are the names in PyTorch."""
     with jax.named_scope("products"):
         return jax.lax.platform_dependent(input, weight, bias, cpu=_linear_on_cpu, default=_plain_linear)
 

@@ -26,7 +26,7 @@ def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
     return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
 
 
-def offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return the same shapes, stored on the host."""
     return {
         name: as_leaf(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)))

@@ -56,7 +56,7 @@ class LoraFile:
     problem: str = ""
     control_downscale: int | None = None
 
-    def report(self) -> str:
+    def describe_keys(self) -> str:
         """Return a sentence about the keys that are used."""
         text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
         if not self.unused_keys:
@@ -83,7 +83,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
         for tensor, part, parts in found_tensors:
             _add_factor(changes.setdefault(tensor, Change(alpha=default_alpha, part=part, parts=parts)), role, place)
             keys_by_tensor.setdefault(tensor, []).append(key)
-    problems = {name: problem for name, change in changes.items() if (problem := change.problem(shapes[name]))}
+    problems = {name: problem for name, change in changes.items() if (problem := change.find_problem(shapes[name]))}
     for tensor in problems:
         del changes[tensor], keys_by_tensor[tensor]
     used = {key for keys in keys_by_tensor.values() for key in keys}
@@ -180,4 +180,4 @@ def apply_loras(loras: Sequence[ScaledLora], name: str, tensor: torch.Tensor) ->
     changes = [(lora.file.changes[name], lora.scale) for lora in loras if name in lora.file.changes]
     if not changes:
         return tensor
-    return sum((scale * change.compute(tensor) for change, scale in changes), tensor.float())
+    return sum((scale * change.compute_change(tensor) for change, scale in changes), tensor.float())

@@ -42,7 +42,7 @@ class Change:
     alpha: float | None = None
     factors: dict[str, TensorPlace] = dataclasses.field(default_factory=dict)
 
-    def problem(self, shape: Sequence[int]) -> str:
+    def find_problem(self, shape: Sequence[int]) -> str:
         """Return why these factors cannot change a tensor of this shape, "" if they can."""
         kinds = [kind for kind, roles in KINDS.items() if any(role in self.factors for role in roles)]
         if len(kinds) > 1:
@@ -55,7 +55,7 @@ class Change:
             return f"has {kinds[0] if kinds else 'a difference'} of another size"
         return "" if self._magnitude_fits(shape) else "has a DoRA magnitude of another size"
 
-    def compute(self, tensor: torch.Tensor) -> torch.Tensor:
+    def compute_change(self, tensor: torch.Tensor) -> torch.Tensor:
         """Compute this tensor's change at scale 1, float32, in its shape. With DoRA, the change contains the rescaling to DoRA's
         lengths."""
         base, total = tensor.float(), torch.zeros(tensor.shape)

@@ -70,8 +70,8 @@ def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[
         return layout.stacked_weight(name, shape, role_of(name))
 
     return StackedWeights(
-        outer=layout.describe(shapes.outer, layout.outer_weight),
-        stacks={prefix: layout.describe(stack, stacked) for prefix, stack in shapes.stacks.items()},
+        outer=layout.describe_weights(shapes.outer, layout.outer_weight),
+        stacks={prefix: layout.describe_weights(stack, stacked) for prefix, stack in shapes.stacks.items()},
     )
 
 

@@ -78,7 +78,7 @@ class DotsModel:
             else:
                 own = {"encode"} if part.startswith("text") else {"encode", "denoise", "decode"}
                 stages = {"decode"} if part == "vocoder" else own
-                described = self._layout.describe(state, self._layout.replicated_spec)
+                described = self._layout.describe_weights(state, self._layout.replicated_spec)
                 yield Network(part=part, stages=frozenset(stages), described=described)
 
     def layout(self, is_guided):

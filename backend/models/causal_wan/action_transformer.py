@@ -73,7 +73,7 @@ class ActionDenoiser(BlockDenoiser):
             name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
             for name, shape in parameter_shapes(self._shape, width).items()
         }
-        placed = self._layout.describe(shapes, lambda name, shape: self._layout.stacked_weight(name, shape, "whole"))
+        placed = self._layout.describe_weights(shapes, lambda name, shape: self._layout.stacked_weight(name, shape, "whole"))
         return StackedWeights(outer=described.outer, stacks=described.stacks | {ACTIONS: placed})
 
     def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:

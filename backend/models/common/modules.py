@@ -52,7 +52,7 @@ class Encoder:
 
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.Array]:
         """The weights' shapes and where they rest, without the weights."""
-        return layout.describe(shapes_of(self._model, dtype), functools.partial(self.place, layout))
+        return layout.describe_weights(shapes_of(self._model, dtype), functools.partial(self.place, layout))
 
     @staticmethod
     def place(layout: Layout, name: str, shape: tuple[int, ...]) -> P:

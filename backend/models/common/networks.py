@@ -14,7 +14,7 @@ from backend.models.common.modules import Encoder
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.models.model import ModelPlan, Network, Stage
 from backend.runtime.mesh import Layout
-from backend.weights.host_offload import device_bytes, offloaded, should_offload
+from backend.weights.host_offload import describe_offloaded, device_bytes, should_offload
 
 ENCODE: frozenset[Stage] = frozenset({"encode"})
 DENOISE: frozenset[Stage] = frozenset({"denoise"})
@@ -32,7 +32,7 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_offload(own + others_bytes, memory)
     flat: Any = network.described  # an encoder has no stacks
-    return dataclasses.replace(network, described=offloaded(flat)) if crowds else network
+    return dataclasses.replace(network, described=describe_offloaded(flat)) if crowds else network
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:

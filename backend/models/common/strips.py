@@ -29,10 +29,10 @@ class Strips:
     def of(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
         """For latents of this size. All chips share a side that does not divide by their number only if the network `pads`: if it
         goes by `padding`, each chip then has fewer pixels, and the last one some of the picture."""
-        spec = layout.space(height, width)
+        spec = layout.spatial_partition(height, width)
         across, down = (_as_tuple(spec[place]) for place in (4, 3))
         choices = [cls(layout=layout, axes=across or down, turned=bool(down), columns=height if down else width)]
-        chips = layout.count(AXES)
+        chips = layout.num_chips(AXES)
         for turned, columns in ((False, width), (True, height)) if pads else ():
             padding = -columns % chips
             if padding < (columns + padding) // chips:
@@ -40,7 +40,7 @@ class Strips:
         return min(choices, key=lambda strips: strips._pixels_of_a_chip(width if strips.turned else height))
 
     def _pixels_of_a_chip(self, rows: int) -> int:
-        return self.all_columns // self.layout.count(self.axes) * rows
+        return self.all_columns // self.layout.num_chips(self.axes) * rows
 
     @property
     def all_columns(self) -> int:

@@ -63,12 +63,12 @@ class StreamedAutoencoder(abc.ABC):
         if not self._uses_strips(dtype):
             return described
         shapes = jax.eval_shape(functools.partial(self._on_tpu.arrange, self._vae), described)
-        return self._layout.describe(shapes, self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes, self._layout.replicated_spec)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
-        return self._layout.describe(shapes, self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes, self._layout.replicated_spec)
 
     def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
         """Latents [1, C, 1, H, W] of a clip's first frame [1, 3, 1, height, width], and the caches after it."""
@@ -150,7 +150,7 @@ class StreamedAutoencoder(abc.ABC):
 
     def _spread(self, array: jax.Array) -> jax.Array:
         """The array with its space spread over the chips; the convolutions exchange the borders."""
-        return self._layout.constrain(array, self._layout.space(*array.shape[3:]))
+        return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
         is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and "convolution" not in KERNEL_FALLBACKS

@@ -40,7 +40,7 @@ class VideoAutoencoder:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
-        return self._layout.describe(shapes_of(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes_of(self._vae, dtype), self._layout.replicated_spec)
 
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
         """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
@@ -98,11 +98,11 @@ class SoundNetworks:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The shapes and places of the autoencoder's weights."""
-        return self._layout.describe(shapes_of(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes_of(self._vae, dtype), self._layout.replicated_spec)
 
     def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Those of the vocoder's."""
-        return self._layout.describe(shapes_of(self._vocoder, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(shapes_of(self._vocoder, dtype), self._layout.replicated_spec)
 
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
         """The spectrum [1, channels, T, bins] float32 of samples [channels, N], with frames for so many latents; on the host."""

@@ -33,7 +33,7 @@ class Strips:
     @classmethod
     def of(cls, layout: Layout, height: int, width: int) -> Self:
         """For latents of this size."""
-        spec = layout.space(height, width)
+        spec = layout.spatial_partition(height, width)
         side = 1 if spec[3] else 2
         axes = spec[side + 2] or ()
         return cls(layout=layout, axes=(axes,) if isinstance(axes, str) else tuple(axes), side=side)

@@ -61,7 +61,7 @@ def test_no_more_steps_are_called_than_may_be_ahead(run, calls, monkeypatch):
         return wait(tree)
 
     monkeypatch.setattr(module.jax, "block_until_ready", waiting)
-    while loop.steps_done < loop.total:
+    while loop.steps_done < loop.total_steps:
         loop.step()
     assert calls.count(STEP) == STEPS and waits == [MOST_AHEAD, 2 * MOST_AHEAD]
 
@@ -69,9 +69,9 @@ def test_no_more_steps_are_called_than_may_be_ahead(run, calls, monkeypatch):
 def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
     loop, waits = Denoising(run, conditions_of(run)), []
     monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
-    while loop.steps_done < loop.total:
+    while loop.steps_done < loop.total_steps:
         loop.step()
-        loop.clean()
+        loop.clean_estimate()
     assert waits == []
 
 
@@ -79,9 +79,9 @@ def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_fre
     loop, waits = Denoising(run, conditions_of(run)), []
     monkeypatch.setattr(run.model, "kind", dataclasses.replace(run.model.kind, num_experts=2))
     monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
-    while loop.steps_done < loop.total:
+    while loop.steps_done < loop.total_steps:
         loop.step()
-        loop.clean()
+        loop.clean_estimate()
     assert waits == [5]  # of 11 steps, before the first without guidance
 
 
@@ -107,9 +107,9 @@ def test_the_latents_are_the_same_with_it_and_without(run):
             for program in (run.model._guided.step, run.model._unguided.step):
                 program._has_run.clear()
             loop.warm_up()
-        while loop.steps_done < loop.total:
+        while loop.steps_done < loop.total_steps:
             loop.step()
-        made.append(loop.sample()[VIDEO])
+        made.append(loop.current_sample()[VIDEO])
     np.testing.assert_array_equal(*made)
 
 

@@ -87,13 +87,13 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
 
 
 def test_a_step_is_told_with_the_seconds_until_its_result_was_there(loaded, tmp_path, monkeypatch):
-    clean = Denoising.clean
+    clean = Denoising.clean_estimate
 
     def slowly(loop):
         time.sleep(0.05)  # as devices do that work on after the call has returned
         return clean(loop)
 
-    monkeypatch.setattr(Denoising, "clean", slowly)
+    monkeypatch.setattr(Denoising, "clean_estimate", slowly)
     *events, finished = pipeline.generate(make_request(steps=3), loaded, tmp_path, lambda: False)
     seconds = [event.seconds for event in events if isinstance(event, Step)]
     assert len(seconds) == 3 and min(seconds) >= 0.05 and sum(seconds) <= finished.result.seconds["denoise"]

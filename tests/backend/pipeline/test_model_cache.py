@@ -62,7 +62,7 @@ class Shelf:
     def load(self, name: str) -> LoadedModel:
         paths = {"transformer": self.folder / name, "text_encoder": self.folder / "text"}
         contents = {part: network(path).content for part, path in paths.items()}
-        found = {part: one for part, content in contents.items() if (one := self.model_cache.find(content))}
+        found = {part: one for part, content in contents.items() if (one := self.model_cache.find_network(content))}
         self.model_cache.make_room_for(found.values(), SIZE * (2 - len(found)), SIZE * (2 - len(found)))
         networks = {part: found.get(part) or network(path) for part, path in paths.items()}
         loaded = LoadedModel(source=name, family=None, model=None, networks=networks, versions={}, model_cache=self.model_cache)

@@ -113,7 +113,7 @@ def test_tiles_that_overlap_make_what_the_whole_frame_makes():
     """The network sees 18 pixels around each, less than the tiles overlap."""
     given = frames(2, 100, 170)
     tiling = Tiling.plan(100, 170, 9000)
-    assert tiling.count > 2 and all(height <= 100 for height in tiling.tile)
+    assert tiling.num_tiles > 2 and all(height <= 100 for height in tiling.tile)
     assert np.abs(larger(embedded(), given, 4, tiling).astype(int) - larger(embedded(), given, 4)).max() <= LEVELS
 
 
@@ -122,7 +122,7 @@ def test_tiles_cover_every_frame_once(height, width, most):
     tiling = Tiling.plan(height, width, most)
     frame = np.arange(height * width * 3, dtype=np.uint32).reshape(height, width, 3)
     tiles = tiling.cut_tiles(frame)
-    assert all(tile.shape[:2] == tiling.tile for tile in tiles) and len(tiles) == tiling.count
+    assert all(tile.shape[:2] == tiling.tile for tile in tiles) and len(tiles) == tiling.num_tiles
     assert tiling.tile[0] * tiling.tile[1] <= max(most, (4 * module.MARGIN) ** 2)
     low = [(tile % 251).astype(np.uint8) for tile in tiles]
     np.testing.assert_array_equal(tiling.join_tiles(low, 1), frame % 251)
@@ -130,7 +130,7 @@ def test_tiles_cover_every_frame_once(height, width, most):
 
 def test_batches_are_even_and_no_larger_than_needed():
     tiling = embedded().tiling(96, 96)
-    assert (tiling.count, embedded().batch(tiling, 17), embedded().batch(tiling, 3)) == (1, 6, 3)
+    assert (tiling.num_tiles, embedded().batch(tiling, 17), embedded().batch(tiling, 3)) == (1, 6, 3)
 
 
 SPREAD = """

@@ -60,12 +60,12 @@ def test_what_is_tied_stays_one_array():
 
 def test_what_rests_on_the_host_anyway_stays_there():
     network = CachedNetwork(
-        no_content(), {"offloaded": array(10, on_one_device().with_memory_kind("pinned_host")), "other": array(10)}
+        no_content(), {"describe_offloaded": array(10, on_one_device().with_memory_kind("pinned_host")), "other": array(10)}
     )
     assert (network.num_bytes, network.bytes_per_device) == (40, 20)
     network.move_to_host()
     network.move_back()
-    assert network.weights["offloaded"].sharding.memory_kind == "pinned_host"
+    assert network.weights["describe_offloaded"].sharding.memory_kind == "pinned_host"
     assert network.weights["other"].sharding.memory_kind == "device"
 
 

@@ -11,7 +11,7 @@ from backend.models.common.text import TIED
 from backend.pipeline import load as load_module
 from backend.runtime import work
 from backend.schemas.request import GenerationRequest
-from backend.weights.host_offload import HOST, device_bytes, load_onto_devices, offloaded, should_offload
+from backend.weights.host_offload import HOST, describe_offloaded, device_bytes, load_onto_devices, should_offload
 from presets import load_preset
 
 
@@ -27,7 +27,7 @@ def test_bytes_are_counted_once_and_only_on_devices():
     network = {TIED[0]: described(10, 4), TIED[1]: described(10, 4), "other": described(3)}
     assert device_bytes(network, TIED) == 2 * (40 + 3)
     assert device_bytes({TIED[1]: described(10, 4)}, TIED) == 80
-    assert device_bytes(offloaded(network), TIED) == device_bytes({}, TIED) == 0
+    assert device_bytes(describe_offloaded(network), TIED) == device_bytes({}, TIED) == 0
     assert device_bytes([described(2), {"inner": described(3)}]) == 10
 
 

@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(factors, said, tmp_path):
     save_file(keys("makers", state) | other, tmp_path / "y.safetensors")  # beside what fits it is reported
     file = read_lora(tmp_path / "y.safetensors", SHAPES, 0, WAN.lora_names)
     assert file.changes.keys() == {"blocks.0.ffn.net.0.proj.weight"} and len(file.unused_keys) == len(factors)
-    assert file.report().endswith(f": blocks.0.attn1.to_q.weight {said}")
+    assert file.describe_keys().endswith(f": blocks.0.attn1.to_q.weight {said}")
 
 
 def test_a_half_precision_file_changes_a_half_precision_weight(tmp_path):
