@@ -79,7 +79,7 @@ def found(context: StudioContext, caller: Caller) -> str:
 
 
 def videos_page(context: StudioContext, caller: Caller) -> str:
-    page = Videos(context)._page({"limit": "100"}, caller)
+    page = Videos(context)._list_page({"limit": "100"}, caller)
     first = page["data"][0]
     assert len(page["data"]) == VIDEOS and (first["model"], first["seed"]) == ("wan-tiny", 7)
     assert (first["status"], first["size"], first["seconds"], first["progress"]) == ("completed", "96x96", "1", 100)

@@ -17,7 +17,7 @@ from wan_ui.edit.handlers import page_settings
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.services.media import BEFORE, before
+from wan_ui.services.media import BEFORE, make_before_video
 
 VACE = ("wan2.1-vace-1.3b-480p", "wan2.1-vace-14b-720p")  # take clips too, but make nothing anew by strength
 WANTED = {"preset": "wan-tiny", "prompt": "a red square", "start": 0.5, "num_frames": 17, "width": 96, "height": 96, "steps": 4}
@@ -176,10 +176,10 @@ def test_what_there_was_before_is_made_once_and_only_for_a_clip(engine, visitor,
     job_id = visitor().post("/studio/edit", json=WANTED | {"clip": clip}).json()["job"]
     list(engine.events(job_id))
     job = engine.job(job_id)
-    made = asyncio.run(before(job, engine.sandbox))
-    assert made == job.folder / BEFORE and asyncio.run(before(job, engine.sandbox)) == made
+    made = asyncio.run(make_before_video(job, engine.sandbox))
+    assert made == job.folder / BEFORE and asyncio.run(make_before_video(job, engine.sandbox)) == made
     plain = engine.submit(job.request.changed(video=None, strength=None, trim=None))
-    assert asyncio.run(before(plain, engine.sandbox)) is None
+    assert asyncio.run(make_before_video(plain, engine.sandbox)) is None
 
 
 def test_the_view_knows_each_models_own_limits():

@@ -7,7 +7,7 @@ import pytest
 from backend.errors import Busy
 from backend.media.sandbox import Requester
 from wan_ui.gateway.limits import FILES_SENT
-from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyDownloads, _Sent
+from wan_ui.services.sending import GRACE_SECONDS, LEAST_SECONDS, SLOW_BYTES, Downloads, TooManyDownloads, _DownloadResponse
 
 
 class Clock:
@@ -92,7 +92,7 @@ def test_a_reader_who_is_cut_off_ends_the_response_and_removes_the_file(is_cut_f
 
     async def read_slowly() -> None:
         download, stalls = downloads.start_download(visitor(1), 0), asyncio.Event()
-        sent = _Sent(tmp_path / "file", downloads=downloads, download=download, done=lambda: removed.append(True))
+        sent = _DownloadResponse(tmp_path / "file", downloads=downloads, download=download, done=lambda: removed.append(True))
 
         async def send(message) -> None:
             if message.get("body"):
@@ -105,7 +105,7 @@ def test_a_reader_who_is_cut_off_ends_the_response_and_removes_the_file(is_cut_f
         answering = asyncio.ensure_future(sent(scope, asyncio.Event().wait, send))
         await stalls.wait()
         if is_cut_for_others:
-            download.cut()
+            download.cut_off()
         await asyncio.wait_for(answering, 30)
 
     asyncio.run(read_slowly())

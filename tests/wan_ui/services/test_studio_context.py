@@ -18,14 +18,14 @@ from presets import load_preset
 from tests.wan_ui.builders import a_request
 from wan_ui.gateway import uploads
 from wan_ui.gateway.access import OPERATOR_COOKIE, Access
-from wan_ui.routes.api import Wanted
+from wan_ui.routes.api import GenerateArguments
 from wan_ui.services.studio_context import StudioContext
 
 WAN = load_preset("wan2.1-t2v-1.3b-480p")
 VISITOR = SimpleNamespace(cookies={}, session_hash="page", client=("203.0.113.7", 1), headers={})
 
 
-def submitted(context: StudioContext, wanted: Wanted, request) -> Job:
+def submitted(context: StudioContext, wanted: GenerateArguments, request) -> Job:
     """What a program's call queues."""
     caller = context.identify_caller(request)
     return queued(context, wanted.to_request(context.preset_names(caller)[0]), caller)
@@ -81,7 +81,7 @@ def test_a_waiting_video_cannot_be_changed_into_a_download(context, running, ope
 
 
 def test_the_endpoint_for_programs_asks_who_calls(context, operator):
-    wanted = Wanted(prompt="x", preset=WAN.name, image=None, settings={"steps": 1})
+    wanted = GenerateArguments(prompt="x", preset=WAN.name, image=None, settings={"steps": 1})
     with pytest.raises(RequestError, match="only the operator may download it"):
         submitted(context, wanted, VISITOR)
     assert submitted(context, wanted, operator).request.preset == WAN.name
