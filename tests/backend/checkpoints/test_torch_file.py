@@ -138,7 +138,7 @@ def test_a_lora_of_a_training_program_is_read(tmp_path):
     names = ("base_model.model.blocks.0.self_attn.q.lora_A.weight", "base_model.model.blocks.0.self_attn.q.lora_B.weight")
     path = save(tmp_path / "lora.pt", {"generator_lora": dict(zip(names, (down, up), strict=True)), "critic_lora": {}}).path
     changes = read_lora(path, {"blocks.0.attn1.to_q.weight": (6, 8)}, names=WAN.lora_names).changes
-    torch.testing.assert_close(changes["blocks.0.attn1.to_q.weight"].of(torch.zeros(6, 8)), up @ down)
+    torch.testing.assert_close(changes["blocks.0.attn1.to_q.weight"].compute_change(torch.zeros(6, 8)), up @ down)
 
 
 def test_a_folder_with_a_foreign_file_is_refused_in_one_sentence(tmp_path):

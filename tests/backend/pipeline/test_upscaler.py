@@ -129,8 +129,8 @@ def test_tiles_cover_every_frame_once(height, width, most):
 
 
 def test_batches_are_even_and_no_larger_than_needed():
-    tiling = embedded().tiling(96, 96)
-    assert (tiling.num_tiles, embedded().batch(tiling, 17), embedded().batch(tiling, 3)) == (1, 6, 3)
+    tiling = embedded().plan_tiling(96, 96)
+    assert (tiling.num_tiles, embedded().choose_batch_size(tiling, 17), embedded().choose_batch_size(tiling, 3)) == (1, 6, 3)
 
 
 SPREAD = """
