@@ -29,7 +29,7 @@ def plan_layouts(
     plans = []
     for is_guided in (True, False):
         fixed = {axis: size for axis, size in wished.items() if is_guided or axis == "tp"}
-        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, asked=fixed))
+        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, fixed=fixed))
     if plan.num_copies is not None:
         copied = frozenset(itertools.islice(sizes, plan.num_copies))
     elif best and plans[0] == best.mesh:

@@ -29,23 +29,23 @@ def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
 def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, BranchRatios]:
     """Denoise the whole video and return the ratios of all steps. `run.request` must be from `disable_shortcuts`. Decodes
     nothing."""
-    model, request, own = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
+    model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
     plan, noise = plan_of(request, model.kind.boundary), draw_initial_noise(request, model)
-    states, key, before = model.start(request, own, noise), None, None
+    states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None
     ratios = []
     for index, step_plan in enumerate(plan.steps):
         if key != step_plan.context_key:
             step_context = None  # its keys take much memory: free it before the next is created
             (step_context, _), key = (
-                do(model.make_step_context(run.weights, request, own, step_plan, None)),
+                do(model.make_step_context(run.weights, request, first_conditions, step_plan, None)),
                 step_plan.context_key,
             )
             states = jax.device_put(states, step_context.layout.replicated)
         assert step_context is not None, "the first step makes one"
         with run.clock.measure("denoise"):
-            row = make_step_inputs(plan.schedule, index, step_plan.guidance)
-            states, added = do(model.step(run.weights, request, step_context, states, row, None, index))
+            step_inputs = make_step_inputs(plan.schedule, index, step_plan.guidance)
+            states, added = do(model.step(run.weights, request, step_context, states, step_inputs, None, index))
             ratios.append(_compute_growth(before, added, step_context.context.positions.num_tokens))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)

@@ -93,7 +93,7 @@ class _DecodingLoop:
         resumed_from = read_frames_so_far(run.folder, run.request, self._describe_state) if THIS_HOST.is_alone else None
         self._latent_frames = resumed_from.latent_frames if resumed_from else 0
         self._state = resumed_from.decoder_state if resumed_from else None
-        self._kept = run.kept_pixels
+        self._kept_pixels = run.kept_pixels
         self.pieces = [resumed_from.pixels] if resumed_from else []
 
     @property
@@ -121,8 +121,10 @@ class _DecodingLoop:
                     if piece is None:
                         return
                     frames, self._state = piece
-                    left = run.request.num_frames - self.num_frames
-                    self.pieces.append(restore_kept_pixels(self._kept, frames_to_uint8(frames)[:left], self.num_frames))
+                    num_left = run.request.num_frames - self.num_frames
+                    self.pieces.append(
+                        restore_kept_pixels(self._kept_pixels, frames_to_uint8(frames)[:num_left], self.num_frames)
+                    )
                     self._latent_frames += stride
                 yield
 
@@ -158,9 +160,9 @@ def decode(run: Run, latents: Latents) -> Generator[Event]:
     yield Cancelled(result) if run.is_cancelled() else Finished(result)
 
 
-def restore_kept_pixels(kept: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
+def restore_kept_pixels(kept_pixels: KeptPixels | None, pixels: np.ndarray, first: int) -> np.ndarray:
     """Put the clip's unchanged pixels back into frames uint8 [F, H, W, 3]. `first` is the number of the first frame."""
-    return pixels if kept is None else kept.put_back(pixels, first)
+    return pixels if kept_pixels is None else kept_pixels.put_back(pixels, first)
 
 
 def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoResult:
@@ -195,9 +197,9 @@ def _read_audio_input(run: Run, path: str) -> Sound | None:
     if not request.keeps_sound:
         return None
     part = SoundPart.from_request(request)
-    left = read_sound_facts(path).seconds - part.start
-    if left < part.seconds - AUDIBLE_SECONDS:
-        run.notes.append(f"The audio ends after {left:.1f} s; the rest of the video is silent.")
+    seconds_left = read_sound_facts(path).seconds - part.start
+    if seconds_left < part.seconds - AUDIBLE_SECONDS:
+        run.notes.append(f"The audio ends after {seconds_left:.1f} s; the rest of the video is silent.")
     return read_original(path, part)
 
 

@@ -197,9 +197,9 @@ class Denoising:
     ) -> Work:
         """Yield the work of these steps, one after another."""
         for index in indices:
-            row = make_step_inputs(self.schedule, index, self._plan[index].guidance)
+            step_inputs = make_step_inputs(self.schedule, index, self._plan[index].guidance)
             states, step_state = yield from self._run.model.step(
-                self._weights, request, step_context, states, row, step_state, index
+                self._weights, request, step_context, states, step_inputs, step_state, index
             )
         return states
 
@@ -232,11 +232,11 @@ class Denoising:
         if self._num_ahead == MOST_AHEAD:
             with self._run.clock.measure("denoise"):
                 yield from self._wait_for_states()
-        row = make_step_inputs(self.schedule, index, step_plan.guidance)
+        step_inputs = make_step_inputs(self.schedule, index, step_plan.guidance)
         with self._run.clock.measure("denoise"):
             model, request = self._run.model, self._request_at(step_plan)
             step = model.step(
-                self._weights, request, self._current_step_context, self._current_states, row, self._step_state, index
+                self._weights, request, self._current_step_context, self._current_states, step_inputs, self._step_state, index
             )
             self._states, self._step_state = yield from step
         self.steps_done += 1

@@ -21,7 +21,7 @@ from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, Setting
 from backend.schemas.sound import SoundPart, keeps_clip_audio
 
-_PICTURES = tuple(one.name for one in INPUTS if one.media == "picture")
+_PICTURES = tuple(setting.name for setting in INPUTS if setting.media == "picture")
 
 
 def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, roles: Collection[str] | None = None) -> Inputs:
@@ -33,28 +33,28 @@ def open_inputs(request: GenerationRequest, opened: KeptPixels | None = None, ro
     """
     size = (request.width, request.height)
 
-    def open_input(one: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
-        if one.part == "drive":
-            return DrivingClip(path=path, part=Part.from_request(request, one.name))
-        if one.media == "either":
-            return read_mask(path, Part.from_request(request, one.name))
-        if one.media == "sound":
+    def open_input(setting: Setting, path: str) -> Image.Image | np.ndarray | DrivingClip:
+        if setting.part == "drive":
+            return DrivingClip(path=path, part=Part.from_request(request, setting.name))
+        if setting.media == "either":
+            return read_mask(path, Part.from_request(request, setting.name))
+        if setting.media == "sound":
             return read_for_model(path, SoundPart.from_request(request))
-        if one.media == "video":
-            return read_part(path, Part.from_request(request, one.name))
+        if setting.media == "video":
+            return read_part(path, Part.from_request(request, setting.name))
         picture = load_checked_image(path)
-        if one.name == "references":
+        if setting.name == "references":
             return fit_on_white(picture, *size)
         return compress_image(crop_to(picture, *size, request.image_focus), request.image_crf)
 
     known = opened.inputs if opened else {}
-    made: dict[str, Any] = {
-        one.name: known.get(one.name) or tuple(open_input(one, path) for path in paths)
-        for one, paths in _select_inputs(request, roles)
+    inputs: dict[str, Any] = {
+        setting.name: known.get(setting.name) or tuple(open_input(setting, path) for path in paths)
+        for setting, paths in _select_inputs(request, roles)
     }
     if roles is None and keeps_clip_audio(request):
-        made["sound"] = _read_clip_audio(request)
-    return made | (_open_at_half_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
+        inputs["sound"] = _read_clip_audio(request)
+    return inputs | (_open_at_half_size(request, functools.partial(open_inputs, roles=_PICTURES)) if roles is None else {})
 
 
 def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
@@ -67,21 +67,23 @@ def open_kept_pixels(request: GenerationRequest) -> KeptPixels | None:
 def blank_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> Inputs:
     """Create black and silent inputs of the right sizes for each input of the request, or for these roles. No file is read."""
 
-    def create_blank(one: Setting) -> Image.Image | np.ndarray | BlankClip:
-        if one.part == "drive":
-            return BlankClip(size=Part.from_request(request, one.name).size)
-        if one.media == "picture":
+    def create_blank(setting: Setting) -> Image.Image | np.ndarray | BlankClip:
+        if setting.part == "drive":
+            return BlankClip(size=Part.from_request(request, setting.name).size)
+        if setting.media == "picture":
             return Image.new("RGB", (request.width, request.height))
-        if one.media == "sound":
+        if setting.media == "sound":
             return _create_silence(SoundPart.from_request(request))
-        part = Part.from_request(request, one.name)
+        part = Part.from_request(request, setting.name)
         shape = (part.num_frames, *part.size[::-1])
-        return np.zeros(shape, bool) if one.media == "either" else np.zeros((*shape, 3), np.uint8)
+        return np.zeros(shape, bool) if setting.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    made: dict[str, Any] = {one.name: tuple(create_blank(one) for _ in paths) for one, paths in _select_inputs(request, roles)}
+    inputs: dict[str, Any] = {
+        setting.name: tuple(create_blank(setting) for _ in paths) for setting, paths in _select_inputs(request, roles)
+    }
     if roles is None and keeps_clip_audio(request):
-        made["sound"] = (_create_silence(SoundPart.from_clip(request, 0.0)),)
-    return made | (_open_at_half_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
+        inputs["sound"] = (_create_silence(SoundPart.from_clip(request, 0.0)),)
+    return inputs | (_open_at_half_size(request, functools.partial(blank_inputs, roles=_PICTURES)) if roles is None else {})
 
 
 def _open_at_half_size(request: GenerationRequest, open_all: Callable[[GenerationRequest], Inputs]) -> dict[str, Sequence[Any]]:
@@ -107,4 +109,6 @@ def _create_silence(part: SoundPart) -> np.ndarray:
 
 def _select_inputs(request: GenerationRequest, roles: Collection[str] | None = None) -> list[tuple[Setting, tuple[str, ...]]]:
     paths = request.inputs()
-    return [(one, paths[one.name]) for one in INPUTS if one.name in paths and (roles is None or one.name in roles)]
+    return [
+        (setting, paths[setting.name]) for setting in INPUTS if setting.name in paths and (roles is None or setting.name in roles)
+    ]

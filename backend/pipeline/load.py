@@ -136,12 +136,12 @@ def _load_networks(
     """Load the networks of these stages by part, with the preset's own LoRAs merged. All files are checked before the first is
     read."""
     networks = [network for network in model.networks if network.stages & set(stages)]
-    parts = {one.part: Part(checkpoint, one.part, one.renamed, one.tied) for one in networks}
-    sizes = {one.part: _check_network(one, parts[one.part]) for one in networks}
-    contents = {one.part: Content.of_part(parts[one.part], one.described, one.arranged) for one in networks}
+    parts = {network.part: Part(checkpoint, network.part, network.renamed, network.tied) for network in networks}
+    sizes = {network.part: _check_network(network, parts[network.part]) for network in networks}
+    contents = {network.part: Content.of_part(parts[network.part], network.described, network.arranged) for network in networks}
     found = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
     missing = [network for network in networks if network.part not in found]
-    needed = sum(map(_network_bytes, missing)), sum(device_bytes(one.at_rest, one.tied) for one in missing)
+    needed = sum(map(_network_bytes, missing)), sum(device_bytes(network.at_rest, network.tied) for network in missing)
     if is_used:
         model_cache.make_room_for(found.values(), *needed)
     elif not model_cache.try_make_room_beside(found.values(), *needed):

@@ -212,17 +212,19 @@ class ModelCache:
 
     def _distinct_networks(self) -> Iterator[CachedNetwork]:
         """Iterate over all networks, each once."""
-        return iter({id(one): one for model in self._models.values() for one in model.loaded.networks.values()}.values())
+        return iter(
+            {id(network): network for model in self._models.values() for network in model.loaded.networks.values()}.values()
+        )
 
     def _would_fit(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
         """Return whether a model of this size fits beside the networks in use, if all others are unloaded."""
         if self._bounds.chips is not None and num_bytes > self._bounds.chips:
             return False
         if self._bounds.device_bytes is None:
-            idle = sum(one.num_bytes for one in self._distinct_networks() if id(one) not in used)
+            idle = sum(network.num_bytes for network in self._distinct_networks() if id(network) not in used)
             return num_bytes <= self._host_share(self._bounds.chips, idle, 0)
-        taken = sum(one.bytes_per_device for one in self._distinct_networks() if id(one) in used)
-        return taken + bytes_per_device <= ROOM * self._bounds.device_bytes
+        used_bytes = sum(network.bytes_per_device for network in self._distinct_networks() if id(network) in used)
+        return used_bytes + bytes_per_device <= ROOM * self._bounds.device_bytes
 
     def _make_room(
         self, found: Collection[CachedNetwork] = (), num_bytes: int = 0, bytes_per_device: int = 0, coming: int = 0
@@ -236,12 +238,14 @@ class ModelCache:
         if current:
             current.on_host = False
             bytes_per_device += current.needed
-        while (loser := self._next_to_evict(on_host=False)) and self._exceeds_devices(used, num_bytes, bytes_per_device, coming):
-            loser.on_host = True
-        while (loser := self._next_to_evict(on_host=True)) and self._offloaded_bytes(used) > self._max_host_bytes(num_bytes):
-            logger.info("Unloading %s: the host's memory is needed", Path(loser.key[0]).name)
-            del self._models[loser.key]
-            is_dropped, loser = True, None
+        while (evicted := self._next_to_evict(on_host=False)) and self._exceeds_devices(
+            used, num_bytes, bytes_per_device, coming
+        ):
+            evicted.on_host = True
+        while (evicted := self._next_to_evict(on_host=True)) and self._offloaded_bytes(used) > self._max_host_bytes(num_bytes):
+            logger.info("Unloading %s: the host's memory is needed", Path(evicted.key[0]).name)
+            del self._models[evicted.key]
+            is_dropped, evicted = True, None
         if is_dropped:
             gc.collect()  # free what only those models used, before the memory is used again
         on_devices = self._network_ids_on_devices(used)
@@ -265,13 +269,13 @@ class ModelCache:
     def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, coming: int) -> bool:
         """Return whether the models on the devices exceed the device memory or the limit."""
         on_devices = self._network_ids_on_devices(used)
-        there = [network for network in self._distinct_networks() if id(network) in on_devices]
-        idle = sum(network.num_bytes for network in there if id(network) not in used)
+        networks_there = [network for network in self._distinct_networks() if id(network) in on_devices]
+        idle = sum(network.num_bytes for network in networks_there if id(network) not in used)
         if self._bounds.device_bytes is None:
             return idle + coming > self._host_share(self._bounds.chips, idle, num_bytes)
-        taken = sum(network.bytes_per_device for network in there) + bytes_per_device
-        most = self._bounds.chips
-        return taken > ROOM * self._bounds.device_bytes or (most is not None and idle + coming > most)
+        used_bytes = sum(network.bytes_per_device for network in networks_there) + bytes_per_device
+        max_idle_bytes = self._bounds.chips
+        return used_bytes > ROOM * self._bounds.device_bytes or (max_idle_bytes is not None and idle + coming > max_idle_bytes)
 
     def _offloaded_bytes(self, used: Collection[int]) -> int:
         on_devices = self._network_ids_on_devices(used)
@@ -281,7 +285,7 @@ class ModelCache:
         if self._bounds.host is None and self._bounds.device_bytes is None:
             return 0  # devices use the host's memory: a copy saves nothing
         return self._host_share(
-            self._bounds.host, sum(one.num_bytes for one in self._distinct_networks() if one.is_on_host), num_bytes
+            self._bounds.host, sum(network.num_bytes for network in self._distinct_networks() if network.is_on_host), num_bytes
         )
 
     def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:

@@ -95,9 +95,9 @@ def read_conditions(folder: Path, request: GenerationRequest) -> Conditions | No
     arrays, written_for = _load_arrays(folder / EMBEDDINGS)
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
-    ours, theirs = request.for_sharing(), written_for.for_sharing()
+    wanted, written = request.for_sharing(), written_for.for_sharing()
     names = [*ENCODED_BY, "fps"] if request.reads_clip else ENCODED_BY  # a clip is converted to this rate
-    if any(theirs.get(name) != ours.get(name) for name in names):
+    if any(written.get(name) != wanted.get(name) for name in names):
         return None
     sizes = {
         request_at_first_size(one).geometry() for one in (request, written_for)
@@ -181,9 +181,9 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state:
     if written_for is None or not _is_same_video(written_for, request):
         return None
     leaves, structure = jax.tree.flatten(describe_state())
-    kept = [arrays[name] for index in range(len(leaves)) if (name := f"carry_{index}") in arrays]
-    pairs = list(zip(kept, leaves, strict=False))
-    if len(kept) < len(leaves) or any(one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
+    stored = [arrays[name] for index in range(len(leaves)) if (name := f"carry_{index}") in arrays]
+    pairs = list(zip(stored, leaves, strict=False))
+    if len(stored) < len(leaves) or any(one.nbytes != math.prod(leaf.shape) * leaf.dtype.itemsize for one, leaf in pairs):
         return None
     placed = [put(one.view(leaf.dtype).reshape(leaf.shape), leaf.sharding) for one, leaf in pairs]
     decoder_state = jax.tree.unflatten(structure, placed)

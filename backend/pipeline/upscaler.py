@@ -149,8 +149,8 @@ class Upscaler:
     def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
         """Return the number of tiles of one run, for a clip of `num_frames`: a multiple of the number of devices."""
         devices, tiles = self._layout.mesh.size, num_frames * tiling.num_tiles
-        most = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
-        runs = math.ceil(tiles / most)
+        max_tiles = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
+        runs = math.ceil(tiles / max_tiles)
         return math.ceil(tiles / runs / devices) * devices
 
     def compile_program(self, tiling: Tiling, scale: int, batch: int) -> Program:
@@ -200,8 +200,8 @@ class Upscaler:
             if not dispatched:
                 return
             if len(dispatched) > AHEAD or not batch_tiles:
-                made, count = dispatched.popleft()
-                yield from np.asarray(made)[:count]
+                result, count = dispatched.popleft()
+                yield from np.asarray(result)[:count]
 
     @functools.cached_property
     def _batch_sharding(self) -> NamedSharding:

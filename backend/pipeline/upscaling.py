@@ -67,16 +67,16 @@ def upscale_video(
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
         return
-    made = _read_smaller(folder, without_upscaling(request))
-    if made is None:
+    smaller_result = _read_smaller(folder, without_upscaling(request))
+    if smaller_result is None:
         with contextlib.closing(make_smaller(without_upscaling(request))) as events:
             for event in events:
                 if isinstance(event, Finished):
-                    made = _store_smaller(folder, event.result)
+                    smaller_result = _store_smaller(folder, event.result)
                     break
                 yield event
-    if made is not None:
-        yield from larger(folder / SMALLER, made)
+    if smaller_result is not None:
+        yield from larger(folder / SMALLER, smaller_result)
 
 
 def _upscale_file(
@@ -86,9 +86,9 @@ def _upscale_file(
     upscaler: Upscaler,
     clock: WorkClock,
     source: Path,
-    made: VideoResult | None,
+    smaller_result: VideoResult | None,
 ) -> Generator[Event]:
-    """Upscale the video in the file `source`. `made` is its result, if it was generated here."""
+    """Upscale the video in the file `source`. `smaller_result` is its result, if it was generated here."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
@@ -102,11 +102,11 @@ def _upscale_file(
     work = functools.partial(upscaler.upscale_frames, tiling=tiling, scale=request.upscale, batch=batch)
     done = yield from _write_frames(request, source, pieces, first, work, clock, is_cancelled)
     if done < total:
-        yield Cancelled(_restore_smaller(folder, made))
+        yield Cancelled(_restore_smaller(folder, smaller_result))
         return
     with clock.measure("upscale"):
         has_sound = _join_pieces(request, folder, source, pieces)
-    yield Finished(_create_result(request, folder, made, clock, tiling, has_sound))
+    yield Finished(_create_result(request, folder, smaller_result, clock, tiling, has_sound))
 
 
 def _load_upscaler(request: GenerationRequest, clock: WorkClock) -> Generator[Event, None, Upscaler]:
@@ -172,15 +172,20 @@ def _join_pieces(request: GenerationRequest, folder: Path, source: Path, pieces:
 
 
 def _create_result(
-    request: GenerationRequest, folder: Path, made: VideoResult | None, clock: WorkClock, tiling: Tiling, has_sound: bool
+    request: GenerationRequest,
+    folder: Path,
+    smaller_result: VideoResult | None,
+    clock: WorkClock,
+    tiling: Tiling,
+    has_sound: bool,
 ) -> VideoResult:
     width, height = request.final_size
     note = f"The video was upscaled {request.upscale} times by {upscaler_name(request)}, from {request.width}x{request.height}"
     tiled = [f"Each frame was upscaled in {tiling.num_tiles} tiles"] if tiling.num_tiles > 1 else []
-    before = made.seconds if made else {}
+    before = smaller_result.seconds if smaller_result else {}
     seconds = {name: before.get(name, 0.0) + clock.seconds.get(name, 0.0) for name in {**before, **clock.seconds}}
     own = {"python": platform.python_version()} | {name: installed_version(name) for name in LIBRARIES}
-    result = made or VideoResult(
+    result = smaller_result or VideoResult(
         path="", fps=request.fps, num_frames=0, width=0, height=0, seconds={}, request=request, versions={},
         notes=KERNEL_FALLBACKS.sentences(),
     )  # fmt: skip
@@ -216,11 +221,11 @@ def _read_smaller(folder: Path, request: GenerationRequest) -> VideoResult | Non
     return result if is_there else None
 
 
-def _restore_smaller(folder: Path, made: VideoResult | None) -> VideoResult | None:
+def _restore_smaller(folder: Path, smaller_result: VideoResult | None) -> VideoResult | None:
     """Restore the smaller video as the job's video, after a cancel."""
     shutil.rmtree(folder / PIECES, ignore_errors=True)
-    if made is None:
+    if smaller_result is None:
         return None
     (folder / SMALLER).replace(folder / VIDEO)
     (folder / RESULT).unlink(missing_ok=True)
-    return made
+    return smaller_result

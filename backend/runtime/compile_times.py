@@ -30,8 +30,8 @@ class CompileTimes:
             stored = json.loads(self._path.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        given = stored.items() if isinstance(stored, dict) else ()
-        return {kind: float(seconds) for kind, seconds in given if isinstance(seconds, int | float)}
+        entries = stored.items() if isinstance(stored, dict) else ()
+        return {kind: float(seconds) for kind, seconds in entries if isinstance(seconds, int | float)}
 
     def record(self, seconds: Mapping[str, float]) -> None:
         """Add the seconds, rounded to tenths. A file that cannot be written stays unchanged."""
@@ -56,21 +56,25 @@ class Forecast:
 
     def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
         self._kinds, self._known, self._at_once = list(kinds), known, at_once
-        self._taken: list[float] = []
+        self._measured: list[float] = []
 
     def record_finished(self, seconds: float) -> None:
         """Record the seconds of the next program."""
-        self._taken.append(seconds)
+        self._measured.append(seconds)
 
     @property
     def seconds_left(self) -> float:
         """The estimated seconds, 0 while neither stored nor measured seconds exist."""
-        left = self._kinds[len(self._taken) :]
-        done = [(taken, self._known[kind]) for taken, kind in zip(self._taken, self._kinds, strict=False) if kind in self._known]
-        pace = sum(taken for taken, _ in done) / max(sum(known for _, known in done), 1e-9) if done else 1.0
-        expected = [self._known[kind] * pace for kind in left if kind in self._known]
-        seen = expected or self._taken
-        if not seen:
+        remaining = self._kinds[len(self._measured) :]
+        done = [
+            (measured, self._known[kind])
+            for measured, kind in zip(self._measured, self._kinds, strict=False)
+            if kind in self._known
+        ]
+        pace = sum(measured for measured, _ in done) / max(sum(known for _, known in done), 1e-9) if done else 1.0
+        expected = [self._known[kind] * pace for kind in remaining if kind in self._known]
+        samples = expected or self._measured
+        if not samples:
             return 0.0
-        whole = sum(expected) + (len(left) - len(expected)) * sum(seen) / len(seen)
-        return whole / max(1, min(self._at_once, len(left)))
+        whole = sum(expected) + (len(remaining) - len(expected)) * sum(samples) / len(samples)
+        return whole / max(1, min(self._at_once, len(remaining)))

@@ -90,13 +90,13 @@ def _local_joint_attention(
     has_all = group == sp  # all queries; otherwise this chip has the queries of some tokens only
     start = how.num_tokens if has_all else query.shape[1]
     attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)
-    ours, theirs = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
+    spread_output, second_output = attended, jax.lax.dynamic_slice_in_dim(attended, start, share[0].shape[1], 1)
     if attended.shape[1] != query.shape[1]:
-        ours = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
+        spread_output = jnp.pad(attended[:, :start], ((0, 0), (0, query.shape[1] - start), (0, 0)))
     if group > 1:
         within = [list(range(start, start + group)) for start in range(0, sp, group)]
-        theirs = jax.lax.all_gather(theirs, "sp", axis=2, tiled=True, axis_index_groups=within)
-    return exchange_for_tokens(ours, group, sp, use_pallas=use_pallas), theirs
+        second_output = jax.lax.all_gather(second_output, "sp", axis=2, tiled=True, axis_index_groups=within)
+    return exchange_for_tokens(spread_output, group, sp, use_pallas=use_pallas), second_output
 
 
 def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:

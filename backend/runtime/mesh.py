@@ -61,18 +61,18 @@ class MeshPlan:
         return f"dp={self.dp} sp={self.sp} tp={self.tp}"
 
 
-def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, asked: Mapping[str, int | None] | None = None) -> MeshPlan:
+def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[str, int | None] | None = None) -> MeshPlan:
     """Plan the mesh for all of `num_devices`.
 
     With two guidance branches and an even number of chips, each half computes one branch. Tokens are spread over the other chips.
-    `asked` fixes axes by name. Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices,
+    `fixed` fixes axes by name. Raises: RequestError, which lists the legal choices, if the axes do not multiply to the devices,
     the heads do not divide by tp, or dp is 2 without guidance.
     """
-    fixed = {axis: (asked or {}).get(axis) for axis in AXES}
+    sizes_by_axis = {axis: (fixed or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
-    fitting = [plan for plan in choices if all(size in (None, getattr(plan, axis)) for axis, size in fixed.items())]
+    fitting = [plan for plan in choices if all(size in (None, getattr(plan, axis)) for axis, size in sizes_by_axis.items())]
     if not fitting:
-        options = " ".join(f"--{axis} {size}" for axis, size in fixed.items() if size is not None)
+        options = " ".join(f"--{axis} {size}" for axis, size in sizes_by_axis.items() if size is not None)
         raise RequestError(
             f"{options} on {num_devices} chips",
             f"must be one of: {'; '.join(map(str, choices))}",

@@ -154,10 +154,10 @@ def _compare_with_torch(name: str, model: PictureModel, picture: np.ndarray, exp
         with jax.default_device(_host_device()), jax.default_matmul_precision("highest"):
             describe_weights = model.describe_weights(jnp.float32)
             weights = {key: jnp.asarray(value.numpy(), describe_weights[key].dtype) for key, value in model.weights.items()}
-            made = np.asarray(jax.jit(model)(weights, picture))
+            actual = np.asarray(jax.jit(model)(weights, picture))
     except Exception as error:  # torchax can raise any error for an operation that it lacks
         raise ModelError(what, f"cannot be run here ({type(error).__name__})", "take another file") from None
-    if made.shape != expected.shape or np.abs(made - expected).max() > TOLERANCE:
+    if actual.shape != expected.shape or np.abs(actual - expected).max() > TOLERANCE:
         raise ModelError(what, "does not give here what it gives in PyTorch", "take another file")
 
 

@@ -71,25 +71,25 @@ class CachedNetwork:
         """Move all arrays into the host's memory, except arrays that are there already, such as arrays of CPU devices. No program
         may be using them."""
         if not self.is_on_host:
-            self._homes = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
-            self._move(lambda leaf, home: home if is_host(leaf) else home.with_memory_kind(HOST))
+            self._device_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
+            self._move(lambda leaf, sharding: sharding if is_host(leaf) else sharding.with_memory_kind(HOST))
             self.is_on_host = True
 
     def move_back(self) -> None:
         """Move all arrays back to the devices."""
         if self.is_on_host:
-            self._move(lambda leaf, home: home)
+            self._move(lambda leaf, sharding: sharding)
             self.is_on_host = False
 
     def _move(self, place: Callable[[jax.Array, Any], Any]) -> None:
         """Move each array to its target sharding and delete the old array. At most `COPIED_AT_ONCE` bytes, or one array, move at
         a time."""
         leaves, structure = jax.tree.flatten(self.weights)
-        homes = jax.tree.leaves(self._homes)
+        shardings = jax.tree.leaves(self._device_shardings)
         moved: dict[int, jax.Array] = {}
         moves: list[tuple[jax.Array, jax.Array]] = []
-        for leaf, home in zip(leaves, homes, strict=True):
-            target = place(leaf, home)
+        for leaf, sharding in zip(leaves, shardings, strict=True):
+            target = place(leaf, sharding)
             if id(leaf) in moved:
                 continue
             moved[id(leaf)] = leaf if leaf.sharding == target else jax.device_put(leaf, target)

@@ -38,8 +38,8 @@ def describe_offloaded(described: Mapping[str, jax.Array]) -> dict[str, jax.Arra
 def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
     """Yield the weights on the devices. Copies of weights from the host are deleted when the block ends. Shapes only change their
     sharding."""
-    resting = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
-    copies = {key: _copy_to_device(leaf) for key, leaf in resting.items()}
+    on_host = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
+    copies = {key: _copy_to_device(leaf) for key, leaf in on_host.items()}
     try:
         yield {name: copies.get(id(leaf), leaf) for name, leaf in weights.items()}
     finally:
@@ -63,8 +63,8 @@ def device_bytes(tree: Any, tied: Sequence[str] = (), among: Any = None) -> int:
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)
     if among is not None:
-        there = {id(leaf) for leaf in jax.tree.leaves(among)}
-        leaves = [leaf for leaf in leaves if id(leaf) in there]
+        among_ids = {id(leaf) for leaf in jax.tree.leaves(among)}
+        leaves = [leaf for leaf in leaves if id(leaf) in among_ids]
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in leaves

@@ -55,7 +55,7 @@ class DotsModel:
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._config = plan.kind, plan.dtype, plan.configs["transformer"]
-        mesh = plan_mesh(len(plan.devices), heads=1, is_guided=False, asked=plan.mesh)
+        mesh = plan_mesh(len(plan.devices), heads=1, is_guided=False, fixed=plan.mesh)
         self._layout = Layout.create(mesh, plan.devices)
         self.networks = tuple(self._networks())
         program = functools.partial(Program, layout=self._layout, compiler=plan.compiler)

@@ -38,7 +38,7 @@ def test_the_plan_uses_every_device_and_parts_the_guidance_branches():
     assert plan_mesh(8, heads=40, is_guided=True) == MeshPlan(dp=2, sp=4)
     assert plan_mesh(8, heads=40, is_guided=False) == MeshPlan(sp=8)
     assert plan_mesh(1, heads=12, is_guided=True) == MeshPlan()
-    assert plan_mesh(8, heads=40, is_guided=True, asked={"tp": 2}) == MeshPlan(dp=2, sp=2, tp=2)
+    assert plan_mesh(8, heads=40, is_guided=True, fixed={"tp": 2}) == MeshPlan(dp=2, sp=2, tp=2)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_plan_uses_every_device_and_parts_the_guidance_branches():
 )
 def test_an_impossible_mesh_is_refused_with_the_legal_choices(asked, is_guided):
     with pytest.raises(RequestError, match="dp=1 sp=8 tp=1"):
-        plan_mesh(8, heads=40, is_guided=is_guided, asked=asked)
+        plan_mesh(8, heads=40, is_guided=is_guided, fixed=asked)
 
 
 def test_every_legal_plan_uses_all_devices():
