@@ -1,1 +1,1 @@
-"""Causal Wan: Wan's networks, which make a video a block of frames at a time."""
+"""Causal Wan: Wan's networks, trained to generate a video block by block."""

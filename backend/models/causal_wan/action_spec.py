@@ -37,7 +37,7 @@ NEEDED_ENTRIES = {
 }
 
 STAY = "stay"
-KEYS = {  # number of keys -> their names; "stay" is a real key in the third game only
+KEYS = {  # number of keys -> their names; only models with seven keys have a key for "stay"
     2: ("forward", "back"),
     4: ("forward", "back", "left", "right"),
     7: (STAY, "jump", "slide", "turn-left", "turn-right", "left", "right"),

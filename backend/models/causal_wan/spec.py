@@ -75,8 +75,8 @@ class CausalWanFamily(WanFamily):
     def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """See `Family`. Sizes follow from the tensors, and the training from config.json or else from the preset.
 
-        No tensor shows whether a transformer is causal. A .pt file always is. A safetensors file is if the checkpoint or the
-        preset is causal.
+        No tensor shows whether a transformer is causal. A .pt file always has a causal transformer. A safetensors file has one if
+        the checkpoint or the preset is causal.
         """
         own_config, file = checkpoint.configs.get(PART, {}), checkpoint.transformer_files[PART]
         expected = preset.network_configs().get(PART, {}) if preset else {}
