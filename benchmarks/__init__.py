@@ -1,5 +1,7 @@
-"""Benchmarks. Those that compute check their numerics first; each prints a table, and most write JSON. transformers does not see
-torchvision here, as in the studio."""
+"""Benchmarks. Benchmarks of computations check their numerics first. Each benchmark prints a table, and most write JSON.
+
+As in the studio, torchvision is hidden from transformers.
+"""
 
 from backend.imports import TORCHVISION, hide
 

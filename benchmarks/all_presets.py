@@ -1,12 +1,12 @@
-"""Asks the TPU's compiler about every preset and slice of the documents' tables, stores what it says, and writes the tables.
+"""Compile every preset and slice of the documents' tables for TPUs, store the compiler's figures, and write the tables.
 
     python -m benchmarks.all_presets [--only PRESET ...] [--topology SLICE] [--again]      compile and store
-    python -m benchmarks.all_presets --write-docs                                         the documents, from what is stored
-    python -m benchmarks.all_presets --check                                              whether they say it
+    python -m benchmarks.all_presets --write-docs                                         write the tables of the documents
+    python -m benchmarks.all_presets --check                                              check the documents
 
-Needs libtpu and no TPU; a row takes one to fifteen minutes on two cores, and each is stored when it is done, with the commit and
-the day, in benchmarks/all_presets.json. A row is passed over if nothing that is compiled has changed since its commit; of another
-row, programs that are stored already, in any row, are not compiled again. --only with a --topology that is not stored adds a row.
+This needs libtpu and no TPU. A row takes one to fifteen minutes on two cores. Each finished row is stored in
+benchmarks/all_presets.json, with the commit and the day. A row is skipped if no compiled file has changed since its commit. In
+other rows, programs that any row has stored are not compiled again. --only with a --topology that is not stored adds a row.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def say(text: str) -> None:
 
 
 def commit_of_tree() -> str:
-    """The commit of the files that are compiled, with "+" if they differ from it."""
+    """Return the commit of the compiled files, with "+" if the files differ from the commit."""
     head = _git("rev-parse", "--short=10", "HEAD").stdout.strip()
     return head + ("+" if _git("status", "--porcelain", "--", *COMPILED).stdout.strip() else "")
 
 
 def commit_of(row: Row) -> str | None:
-    """The commit at which the row was compiled, if it was."""
+    """Return the commit at which the row was compiled, None without figures."""
     return row.figures.commit if row.figures else None
 
 
 def is_current(row: Row, commit: str) -> bool:
-    """Whether what is stored was compiled from these files, or from others with the same content."""
+    """Return whether the stored figures were compiled from the current files or from files with the same content."""
     stored = commit_of(row)
     if stored is None or "+" in stored + commit:
         return False
@@ -53,7 +53,7 @@ def is_current(row: Row, commit: str) -> bool:
 
 
 def compiled(row: Row, commit: str, *, again: bool) -> Figures:
-    """The row's figures as the compiler gives them now; presets share text encoders and decoders. Raises: StudioError."""
+    """Compile the row and return its figures. Presets share text encoders and decoders. Raises: StudioError."""
     stored = () if again else (one.figures for one in read_rows() if one.figures)
     programs = (program for figures in stored for program in figures.programs.values())
     with tempfile.NamedTemporaryFile("w", suffix=".json") as known:
@@ -64,7 +64,7 @@ def compiled(row: Row, commit: str, *, again: bool) -> Figures:
 
 
 def store(figures: Figures, key: tuple[str, str], new: Row) -> None:
-    """Into the file as it is now: another run may have stored rows meanwhile."""
+    """Store figures in the current file, because another run may have stored rows in the meantime."""
     rows = [row.model_copy(update={"figures": figures}) if row.key == key else row for row in read_rows()]
     if all(row.key != key for row in rows):
         rows.append(new.model_copy(update={"figures": figures}))
@@ -72,7 +72,7 @@ def store(figures: Figures, key: tuple[str, str], new: Row) -> None:
 
 
 def selected(only: Sequence[str], topology: str | None) -> list[Row]:
-    """The rows that were asked for, a new one if it is not stored; presets in the order in which they were named."""
+    """Return the selected rows, in the order of `only`. Create a row for a preset and slice that is not stored."""
     rows = [row for row in read_rows() if topology in (None, row.slice)]
     if not only:
         return rows
@@ -86,7 +86,7 @@ def selected(only: Sequence[str], topology: str | None) -> list[Row]:
 
 
 def run(rows: Sequence[Row], *, again: bool) -> bool:
-    """Compiles the rows one after the other. Returns whether all could be."""
+    """Compile the rows one after the other. Return whether all compiled."""
     failed = False
     for row in rows:
         commit = commit_of_tree()
@@ -113,7 +113,7 @@ def _words(figures: Figures | None) -> str:
 
 
 def write_documents(*, check: bool) -> bool:
-    """Returns whether the documents say what is stored; without `check` they are made to."""
+    """Write the stored figures to the documents, or only compare with `check`. Return whether they agree."""
     changed = changed_files(read_rows())
     for path, text in changed.items():
         say(f"{path.relative_to(PROJECT_FOLDER)} {'differs from what is stored' if check else 'written'}")
@@ -128,9 +128,9 @@ def _git(*words: str) -> subprocess.CompletedProcess:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=(), metavar="PRESET", help="these presets alone, in this order")
-    parser.add_argument("--topology", metavar="SLICE", help="this slice alone, such as v6e:2x4")
-    parser.add_argument("--again", action="store_true", help="compile what is stored already")
+    parser.add_argument("--only", nargs="+", default=(), metavar="PRESET", help="only these presets, in this order")
+    parser.add_argument("--topology", metavar="SLICE", help="only this slice, such as v6e:2x4")
+    parser.add_argument("--again", action="store_true", help="compile stored rows again")
     parser.add_argument("--write-docs", action="store_true", help="write the tables of the documents and presets/needs.json")
     parser.add_argument("--check", action="store_true", help="fail if they differ from what is stored")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""The part of `benchmarks.all_presets` that compiles one row: `python -m benchmarks.all_presets_run`, in a process of its own.
+"""Compile one row for `benchmarks.all_presets`, in a separate process: `python -m benchmarks.all_presets_run`.
 
-The report is that of `check-tpu`, with two means over all steps of the video, and each program's fingerprint and day. Programs
-whose fingerprints are known are not compiled again. Writes JSON lines as `backend.cli.check_tpu_run` does.
+The report is the report of `check-tpu` with two means over all steps of the video, and with each program's fingerprint and day.
+Programs with known fingerprints are not compiled again. Progress and report are JSON lines, as in `backend.cli.check_tpu_run`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.predicted import ProgramCost
 
 
 class KeepingInspector(Inspector):
-    """Takes the costs of `known` programs, by fingerprint. `marks` are each program's own fingerprint and day, by its key."""
+    """Inspector that reuses the costs of `known` programs. `marks` holds each program's fingerprint and day by key."""
 
     def __init__(self, known: dict[str, ProgramCost]) -> None:
         super().__init__(lambda text: write_message({"progress": text}))
@@ -44,7 +44,7 @@ class KeepingInspector(Inspector):
 
 
 def means(slice_: Slice) -> dict[str, float]:
-    """The mean floor and roofline of a step, seconds."""
+    """Return the mean floor and roofline of a step in seconds."""
     flops = [slice_.flops_of(step) for step in range(slice_.request.num_steps)]
     return {
         "mean_floor_seconds": fmean(one.floor_seconds(slice_.chip, slice_.num_devices) for one in flops),
@@ -53,7 +53,7 @@ def means(slice_: Slice) -> dict[str, float]:
 
 
 def row(preset: str, topology: str, known: dict[str, ProgramCost]) -> dict[str, Any]:
-    """The report on this preset and slice."""
+    """Compile the preset for the slice and return the report."""
     request, inspector = example_request(find_preset(preset)), KeepingInspector(known)
     described = describe_slice(request, topology, dict.fromkeys(AXES), inspector)
     result = report(described, inspector)
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Started by `benchmarks.all_presets`, not by hand.")
     parser.add_argument("--preset", required=True)
     parser.add_argument("--topology", required=True)
-    parser.add_argument("--known", required=True, type=Path, help="a JSON file with programs' costs by fingerprint")
+    parser.add_argument("--known", required=True, type=Path, help="a JSON file with costs of programs by fingerprint")
     arguments = parser.parse_args()
     jax.config.update("jax_traceback_in_locations_limit", 0)
     known = {mark: ProgramCost(**cost) for mark, cost in json.loads(arguments.known.read_text("utf-8")).items()}

@@ -1,4 +1,4 @@
-"""A studio that is attacked, and another visitor who uses it meanwhile: what the parts of `benchmarks.strangers` share."""
+"""A studio under attack and another visitor who uses it: the shared parts of `benchmarks.strangers`."""
 
 import multiprocessing
 import socket
@@ -17,22 +17,22 @@ import httpx
 from benchmarks.hostile_requests import Stranger, red_picture, with_picture
 from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, start, wait_until_ready
 
-MOST_SERVER_MB = 700  # with what it has started, but for the workers
-KINDS = ("/healthz", "page", "picture")  # what another visitor asks for meanwhile
+MOST_SERVER_MB = 700  # with its child processes, except the workers
+KINDS = ("/healthz", "page", "picture")  # requests of the other visitor during an attack
 STRANGER, OTHER = {"x-forwarded-for": "203.0.113.5"}, {"x-forwarded-for": "203.0.113.6"}
-ROUND_SECONDS = 10.0  # then those who wait go away
+ROUND_SECONDS = 10.0  # callers who still wait disconnect then
 SETTLE_SECONDS = 2.0
 
 
 @dataclass
 class Table:
-    """The rows of the report, and whether all bounds held."""
+    """The rows of the report. Records whether all bounds held."""
 
     rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     def add(self, what: str, bound: str, measured: str, holds: bool) -> None:
-        """One row; also shown at once, so that a long run can be watched."""
+        """Add a row and print it at once, to show the progress of a long run."""
         self.rows.append((what, bound, measured, holds))
         seconds = time.monotonic() - self.began
         sys.stderr.write(f"{seconds:4.0f} s  {what}: {measured}{'' if holds else '  BROKEN'}\n")
@@ -60,13 +60,13 @@ class Server:
     data: Path
 
     def memory(self) -> int:
-        """Resident MB of the server and of everything that it has started but the workers, which hold the models."""
+        """Return the resident MB of the server and its child processes, without the workers, which hold the models."""
         return sum(resident(pid) for pid in processes_of(self.pid) if pid == self.pid or not is_worker(pid))
 
 
 @contextmanager
 def serving(project: Path, folder: Path, *more: str) -> Generator[Server]:
-    """The studio of this checkout on a free port, when it is ready."""
+    """Start the studio of this checkout on a free port and wait until it is ready."""
     words = ["app.py", "serve", "--data-dir", str(folder / "data"), *more]
     process, url = start(lambda port: [*words, "--port", str(port)], folder, project)
     try:
@@ -78,7 +78,7 @@ def serving(project: Path, folder: Path, *more: str) -> Generator[Server]:
 
 
 def processes_of(pid: int) -> list[int]:
-    """A process and all that it has started."""
+    """Return a process and all its descendants."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         threads = [path.joinpath("children").read_text().split() for path in Path(f"/proc/{pid}/task").iterdir()]
@@ -97,7 +97,7 @@ def is_worker(pid: int) -> bool:
 
 @contextmanager
 def watched(server: Server) -> Generator[Callable[[], int]]:
-    """Gives the most MB that the server has had since this began."""
+    """Yield a function that returns the peak MB of the server since the start of the block."""
     peak, is_over = server.memory(), threading.Event()
 
     def watch() -> None:
@@ -115,7 +115,7 @@ def watched(server: Server) -> Generator[Callable[[], int]]:
 
 
 def at_once(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
-    """Starts each of these in a thread. A request that is cut off or times out ends its thread without an error."""
+    """Start each function in a thread. A request that is cut off or times out ends its thread without an error."""
 
     def run(work: Callable[[], Any]) -> None:
         with suppress(httpx.HTTPError):
@@ -129,12 +129,12 @@ def at_once(works: Sequence[Callable[[], Any]]) -> list[threading.Thread]:
 
 @contextmanager
 def open_requests(server: Server, path: str, cookie: str, count: int) -> Generator[None]:
-    """Holds this many GET requests of one visitor open and reads no answer."""
+    """Hold `count` GET requests of one visitor open without reading the answers."""
     head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: studio_visitor={cookie}\r\n\r\n"
     with ExitStack() as opened:
         for _ in range(count):
             connection = opened.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)))
-            with suppress(OSError):  # the server has ended it
+            with suppress(OSError):  # the server closed the connection
                 connection.sendall(head.encode())
         yield
 
@@ -142,7 +142,7 @@ def open_requests(server: Server, path: str, cookie: str, count: int) -> Generat
 def measure_round(
     server: Server, asks: "Asks", what: str, threads: Sequence[threading.Thread], table: Table, most_seconds: float | None = None
 ) -> None:
-    """Adds a row for another visitor's answers until these threads end, or for `most_seconds`."""
+    """Add a row for the other visitor's answers until the threads end, or for `most_seconds`."""
     until = time.monotonic() + (most_seconds or threading.TIMEOUT_MAX)
     with watched(server) as peak:
         asks.begin()
@@ -159,34 +159,34 @@ def add_round(table: Table, what: str, seconds: dict[str, list[float]], peak: in
 
 
 def _percentile(seconds: list[float]) -> float:
-    """The 99th; infinite if something was not answered as it should be."""
+    """Return the 99th percentile, infinite if an answer was wrong."""
     return sorted(seconds)[int(0.99 * (len(seconds) - 1))]
 
 
 @dataclass(frozen=True)
 class Asks:
-    """Another visitor, in a process of their own: between `begin` and `end` they use the studio, and keep the seconds."""
+    """Another visitor in a separate process, who uses the studio between `begin` and `end` and records the seconds."""
 
     pipe: Connection
 
     def begin(self) -> None:
-        """From now on."""
+        """Start recording."""
         self.pipe.send("begin")
 
     def end(self) -> dict[str, list[float]]:
-        """The seconds of each answer by its kind; infinite for a wrong one."""
+        """Stop recording. Return the seconds of each answer by kind, infinite for a wrong answer."""
         self.pipe.send("end")
         return self.pipe.recv()
 
 
 @contextmanager
 def person(server: Server) -> Generator[Asks]:
-    """Another visitor of the server."""
+    """Start another visitor of the server."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_use, args=(server.url, theirs), daemon=True)
     process.start()
-    ours.recv()  # they have the page open
+    ours.recv()  # wait until the visitor has opened the page
     try:
         yield Asks(ours)
     finally:
@@ -195,7 +195,7 @@ def person(server: Server) -> Generator[Asks]:
 
 
 def _use(url: str, pipe: Connection) -> None:
-    """What the other visitor does."""
+    """Use the studio as the other visitor."""
     visitor = Stranger(url, OTHER)
     picture = visitor.upload("mine.png", red_picture(1280, 720))
     ask = {

@@ -1,11 +1,11 @@
-"""Our attention kernel beside others: scheduled bundles of the TPU's compiler, or seconds where there is an accelerator.
+"""Compare our attention kernel with others: scheduled bundles of the TPU's compiler, or seconds on an accelerator.
 
     python -m benchmarks.attention [--chip v6e] [--shape self-720p] [--only NAME ...] [--json FILE]
     python -m benchmarks.attention --measure [--shape NAME] [--json FILE]
 
-The first needs libtpu and no TPU: it compiles each kernel for the same shape and divides the bundles of a grid step's whole
-program by the 8 x 128 score tiles of that step; "with padding" also counts the blocks' padding, over the real tiles alone. The
-second times this process's own GPU or TPU. Both check the numerics first, at a small size.
+The first command needs libtpu and no TPU. It compiles each kernel for the same shape, and divides the bundles of a grid step's
+whole program by the 8 x 128 score tiles of that step. "with padding" includes the padding of blocks, divided by the real tiles.
+The second command times the process's own GPU or TPU. Both check the numerics first, at a small size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kernels.attention.pallas_tpu import constant_maximum_is_safe, tpu_attention
 from kernels.attention.reference import reference_attention
 from kernels.attention.shapes import SHAPES, AttentionShape
 
-# Figures for v6e at 75,600 tokens as published with the first open Wan kernels for TPU, counted the same way.
+# Figures for v6e at 75,600 tokens, published with the first open Wan kernels for TPU, counted in the same way.
 PUBLISHED = {
     "published online kernel, 3328/2816/256/256": 2.34,
     "published fixed-maximum kernel, 4096/2048/256": 1.68,
@@ -47,13 +47,13 @@ PUBLISHED_SIZES: dict[Form, BlockSizes] = {
     "online": BlockSizes(3328, 2816, 3328, 256),
     "constant": BlockSizes(4096, 2048, 4096, 256),
 }
-# block_q, block_kv, block_kv_compute to try with the libraries' kernels; the best one is shown
+# block_q, block_kv, block_kv_compute for the kernels of libraries; the table shows the best
 LIBRARY_BLOCKS = ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 512), (1024, 2048, 512))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kernel. `bundles_a_tile` is of a grid step; `with_padding` of the whole problem; None if nothing was compiled."""
+    """One kernel. `bundles_a_tile` counts a grid step, `with_padding` the whole problem; None if nothing was compiled."""
 
     name: str
     blocks: str = ""
@@ -65,7 +65,10 @@ class Row:
 
 
 def check_numerics() -> float:
-    """Largest error of both forms in the TPU interpreter, 300 queries and 600 keys. Raises: SystemExit if it is too large."""
+    """Return the largest error of both forms in the TPU interpreter, for 300 queries and 600 keys.
+
+    Raises: SystemExit if the error is too large.
+    """
     keys = jax.random.split(jax.random.key(0), 3)
     query, key, value = (jax.random.normal(key, (1, length, 2, 128)) for key, length in zip(keys, (300, 600, 600), strict=True))
     loud = query * jnp.array([1.0, 40.0]).reshape(1, 1, 2, 1)  # the second head needs the online form
@@ -82,7 +85,7 @@ def check_numerics() -> float:
 
 
 def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, sizes: BlockSizes, name: str) -> Row:
-    """Our kernel with these sizes."""
+    """Compile our kernel with these block sizes."""
     schedule = read_schedule(reader, chip, shape, form, sizes)
     tiles = sizes.block_q * sizes.block_kv / 1024
     steps = sizes.steps(shape.length_q, shape.length_kv)
@@ -100,7 +103,7 @@ def ours(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 def library(
     reader: ScheduleReader, chip: Chip, shape: AttentionShape, name: str, make: Callable[..., Callable[..., jax.Array]]
 ) -> Row:
-    """A library's kernel, best of `LIBRARY_BLOCKS`, on lengths padded to whole blocks, without a mask for the padding."""
+    """Compile a library's kernel and return the best of `LIBRARY_BLOCKS`. Lengths are padded to whole blocks, without a mask."""
     rows = []
     for block_q, block_kv, compute in LIBRARY_BLOCKS:
         padded_q, padded_kv = (
@@ -110,7 +113,7 @@ def library(
         arrays = [
             jax.ShapeDtypeStruct((shape.heads, length, shape.width), jnp.bfloat16) for length in (padded_q, padded_kv, padded_kv)
         ]
-        vmem = {"xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)}  # jax's kernel asks for none itself
+        vmem = {"xla_tpu_scoped_vmem_limit_kib": str(VMEM_LIMIT_BYTES[chip] // 1024)}  # jax's kernel sets no limit itself
         schedule = reader.read(chip, attend, arrays, vmem)
         steps = padded_q // block_q * (padded_kv // block_kv)
         rows.append(
@@ -128,7 +131,7 @@ def library(
 
 
 def make_jax_splash(heads: int, length_q: int, length_kv: int, block_q: int, block_kv: int, compute: int):
-    """jax's own splash attention, forward only."""
+    """Return jax's own splash attention, forward only."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -140,8 +143,8 @@ def make_jax_splash(heads: int, length_q: int, length_kv: int, block_q: int, blo
 def make_tokamax(
     heads: int, length_q: int, length_kv: int, block_q: int, block_kv: int, compute: int, constant_maximum: float | None = None
 ):
-    """tokamax's kernel under its TPU attention, with the scheduler that its heuristic picks."""
-    package = "tokamax._src.ops.experimental.tpu.splash_attention"  # installed for this benchmark alone
+    """Return the kernel of tokamax's TPU attention, with the scheduler that its heuristic selects."""
+    package = "tokamax._src.ops.experimental.tpu.splash_attention"  # installed only for this benchmark
     splash, masks = (importlib.import_module(f"{package}.splash_attention_{name}") for name in ("kernel", "mask"))
 
     config = splash.SplashConfig(
@@ -155,7 +158,7 @@ def make_tokamax(
 
 
 def rows_of(reader: ScheduleReader, chip: Chip, shape: AttentionShape) -> dict[str, Callable[[], Row]]:
-    """The functions that compile each kernel and make its row, by name."""
+    """Return functions by name, each of which compiles a kernel and returns its row."""
     makers: dict[str, Callable[[], Row]] = {}
     for form in get_args(Form):
         tuned = block_sizes(chip, shape.length_q, shape.length_kv, form)
@@ -170,7 +173,7 @@ def rows_of(reader: ScheduleReader, chip: Chip, shape: AttentionShape) -> dict[s
 
 
 def compare(chip: Chip, shape: AttentionShape, only: list[str] | None) -> list[Row]:
-    """Compile one kernel after the other; one that does not compile is named on standard error."""
+    """Compile the kernels one after the other. Report failed compilations on standard error."""
     reader, rows = ScheduleReader(), []
     try:
         sys.stderr.write(f"numerics: largest error {check_numerics():.2g}\n")
@@ -211,7 +214,7 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
-    """Median seconds of one call of `attention`, as it chooses for this process's accelerator, after a check of its numerics."""
+    """Check the numerics of `attention` on this process's accelerator and return the median seconds of a call."""
     if jax.default_backend() not in ("gpu", "tpu"):
         raise SystemExit("--measure needs a GPU or a TPU that jax sees; without one, leave it out for the compiler's figures")
     keys = jax.random.split(jax.random.key(0), 3)
@@ -226,7 +229,7 @@ def measure(shape: AttentionShape, repeats: int = 5) -> dict[str, float | str]:
     compile_seconds = time.perf_counter() - started
     exact = reference_attention(arrays[0][:, :64], *arrays[1:], scale=shape.width**-0.5)
     error = float(np.abs(np.asarray(result[:, :64], np.float32) - np.asarray(exact, np.float32)).max())
-    if error > 0.03:  # two roundings to bfloat16 of averages of a normal's values, 2 ** -7 * 4
+    if error > 0.03:  # two roundings to bfloat16 of averages of normal values, 2 ** -7 * 4
         raise SystemExit(f"{shape.name} is off by {error:.2g}; nothing was timed")
     seconds = statistics.median(_seconds(attend, arrays) for _ in range(repeats))
     floating_point_operations = 4 * shape.length_q * shape.length_kv * shape.width * shape.heads

@@ -1,8 +1,8 @@
-"""Bundles of the decoders' convolutions on a v6e, read from libtpu's schedules: no TPU, no time measured.
+"""Count bundles of the decoders' convolutions on a v6e, from libtpu's schedules. No TPU is used and no time is measured.
 
-`python -m benchmarks.causal_conv` prints a table; shapes are one chip's of `v6e:2x4` at 1280 x 720 (Wan 2.1) and 1280 x 704
-(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu_analysis` over the schedule's
-cycles.
+`python -m benchmarks.causal_conv` prints a table. The shapes are for one chip of `v6e:2x4` at 1280 x 720 (Wan 2.1) and 1280 x 704
+(Wan 2.2). A loop counts as often as it runs. The last column is the prediction of `backend.tpu_analysis` divided by the cycles of
+the schedule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernels.causal_conv_cut import TilePlan, padded_channels, padded_rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One chip's convolution over `frames` and the `earlier` frames before them, then residual and norm."""
+    """A convolution on one chip over `frames` and the `earlier` frames before them, followed by residual and norm."""
 
     model: str
     frames: int
@@ -53,8 +53,11 @@ SHAPES = (
 
 
 def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
-    """Bundles of one grid step, loops counted as they run; the number of grid steps; the cycles of whole tiles of all steps; and
-    the elements that the kernel normalises."""
+    """Compile the convolution and return four numbers.
+
+    They are the bundles of a grid step with loops counted as they run, the number of grid steps, the cycles of whole tiles in
+    all steps, and the number of normalised elements.
+    """
     rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)
     weight = jax.eval_shape(module.arrange_weight, jax.ShapeDtypeStruct((shape.out, shape.channels, *taps), jnp.bfloat16))
@@ -99,7 +102,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=int, nargs="*", help="these shapes, counted from 0")
+    parser.add_argument("--only", type=int, nargs="*", help="only these shapes, counted from 0")
     chosen = parser.parse_args().only
     write = sys.stdout.write
     write("| Wan | frames, columns, rows, channels in, out | bundles a step | steps | over whole tiles | predicted over read |\n")

@@ -1,11 +1,12 @@
-"""Kills the machines of a Ray cluster while videos are made on them: `python -m benchmarks.cluster --json FILE`.
+"""Kill the nodes of a Ray cluster while they generate videos: `python -m benchmarks.cluster --json FILE`.
 
-Starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be its hosts (the
-worker's devices are the CPU). The real engine makes `--jobs` videos of the demo model there; every `--kill-seconds` the last host
-of a worker that makes one is killed, and another slice comes some seconds later, before the next one is killed. Only a video that
-has lost two workers is spared: with the third it would end, as docs/scale.md says. Checked: every video is finished, once, and
-lies whole in the studio's folder; what was done of it was not done again, but for `MOST_SECONDS_AGAIN`. Needs
-`requirements-cluster.txt`; prints a table; exit code 1 if anything is broken.
+The benchmark starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be
+hosts (the worker's devices are the CPU). The real engine generates `--jobs` videos of the demo model there. Every
+`--kill-seconds` the last host of a running worker is killed, and another slice is added some seconds later, before the next kill. The worker of a
+video that has lost two workers is not killed, because a third loss would end the video (docs/scale.md).
+
+Checks: every video is finished once and complete in the studio's folder. Finished steps are not repeated, except for
+`MOST_SECONDS_AGAIN`. This needs `requirements-cluster.txt`. It prints a table. The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -29,23 +30,23 @@ from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 CHIPS = 4
-BACK_SECONDS = 4.0  # after a slice was killed, another comes
-MOST_LOSSES = 2  # of a video
-MOST_SECONDS_AGAIN = 3.0  # of steps: the state is kept every two seconds, and is on its way for one
+BACK_SECONDS = 4.0  # from the kill of a slice until another slice is added
+MOST_LOSSES = 2  # lost workers per video
+MOST_SECONDS_AGAIN = 3.0  # repeated steps per loss: the state is stored every two seconds and transferred within one
 PROMPT = "a red circle moving right on a black background"
 
 
 @dataclass
 class Slices:
-    """The pretended slices; each host is a raylet with its agents."""
+    """The simulated slices. Each host is a raylet with its agents."""
 
     cluster: Any  # `ray.cluster_utils.Cluster`
     hosts: int
     count: int = 0
-    nodes: dict[str, list] = field(default_factory=dict)  # by the beginning of the first node's id, as workers are named
+    nodes: dict[str, list] = field(default_factory=dict)  # by the name of the worker, the beginning of the first node's id
 
     def add(self) -> str:
-        """One more slice; returns the name of its worker."""
+        """Add a slice and return the name of its worker."""
         self.count += 1
         kind = f"v6e-{CHIPS * self.hosts}"
         told = {"TPU_ACCELERATOR_TYPE": kind, "TPU_TOPOLOGY": f"{2 * self.hosts}x2", "TPU_NAME": f"s{self.count}"}
@@ -58,20 +59,20 @@ class Slices:
         return name
 
     def kill(self, name: str) -> None:
-        """Kills the raylet of the slice's last host as a lost machine would be, then clears away what ran beside it."""
+        """Kill the raylet of the slice's last host without warning, then end its other processes."""
         last = self.nodes[name].pop()
         last.all_processes["raylet"][0].process.kill()
         self.cluster.remove_node(last, allow_graceful=False)
 
     def clear(self, name: str) -> None:
-        """Takes away the other hosts of a slice that has lost one."""
+        """Remove the other hosts of a slice that has lost a host."""
         for node in self.nodes.pop(name):
             self.cluster.remove_node(node, allow_graceful=False)
 
 
 @contextmanager
 def _environment(told: dict[str, str]):
-    """These variables for the processes that are started within."""
+    """Set environment variables for processes that are started within the block."""
     before = dict(os.environ)
     os.environ.update(told)
     try:
@@ -85,14 +86,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--hosts", type=int, default=1, help="of each slice (%(default)s)")
-    parser.add_argument("--kill-seconds", type=float, default=20.0, help="between two kills (%(default)s)")
-    parser.add_argument("--steps", type=int, default=40, help="of each video (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the kills (%(default)s)")
-    parser.add_argument("--shots", type=int, default=1, help="of each video; above 1 it is a storyboard (%(default)s)")
-    parser.add_argument("--pipeline", help="a stand-in for the model; for tests")
+    parser.add_argument("--hosts", type=int, default=1, help="hosts of each slice (%(default)s)")
+    parser.add_argument("--kill-seconds", type=float, default=20.0, help="seconds between two kills (%(default)s)")
+    parser.add_argument("--steps", type=int, default=40, help="steps of each video (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the kills (%(default)s)")
+    parser.add_argument("--shots", type=int, default=1, help="shots of each video; more than 1 make a storyboard (%(default)s)")
+    parser.add_argument("--pipeline", help="replacement of the pipeline, for tests")
     parser.add_argument("--prompt", default=PROMPT)
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cluster-", dir="/tmp"))  # Ray's sockets need a short path
     try:
@@ -106,13 +107,13 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> dict:
-    """Starts the cluster and the studio, breaks the first, and returns the figures."""
+    """Start the cluster and the studio, kill slices, and return the figures."""
     (folder / "ray").mkdir()
-    os.environ["RAY_TMPDIR"] = str(folder)  # in it Ray makes its own, ray
+    os.environ["RAY_TMPDIR"] = str(folder)  # Ray creates its own folder there
     from ray.cluster_utils import Cluster
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("STUDIO_CACHE_DIR", str(folder / "programs"))  # the slices share a disk here, and compile once
+    os.environ.setdefault("STUDIO_CACHE_DIR", str(folder / "programs"))  # the slices share a disk here and compile once
     os.environ["STUDIO_DATA_DIR"] = str(folder / "nodes")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     slices = Slices(cluster, arguments.hosts)
@@ -128,7 +129,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict:
 
 
 def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namespace) -> dict:
-    """Makes the videos while slices go and come."""
+    """Generate the videos while slices are killed and added."""
     began = time.monotonic()
     preset, values = load_preset("wan-tiny"), {"prompt": arguments.prompt, "steps": arguments.steps}
     if arguments.shots > 1:
@@ -155,20 +156,23 @@ def break_and_measure(engine: Engine, slices: Slices, arguments: argparse.Namesp
 
 
 class Breaker:
-    """Kills the slice of a worker that makes a video, again and again, and brings another. `noticed` is how many seconds later a
-    worker was gone, `came` how many seconds after its start a new slice was a worker."""
+    """Kills the slice of a running worker and adds another slice, repeatedly.
+
+    `noticed` has the seconds from each kill until the worker was removed. `came` has the seconds from the start of each new slice
+    until it was a worker.
+    """
 
     def __init__(self, engine: Engine, slices: Slices, every: float, chance: random.Random):
         self._engine, self._slices, self._every, self._chance = engine, slices, every, chance
         self.kills, self.noticed, self.came = 0, [], []
 
     def go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Until it is over. Raises: TimeoutError if that takes longer than so many seconds."""
+        """Kill and add slices until `is_over` is true. Raises: TimeoutError after `seconds`."""
         until = time.monotonic() + seconds
         next_kill = time.monotonic() + self._every
         while not is_over():
             if time.monotonic() > until:
-                raise TimeoutError(f"the videos were not made within {seconds:.0f} s")
+                raise TimeoutError(f"the videos were not finished within {seconds:.0f} s")
             time.sleep(0.1)
             if time.monotonic() >= next_kill:
                 self._break()
@@ -194,7 +198,7 @@ class Breaker:
 
 
 def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
-    """What became of one job of so many steps in each of so many shots, and what is wrong with it."""
+    """Return the figures of a job and its violations. `total` is the number of steps per shot."""
     events = [event for _, event in engine.events(job.id)]
     again, seconds_again, made, done, goes_on, shot = 0, 0.0, 0, set(), False, 1
     for event in events:
@@ -202,7 +206,7 @@ def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
         shot = event.index if isinstance(event, ShotStarted) else shot
         if isinstance(event, Step):
             step = shot, event.index
-            if not goes_on or step not in done:  # work that goes on first reports the step that was done last
+            if not goes_on or step not in done:  # continued work first reports the last finished step
                 made += 1
                 again += step in done
                 seconds_again += event.seconds * (step in done)
@@ -226,17 +230,17 @@ def judge(engine: Engine, job: Job, total: int, shots: int) -> dict:
 
 
 def names(engine: Engine) -> list[str]:
-    """The workers that are there."""
+    """Return the names of the workers."""
     return [worker.name for worker in engine.workers()]
 
 
 def ready(engine: Engine) -> int:
-    """How many workers are ready."""
+    """Return the number of ready workers."""
     return sum(worker.status.state == "ready" for worker in engine.workers())
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float) -> None:
-    """Raises: TimeoutError if it does not become true."""
+    """Wait until the condition is true. Raises: TimeoutError after `seconds`."""
     until = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > until:

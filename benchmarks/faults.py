@@ -1,11 +1,12 @@
-"""Makes videos while everything goes wrong: `python -m benchmarks.faults --json FILE`.
+"""Generate videos while faults happen: `python -m benchmarks.faults --json FILE`.
 
-The real server with the demo model, visitors with cookies of their own, and every two seconds one fault, drawn from a seed: the
-worker or the server is killed, stopped or asked to end, the disk fills and is freed, pages are closed, jobs are cancelled, moved
-and edited. At the end every job must have ended as its visitor left it, once, seen by nobody else, with its files; no process and
-no temporary file may be left, and the latents of a sample must equal undisturbed ones bit for bit.
+The benchmark runs the real server with the demo model, and visitors with different cookies. Every two seconds one fault happens,
+drawn from a seed. The worker or the server is killed, stopped or asked to end. The disk is filled and freed. Pages are closed.
+Jobs are cancelled, moved and edited. At the end every job must have ended once, as its visitor left it, with its files, and no
+other visitor may have seen it. No process and no temporary file may be left. The latents of a sample must equal the latents of
+undisturbed jobs bit for bit.
 
-The disk is a file system in memory of its own where this process may mount one (Linux, root); elsewhere it is never filled.
+The disk is a separate file system in memory if this process may mount one (Linux, root). Otherwise the disk is never filled.
 """
 
 import argparse
@@ -44,8 +45,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 FAULT_SECONDS = 2.0
 DISK_MEGABYTES = 1500  # visitors are refused below 1 GB
 FULL_SECONDS = 3.0
-STOP_SECONDS = 10.0  # from a signal to the server's end
-GONE = OSError, HTTPException  # what a visitor sees of a server that dies, also in the middle of an answer
+STOP_SECONDS = 10.0  # from the signal until the server has ended
+GONE = OSError, HTTPException  # errors at a visitor when the server dies, also during an answer
 SPOILED = 0.6
 PROMPTS = (
     "a red circle moving right on a black background",
@@ -57,7 +58,7 @@ TAG = re.compile(r"visitor \d+ video \d+")
 
 @dataclass
 class Wish:
-    """One video that a visitor wants. `tag` is in its prompt; `ids` are the jobs that carry it."""
+    """A video that a visitor requests. `tag` is part of its prompt; `ids` are the jobs with this prompt."""
 
     tag: str
     prompt: str
@@ -66,19 +67,19 @@ class Wish:
 
 @dataclass
 class Findings:
-    """What went wrong that must not, and how often each fault was made."""
+    """The violations, and the number of times that each fault happened."""
 
     faults: Counter = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     recoveries: list[float] = field(default_factory=list)  # seconds from a server's end until it answers again
 
     def violated(self, sentence: str) -> None:
-        """Notes a violation."""
+        """Record a violation."""
         self.violations.append(sentence)
 
 
 class Studio:
-    """The server on one port and one data folder, started again after each end."""
+    """The server on one port and one data folder, restarted after each end."""
 
     def __init__(self, folder: Path):
         self.folder, self.lock = folder, threading.Lock()
@@ -89,7 +90,7 @@ class Studio:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it answers. Raises: RuntimeError."""
+        """Start the server and wait until it answers. Raises: RuntimeError."""
         command = [sys.executable, "app.py", "serve", "--port", str(self.port), "--data-dir", str(self.folder)]
         with (self.folder.parent / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log)
@@ -99,7 +100,7 @@ class Studio:
                 urllib.request.urlopen(f"{self.url}/healthz", timeout=5).close()
                 return
             except urllib.error.HTTPError:
-                return  # it says that something is wrong, so it answers
+                return  # it answers, although it reports a problem
             except OSError:
                 time.sleep(0.2)
                 if self.process.poll() is not None:
@@ -107,7 +108,7 @@ class Studio:
         raise RuntimeError("the server does not answer")
 
     def end(self, number: int) -> float:
-        """Sends the signal, waits for the end, and returns the seconds that it took."""
+        """Send the signal, wait until the server has ended, and return the seconds."""
         began = time.monotonic()
         assert self.process is not None, "it was started"
         self.process.send_signal(number)
@@ -115,7 +116,7 @@ class Studio:
         return time.monotonic() - began
 
     def worker(self) -> int | None:
-        """The worker's process id, if there is one."""
+        """Return the worker's process id, None without a worker."""
         assert self.process is not None, "it was started"
         try:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -124,14 +125,14 @@ class Studio:
         return int(children[0]) if children else None
 
     def rows(self) -> list[sqlite3.Row]:
-        """All jobs, read beside the server."""
+        """Read all jobs from the store, without the server."""
         with closing(sqlite3.connect(f"file:{self.folder / 'jobs.sqlite3'}?mode=ro", uri=True, timeout=10)) as database:
             database.row_factory = sqlite3.Row
             return database.execute("SELECT * FROM jobs").fetchall()
 
 
 class Visitor:
-    """One person: a cookie, a page, and videos that they want."""
+    """A visitor with a cookie, a page, and requested videos."""
 
     def __init__(self, number: int, studio: Studio, findings: Findings):
         self.number, self.studio, self.findings = number, studio, findings
@@ -140,10 +141,10 @@ class Visitor:
         self.session, self.page, self.config = "", None, None
         self.wishes: list[Wish] = []
         self.lock = threading.Lock()
-        self.form = threading.Lock()  # who edits a job in the form presses Generate for that job, not for the next one
+        self.form = threading.Lock()  # while a job is edited in the form, Generate saves that job instead of queueing a new one
 
     def visit(self) -> None:
-        """Opens the page; closing it drops the connection that shows that it is open."""
+        """Open the page and the connection that shows that it is open."""
         self.open(f"{self.studio.url}/", timeout=30).close()
         if self.config is None:
             self.config = json.loads(self.open(f"{self.studio.url}/config", timeout=30).read())
@@ -151,13 +152,13 @@ class Visitor:
         self.page = self.open(f"{self.studio.url}/gradio_api/heartbeat/{self.session}", timeout=3600)
 
     def close(self) -> None:
-        """Closes the page."""
+        """Close the page and its connection."""
         if self.page is not None:
             self.page.close()
             self.page = None
 
     def call(self, is_wanted: Callable[[dict], bool], given: dict[str, Any], event: Any = None) -> Any:
-        """What a handler answers. Raises: OSError if the server is gone or refuses."""
+        """Call a handler and return its answer. Raises: OSError if the server is down or refuses."""
         assert self.config is not None, "a page is open"
         function = next(one for one in self.config["dependencies"] if is_wanted(one))
         props = {component["id"]: component["props"] for component in self.config["components"]}
@@ -174,7 +175,7 @@ class Visitor:
         return json.loads(content)
 
     def act(self, group: str, what: str, job_id: str, value: str = "") -> Any:
-        """Presses one of a job's buttons."""
+        """Press a button of a job."""
         return self.call(
             lambda one: any(name == f"act_{group}" for _, name in one["targets"]),
             {},
@@ -182,19 +183,19 @@ class Visitor:
         )
 
     def submit(self, prompt: str, steps: int) -> Any:
-        """Presses Generate with this prompt."""
+        """Press Generate with this prompt."""
         return self.call(lambda one: one["api_name"] == "submit", {"prompt": prompt, "steps": steps})
 
     def tick(self) -> Any:
-        """What the page asks by itself."""
+        """Send the page's own periodic request."""
         return self.call(lambda one: any(name == "act_tick" for _, name in one["targets"]), {})
 
     def rows_of(self, wish: Wish) -> list[sqlite3.Row]:
-        """The jobs of this wish."""
+        """Return the jobs of a requested video."""
         return [row for row in self.studio.rows() if wish.tag in row["request"]]
 
     def wish_for(self, count: int, draw: random.Random) -> None:
-        """Queues videos one by one; after an error looks whether the video was queued before asking again, as a person does."""
+        """Queue videos one by one. After an error, check whether the video was queued before the next try, as a person does."""
         for number in range(count):
             tag = f"visitor {self.number} video {number} "
             wish = Wish(tag=tag, prompt=f"{draw.choice(PROMPTS)}, {tag}")
@@ -212,7 +213,7 @@ class Visitor:
             time.sleep(draw.uniform(0.2, 2.0))
 
     def look(self, is_over: threading.Event) -> None:
-        """Keeps a page open, looks at it, and lets jobs go on that wait for a person."""
+        """Keep a page open, update it, and press Resume for jobs that wait for it."""
         while not is_over.wait(1.5):
             try:
                 if self.page is None:
@@ -226,7 +227,7 @@ class Visitor:
 
 
 class Faults:
-    """The faults by name. Each may find nothing to spoil, which is fine."""
+    """The faults by name. A fault does nothing if it finds no target."""
 
     def __init__(self, studio: Studio, visitors: list[Visitor], findings: Findings, draw: random.Random, has_disk: bool):
         self.studio, self.visitors, self.findings, self.draw = studio, visitors, findings, draw
@@ -244,14 +245,14 @@ class Faults:
             self.kinds["disk full"] = self._fill
 
     def run(self, is_over: threading.Event) -> None:
-        """Makes one fault every `FAULT_SECONDS`."""
+        """Cause one fault every `FAULT_SECONDS`."""
         while not is_over.wait(FAULT_SECONDS):
             name = self.draw.choice(list(self.kinds))
             try:
                 self.kinds[name]()
                 self.findings.faults[name] += 1
             except (*GONE, sqlite3.Error):
-                pass  # what it wanted to spoil was gone already
+                pass  # the fault's target had already ended
 
     def _signal(self, number: int) -> None:
         if (pid := self.studio.worker()) is not None:
@@ -291,7 +292,7 @@ class Faults:
     def _cancel(self) -> None:
         if chosen := self._some_job():
             visitor, wish, row = chosen
-            wish.is_cancelled = True  # also if the answer gets lost: then it may end either way
+            wish.is_cancelled = True  # also if the answer is lost: then the job may end either way
             visitor.act("queue", "cancel", row["id"])
 
     def _edit(self) -> None:
@@ -304,7 +305,7 @@ class Faults:
 
 @contextmanager
 def own_disk(parent: Path) -> Generator[tuple[Path, bool]]:
-    """A folder on a small file system of its own, if this process may make one; and whether it is one."""
+    """Yield a folder and whether it is on a separate small file system, which needs the right to mount one."""
     folder = parent / "data"
     folder.mkdir()
     mounted = subprocess.run(
@@ -318,7 +319,7 @@ def own_disk(parent: Path) -> Generator[tuple[Path, bool]]:
 
 
 def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoiled: float = SPOILED) -> dict[str, Any]:
-    """Runs it all in a folder and returns the figures; `seconds` bound the whole, of which faults may take the part `spoiled`."""
+    """Run the benchmark in a folder and return the figures. It takes at most `seconds`; faults happen in the share `spoiled`."""
     findings, began, count = Findings(), time.monotonic(), visitors * (jobs // visitors)
     with own_disk(parent) as (folder, has_disk):
         studio = Studio(folder)
@@ -354,7 +355,7 @@ def run(visitors: int, jobs: int, seed: int, seconds: float, parent: Path, spoil
 def make_and_spoil(
     studio: Studio, people: list[Visitor], faults: Faults, count: int, draw: random.Random, spoiled: float, until: float
 ) -> None:
-    """Lets the visitors make their videos beside the faults, which end at the monotonic time `spoiled` or when all have ended."""
+    """Let the visitors generate videos during the faults, which end at the monotonic time `spoiled` or with the last video."""
     no_more_faults, is_over = threading.Event(), threading.Event()
     each = count // len(people)
     wishing = [threading.Thread(target=one.wish_for, args=(each, random.Random(draw.random())), daemon=True) for one in people]
@@ -372,7 +373,7 @@ def make_and_spoil(
 
 
 def wait_for_the_end(studio: Studio, count: int, until: float) -> None:
-    """Waits until so many jobs have ended, or until that monotonic time."""
+    """Wait until `count` jobs have ended, or until the monotonic time `until`."""
     while time.monotonic() < until:
         try:
             states = [row["state"] for row in studio.rows()]
@@ -384,7 +385,7 @@ def wait_for_the_end(studio: Studio, count: int, until: float) -> None:
 
 
 def check_jobs(studio: Studio, people: list[Visitor], findings: Findings) -> None:
-    """Every wish is one job that has ended as its visitor left it, with its files."""
+    """Check that each requested video is one job, which has ended as its visitor left it, with its files."""
     rows = studio.rows()
     for person in people:
         for wish in person.wishes:
@@ -400,7 +401,7 @@ def check_jobs(studio: Studio, people: list[Visitor], findings: Findings) -> Non
 
 
 def check_video(folder: Path, wish: Wish, findings: Findings) -> None:
-    """The video of a finished job is there and whole."""
+    """Check that the video of a finished job exists and is complete."""
     try:
         facts = read_facts(folder / "video.mp4")
         if facts.width <= 0:
@@ -410,14 +411,14 @@ def check_video(folder: Path, wish: Wish, findings: Findings) -> None:
 
 
 def last_event(studio: Studio, job_id: str) -> str:
-    """A job's newest event as stored."""
+    """Return the type of a job's newest stored event."""
     with closing(sqlite3.connect(f"file:{studio.folder / 'jobs.sqlite3'}?mode=ro", uri=True)) as database:
         rows = database.execute("SELECT event FROM events WHERE job_id = ? ORDER BY sequence DESC LIMIT 1", (job_id,))
         return next((event for (event,) in rows), "")[:300]
 
 
 def count_interruptions(studio: Studio) -> dict[str, int]:
-    """How often work was interrupted, by what ended."""
+    """Count the interruptions by the process that ended."""
     sql = (
         "SELECT json_extract(event, '$.by'), COUNT(*) FROM events WHERE json_extract(event, '$.kind') = 'interrupted' GROUP BY 1"
     )
@@ -426,7 +427,7 @@ def count_interruptions(studio: Studio) -> dict[str, int]:
 
 
 def check_latents(studio: Studio, people: list[Visitor], findings: Findings, draw: random.Random) -> int:
-    """Makes a sample of the videos again, undisturbed, and compares the latents. Returns how many were compared."""
+    """Generate a sample of the videos again without faults and compare the latents. Return the number of compared videos."""
     tags = [wish.tag for person in people for wish in person.wishes]
     finished = [row for row in studio.rows() if row["state"] == "finished" and any(tag in row["request"] for tag in tags)]
     sample = draw.sample(finished, min(20, len(finished)))
@@ -450,7 +451,7 @@ def check_latents(studio: Studio, people: list[Visitor], findings: Findings, dra
 
 
 def check_leftovers(studio: Studio, findings: Findings) -> None:
-    """No process of the studio runs any more, and no half-written file lies in its folder."""
+    """Check that no process of the studio runs, and that its folder has no half-written file."""
     time.sleep(2)
     marker = f"STUDIO_DATA_DIR={studio.folder}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
@@ -464,14 +465,14 @@ def check_leftovers(studio: Studio, findings: Findings) -> None:
 
 
 def main() -> None:
-    """Runs it and prints the figures; exit code 1 if anything was violated."""
+    """Run the benchmark and print the figures. The exit code is 1 after a violation."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--visitors", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="that the whole may take")
-    parser.add_argument("--spoiled", type=float, default=SPOILED, help="the part of them after which there are no more faults")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="limit of the whole run in seconds")
+    parser.add_argument("--spoiled", type=float, default=SPOILED, help="share of the seconds in which faults happen")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         given = arguments.visitors, arguments.jobs, arguments.seed, arguments.seconds

@@ -1,15 +1,15 @@
-"""A checkpoint of a preset's true shapes with random weights, built, loaded and run for one step at a tiny size.
+"""Build a checkpoint with a preset's real shapes and random weights, load it and run one step at a tiny size.
 
     python -m benchmarks.full_size [--preset wan2.1-t2v-1.3b-480p] [--json FILE] [--folder build/full-size] [--layers N]
                                    [--disk bfloat16|float32] [--text-layers 2] [--vocabulary 32768]
                                    [--shard-bytes 1000000000] [--only load]
 
-Presets are those of `SOURCES`. The transformer and the VAE have the real shapes. Reduced are the large text encoder's layers
-(2) and vocabulary (32,768); its widths are the real ones. The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only
-load`, needs 15.4 GB of memory to load, and 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix; for
-the same reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer is the demo model's. On a CPU the
-device's arrays lie in the host's memory too, so loading itself needs the peak minus those arrays. The numerics are those of
-tests/parity: random weights make no picture, and the result is only checked to be finite.
+`SOURCES` lists the presets. The transformer and the VAE have the real shapes. The large text encoder has the real widths, but
+fewer layers (2) and a smaller vocabulary (32,768). The whole UMT5-XXL, `--text-layers 24 --vocabulary 256384 --only load`, needs
+15.4 GB of memory to load. It would need 33 GB to run on a CPU, where XLA keeps a float32 copy of every bfloat16 matrix. For the
+same reason HunyuanVideo 1.5 (21 GB of arrays) can only be loaded here. The tokenizer comes from the demo model. On a CPU the
+device's arrays are in host memory too, so loading itself needs the peak minus these arrays. Random weights generate no image, so
+the result is only checked to be finite; tests/parity checks the numerics.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from presets import load_preset
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a preset's checkpoint is made of: diffusers' pipeline, each network's class (of diffusers or of transformers), and the
-    demo model whose tokenizers it borrows."""
+    """The parts of a preset's checkpoint: diffusers' pipeline, each network's class (of diffusers or transformers), and the demo
+    model whose tokenizers are used."""
 
     pipeline: str
     classes: dict[str, str]
@@ -64,11 +64,11 @@ SOURCES = {
 OPTIONS = ("preset", "layers", "disk", "text_layers", "vocabulary", "shard_bytes")
 SIZE = {"width": 256, "height": 256, "num_frames": 5, "steps": 1}
 GIGABYTE = 1e9
-BUILT = "built.json"  # the options that the folder was built with; written last
+BUILT = "built.json"  # the options of the build; written last
 
 
 def build(folder: Path, arguments: argparse.Namespace) -> None:
-    """Writes the checkpoint's folder, unless it is there already."""
+    """Write the checkpoint's folder if it does not exist."""
     options = {name: getattr(arguments, name) for name in OPTIONS}
     if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == options:
         return
@@ -94,7 +94,7 @@ def build(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _shapes(class_name: str, config: dict) -> dict[str, torch.Size]:
-    """Every tensor's shape, from the real class without its weights."""
+    """Return every tensor's shape, from the real class without weights."""
     import diffusers
     import transformers
 
@@ -110,7 +110,7 @@ def _shapes(class_name: str, config: dict) -> dict[str, torch.Size]:
 
 
 def _write(folder: Path, shapes: dict[str, torch.Size], dtype: torch.dtype, shard_bytes: int) -> None:
-    """Shards with an index, as diffusers writes them, with one shard in memory at a time."""
+    """Write shards with an index, as diffusers does, with one shard in memory at a time."""
     torch.manual_seed(0)
     shards = list(_shards(shapes, dtype.itemsize, shard_bytes))
     where = {}
@@ -138,7 +138,7 @@ def _random(name: str, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 
 
 def measure(name: str, folder: Path, only_load: bool) -> dict:
-    """Load and run in this process: seconds and bytes."""
+    """Load and run in this process. Return seconds and bytes."""
     import jax
     import numpy as np
 
@@ -149,7 +149,7 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
 
     preset = load_preset(name)
     jax.devices()
-    of_preset(preset)[0].model()  # imports the networks' libraries, which takes seconds whatever the checkpoint's size
+    of_preset(preset)[0].model()  # import the networks' libraries first: it takes seconds, for any size of the checkpoint
     before, began = resident_bytes("VmRSS"), time.monotonic()
     loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])
@@ -182,8 +182,10 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
 
 
 def fresh_memory_rate() -> float:
-    """Bytes a second of memory that the system gives when it is first written, in large pages: no array comes faster. A virtual
-    machine may have to ask its host for each page."""
+    """Measure the rate of first writes to new memory in huge pages, in bytes per second.
+
+    No array can be loaded faster. A virtual machine may have to request each page from its host.
+    """
     count = 4_000_000_000
     memory, began = allocate_host_memory(count), time.monotonic()
     memory[::4096] = 1
@@ -191,7 +193,7 @@ def fresh_memory_rate() -> float:
 
 
 def resident_bytes(kind: str) -> int:
-    """This process's memory as Linux counts it: VmRSS now, VmHWM at most."""
+    """Return this process's memory as Linux counts it: VmRSS is the current value, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
 
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--preset", choices=SOURCES, default=next(iter(SOURCES)))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("build/full-size"))
-    parser.add_argument("--layers", type=int, help="of the transformer; the preset's own if not given")
+    parser.add_argument("--layers", type=int, help="layers of the transformer (as in the preset)")
     parser.add_argument("--disk", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=32768)
@@ -226,7 +228,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("build", "load"))
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:  # in a process of its own, so that building leaves no trace in the peak
+    if arguments.measure:  # in a separate process, so that building does not count in the peak
         sys.stdout.write(json.dumps(measure(arguments.preset, arguments.folder, arguments.only == "load")) + "\n")
         return
     build(arguments.folder, arguments)

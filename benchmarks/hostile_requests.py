@@ -1,4 +1,4 @@
-"""Hostile requests to a running studio, and the files that they send, for `benchmarks.strangers`."""
+"""Hostile requests to a running studio, with their files, for `benchmarks.strangers`."""
 
 import base64
 import io
@@ -16,11 +16,11 @@ from PIL import Image
 
 from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS
 
-MOST_MB, MOST_SECONDS = 300, 2.0  # of one hostile request
+MOST_MB, MOST_SECONDS = 300, 2.0  # limits of one hostile request
 
 
 class Stranger:
-    """A visitor who calls the page's handlers over HTTP, with an address and a cookie of their own."""
+    """A visitor with an address and a cookie, who calls the page's handlers over HTTP."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None, timeout: float = 120):
         self.client = httpx.Client(base_url=url, headers=headers or {}, timeout=timeout)
@@ -30,7 +30,7 @@ class Stranger:
         self._props = {component["id"]: component["props"] for component in self.config["components"]}
 
     def call(self, handler: str, given: dict[str, Any], event: Any = None, query: str = "") -> httpx.Response:
-        """The answer of a handler, named as in the studio's code; components are named by element id."""
+        """Call a handler by its name in the studio's code and return the answer. Components are named by element id."""
         function = next(one for one in self.config["dependencies"] if one["api_name"] == handler)
         props = [self._props[component] for component in function["inputs"]]
         data = [given.get(each.get("elem_id"), each.get("value")) for each in props]
@@ -38,13 +38,13 @@ class Stranger:
         return self.client.post(f"/gradio_api/run/predict{query}", json=message)
 
     def upload(self, name: str, content: bytes) -> str:
-        """The server's path of an upload."""
+        """Upload a file and return its path on the server."""
         return self.client.post("/gradio_api/upload", files={"files": (name, content)}).json()[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """A hostile request: what sends it, and the seconds and MB that one may take alone."""
+    """A hostile request: the function that sends it, and the seconds and MB that a single request may take."""
 
     send: Callable[[], Any]
     seconds: float = MOST_SECONDS
@@ -52,7 +52,7 @@ class Attack:
 
 
 def attacks(stranger: Stranger, folder: Path) -> dict[str, Attack]:
-    """The hostile requests by what they do. Their files are uploaded here, before anything is measured."""
+    """Return the hostile requests by description. Their files are uploaded here, before the measurement."""
     return {
         **{what: Attack(send=send) for what, send in (_of_pictures(stranger, folder) | _of_words(stranger)).items()},
         **_of_slow_files(stranger, folder),
@@ -123,7 +123,7 @@ _TAKE_JSON = ("/mcp", "/gradio_api/run/predict", "/v1/videos", "/studio/live", "
 
 
 def with_picture(path: str) -> dict[str, Any]:
-    """What the form says with an uploaded picture as its first frame."""
+    """Return the form's values with an uploaded image as first frame."""
     return {"input-image": {"path": path}, "resolution": "96x96"}
 
 
@@ -143,14 +143,14 @@ def _linked(stranger: Stranger, changes: dict[str, Any]) -> Callable[[], Any]:
 
 
 def red_picture(width: int, height: int, mode: str = "RGB") -> bytes:
-    """A PNG of so many pixels."""
+    """Return a red PNG of this size in pixels."""
     buffer = io.BytesIO()
     Image.new(mode, (width, height), "red").save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def _pages(count: int) -> bytes:
-    """A TIFF of so many pages of one pixel, 42 bytes each."""
+    """Return a TIFF with `count` pages of one pixel, 42 bytes each."""
     entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in ((256, 16), (257, 16), (273, 8)))
     size = 2 + len(entries) + 4
     places = [*(8 + size * number for number in range(1, count)), 0]
@@ -158,7 +158,7 @@ def _pages(count: int) -> bytes:
 
 
 def _video(folder: Path, side: int, *codec: str) -> bytes:
-    """One frame, and a request in the file's comment for which the page shows it."""
+    """Return a video of one frame with a request in the file's comment, so that the page shows it."""
     source = ["-f", "lavfi", "-i", f"color=red:s={side}x{side}:r=1:d=1", "-frames:v", "1", "-c:v", *codec]
     request: dict[str, Any] = {"preset": "wan-tiny", "task": "i2v", "prompt": "x", "width": 96, "height": 96}
     request |= {"num_frames": 17, "fps": 16, "steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1, "image": "a"}
@@ -180,7 +180,7 @@ def _boxes(size: int) -> bytes:
 
 
 def send_body(client: httpx.Client, size: int) -> None:
-    """Sends a long body, and takes being cut off for an answer."""
+    """Send a long body. A closed connection counts as an answer."""
 
     def pieces() -> Iterator[bytes]:
         yield b'{"data":["'

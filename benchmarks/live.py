@@ -1,8 +1,12 @@
-"""How fast the live demo is: `python -m benchmarks.live`, with `--minutes 10` also whether it stays so.
+"""Measure the speed of the live demo: `python -m benchmarks.live`. `--minutes 10` also shows whether the speed stays constant.
 
-Prints one JSON object: frames a second that two threads make, decoding included; mean, median and 95th percentile of a block's
-forward pass with the ring of keys, and with the whole past computed anew, in milliseconds; the largest and the mean difference
-between the two results; with `--browser` how long after a key press the picture changes, in milliseconds, and what is drawn.
+Prints one JSON object:
+
+- the frames per second of two threads, including decoding;
+- mean, median and 95th percentile of a block's forward pass in milliseconds, with the ring of keys and with the whole past
+  computed again;
+- the largest and the mean difference between these two results;
+- with `--browser`, the milliseconds from a key press to a changed image, and the drawn frames per second.
 """
 
 import argparse
@@ -34,12 +38,12 @@ from presets import load_preset
 
 PRESET, PROMPT = "wan-live-tiny", "a red circle on a navy background"
 ACTIONS = ("right", "up", "left", "down")
-COMPARED = range(4, 24)  # blocks
+COMPARED = range(4, 24)  # number of blocks
 PRESSES = 40
 
 
 def make_live(loaded: LoadedModel, seconds: float) -> dict:
-    """A video as long as that, made as fast as it goes, with a new action every two seconds."""
+    """Generate a video of this length at full speed, with a new action every two seconds."""
     preset = load_preset(PRESET)
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=preset.max_frames, is_open=True)
     wanted, frames, took, sizes = round(seconds * preset.fps), [0], [], []
@@ -73,7 +77,7 @@ def make_live(loaded: LoadedModel, seconds: float) -> dict:
 
 
 def compare(loaded: LoadedModel) -> dict:
-    """Forward passes with the ring against the same with everything before computed anew."""
+    """Compare forward passes with the ring of keys to passes that compute the whole past again."""
     preset = load_preset(PRESET)
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1, num_frames=1 + 4 * COMPARED.stop)
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +111,7 @@ def compare(loaded: LoadedModel) -> dict:
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Mean, median and 95th percentile in milliseconds."""
+    """Return mean, median and 95th percentile in milliseconds."""
     ordered = sorted(1000 * value for value in seconds)
     return {
         "mean": round(statistics.mean(ordered), 2),
@@ -116,7 +120,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
     }
 
 
-# In the page: presses a key, and waits until the shape moves the other way than before.
+# JavaScript: press a key and wait until the shape moves in the opposite direction.
 _PRESS = """
 async ([key, sign]) => {
   const canvas = document.querySelector('#live-canvas'), context = canvas.getContext('2d', {willReadFrequently: true});
@@ -141,7 +145,7 @@ async ([key, sign]) => {
 
 
 def through_a_browser() -> dict:
-    """The real server and a real browser."""
+    """Measure through the real server and a real browser."""
     from playwright.sync_api import sync_playwright
 
     from tests.wan_ui.conftest import CHROMIUM, CHROMIUM_ARGUMENTS
@@ -162,7 +166,7 @@ def through_a_browser() -> dict:
                 key, sign = (("ArrowRight", 1), ("ArrowLeft", -1))[number % 2]
                 delays.append(page.evaluate(_PRESS, [key, sign]) / 1000)
                 page.keyboard.up(key)
-                page.wait_for_timeout(500 + moments.uniform(0, 250))  # a block lasts 250: presses fall anywhere in it
+                page.wait_for_timeout(500 + moments.uniform(0, 250))  # a block lasts 250 ms: press at any time in it
             first, began = int(page.locator("#live-canvas").get_attribute("data-frame") or 0), time.monotonic()
             page.wait_for_timeout(20_000)
             drawn = (int(page.locator("#live-canvas").get_attribute("data-frame") or 0) - first) / (time.monotonic() - began)
@@ -176,7 +180,7 @@ def through_a_browser() -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=0.5, help="of video (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=0.5, help="length of the video (%(default)s)")
     parser.add_argument("--browser", action="store_true", help="also through the server and Chromium")
     given = parser.parse_args()
     loaded = load(load_preset(PRESET), None, lambda event: None)

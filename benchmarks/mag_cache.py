@@ -1,9 +1,12 @@
-"""What MagCache costs and saves on a demo model: `python -m benchmarks.mag_cache --preset wan-tiny --videos 60`.
+"""Measure MagCache's cost and gain on a demo model: `python -m benchmarks.mag_cache --preset wan-tiny --videos 60`.
 
-The studio's own pipeline makes the same held-out scenes, text to video, in full and with each threshold. Prints one JSON object:
-for each, the steps that reuse others, the seconds of denoising with its previews (the median of the videos, by turns), the share
-of videos in which the detector reads each property as the prompt states it, and beside the full videos the mean PSNR in dB of the
-mp4s' frames, the lowest, and the time that the full ones take over theirs.
+The studio's own pipeline generates the same held-out scenes, text to video, without MagCache and with each threshold. Prints one
+JSON object with, for each threshold:
+
+- the number of reused steps;
+- the seconds of denoising with previews (median over the videos, in alternating order);
+- the share of videos in which the detector reads each property of the prompt;
+- compared with the full videos: mean and lowest PSNR in dB of the mp4s' frames, and the speedup.
 """
 
 import argparse
@@ -36,7 +39,7 @@ READ = ("colour", "shape", "motion", "background")
 
 
 def make(loaded: LoadedModel, preset: Preset, prompt: str, seed: int, threshold: float) -> tuple[np.ndarray, float]:
-    """The frames of one video, and the seconds of its denoising."""
+    """Generate a video. Return its frames and the seconds of denoising."""
     request = GenerationRequest.from_preset(preset, prompt=prompt, seed=seed, mag_cache=threshold)
     with tempfile.TemporaryDirectory() as folder:
         *_, final = generate(request, loaded, Path(folder), lambda: False)
@@ -45,12 +48,12 @@ def make(loaded: LoadedModel, preset: Preset, prompt: str, seed: int, threshold:
 
 
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """In dB, of frames uint8."""
+    """Return the PSNR of uint8 frames in dB."""
     return 10 * math.log10(255**2 / max(float(np.square(one.astype(float) - other).mean()), 1e-9))
 
 
 def summary(scenes: list[Scene], rows: list[tuple], full: list[tuple]) -> dict[str, Any]:
-    """Of one threshold's videos: frames, and seconds."""
+    """Summarise the videos of one threshold. `rows` and `full` have the frames and seconds of each video."""
     seen = [detect(torch.from_numpy(frames)) for frames, _ in rows]
     shares = {
         name: round(
@@ -78,7 +81,7 @@ def main() -> None:
     rows: dict[float, list[tuple]] = {threshold: [] for threshold in THRESHOLDS}
     for seed, scene in enumerate(scenes):
         prompt = describe(scene, rng)
-        for threshold in THRESHOLDS:  # by turns, so that what else the machine does hits all alike
+        for threshold in THRESHOLDS:  # alternate the thresholds, so that other work on the machine affects all equally
             rows[threshold].append(make(loaded, preset, prompt, seed, threshold))
         sys.stderr.write(f"\r{seed + 1} of {len(scenes)}")
     result: dict[str, Any] = {"preset": preset.name, "videos": len(scenes)}

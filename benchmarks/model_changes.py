@@ -1,13 +1,16 @@
-"""What a change of model costs: `python -m benchmarks.model_changes [--only changes|back|coming|chips]`.
+"""Measure the cost of changing models: `python -m benchmarks.model_changes [--only changes|back|coming|chips]`.
 
-changes: two demo models in turn in one worker, eight times; each video is made once more before the next change, and what the
-first of the two takes longer is what the change costs. With the worker's memory, which must not grow.
-back: a checkpoint of Wan 2.1 1.3B's true shapes, random weights (`benchmarks.full_size`), read from the page cache, against the
-same arrays coming back from the host's memory. On a CPU they are there already; how long the copy takes that a chip needs is
-measured and printed too.
-coming: how much longer the steps of one model take while that checkpoint is read beside it, in turn with steps alone.
-chips: Wan A14B and HunyuanVideo-1.5 in turn on a v6e:2x4, predicted from the bytes of their weights, what the compiler says that
-a video needs on a chip, and the rate of a chip's link to its host.
+changes: one worker alternates two demo models eight times. Each video is generated twice before the next change. The cost of a
+change is the additional time of the first of the two. The worker's memory must not grow.
+
+back: compare reading a checkpoint from the page cache with returning its arrays from host memory. The checkpoint has Wan 2.1
+1.3B's real shapes and random weights (`benchmarks.full_size`). On a CPU the arrays are already there, so the copy that a chip needs
+is measured and printed too.
+
+coming: measure how much longer the steps of one model take while that checkpoint is read, alternating with steps alone.
+
+chips: predict Wan A14B and HunyuanVideo-1.5 in turn on a v6e:2x4, from the bytes of their weights, the compiler's memory for a
+video on a chip, and the rate between a chip and its host.
 """
 
 import argparse
@@ -38,13 +41,13 @@ MOST_SECONDS, MOST_GROWTH = 0.3, 100e6
 LARGEST_SHARE = 1 / 5
 TURNS, MOST_SLOWER = 3, 0.05
 FULL_SIZE = "wan2.1-t2v-1.3b-480p"
-LINK = 16e9  # bytes a second of one chip's link to its host, each way: published for a TPU v4 (jax-ml/scaling-book, tpus.md)
+LINK = 16e9  # bytes per second between a chip and its host, each way: published for a TPU v4 (jax-ml/scaling-book, tpus.md)
 ON_CHIPS = ("wan2.2-t2v-a14b-720p", "hunyuanvideo-1.5-t2v-720p")
 CHIPS_IN_ALL = 8
 
 
 def changes() -> bool:
-    """Whether a change costs no more than it may, and the memory stays."""
+    """Measure changes of model. Return whether their cost and the memory's growth are within bounds."""
     costs, memory = [], []
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(Path(folder), preset=PAIR[0], warm_up=False)
@@ -82,11 +85,11 @@ def _resident(pid: int) -> int:
 
 
 def back(folder: Path) -> bool:
-    """Whether arrays come back in a fifth of the time of reading them."""
+    """Measure the return of arrays. Return whether it takes at most a fifth of the time of reading them."""
     _there_and_back(folder)  # reads the files into the page cache
     loads, moves = zip(*(_there_and_back(folder) for _ in range(3)), strict=True)
     share = statistics.median(moves) / statistics.median(loads)
-    print(f"coming back takes {share:.3f} of reading from the page cache, bound {LARGEST_SHARE}")
+    print(f"returning takes {share:.3f} of the time of reading from the page cache, bound {LARGEST_SHARE}")
     with mock.patch.object(cached_network, "is_host", lambda leaf: False):
         _, copied = _there_and_back(folder)
     print(f"copied from one part of the memory to another, as to a chip: {copied:.2f} s")
@@ -94,7 +97,7 @@ def back(folder: Path) -> bool:
 
 
 def _there_and_back(folder: Path) -> tuple[float, float]:
-    """Seconds of reading the checkpoint, and of its coming back after another model."""
+    """Return the seconds of reading the checkpoint, and of its return after another model."""
     preset, key = load_preset(FULL_SIZE), (str(folder), load_preset(FULL_SIZE).dtype)
     model_cache = ModelCache(lambda: Bounds(chips=0, host=20 * 10**9, device_bytes=10**12))
     began = time.monotonic()
@@ -106,12 +109,12 @@ def _there_and_back(folder: Path) -> tuple[float, float]:
     if model_cache.activate(key) is not loaded:
         raise SystemExit("the model was not kept")
     back = time.monotonic() - began
-    print(f"read {read:.2f} s; {host / 1e9:.2f} GB came back in {back:.3f} s", flush=True)
+    print(f"read {read:.2f} s; {host / 1e9:.2f} GB returned in {back:.3f} s", flush=True)
     return read, back
 
 
 def coming(folder: Path) -> bool:
-    """Whether a step beside a model that is coming takes no longer than it may."""
+    """Measure steps while another model is read. Return whether the slowdown is within its bound."""
     preset = load_preset(PAIR[1])
     model_cache = ModelCache(lambda: Bounds(device_bytes=10**12))
     loaded = load(preset, None, lambda event: None, model_cache=model_cache)
@@ -127,13 +130,13 @@ def coming(folder: Path) -> bool:
         fetch.abandon()
         model_cache.unload_idle()
     usual, share = statistics.median(alone), statistics.median(beside) / statistics.median(alone) - 1
-    print(f"the steps take {usual:.2f} s alone, {share:+.1%} beside a model that is coming, bound {MOST_SLOWER:.0%}")
-    print(f"{arrived} of {TURNS} models of 4.1 GB had arrived by then")
+    print(f"the steps take {usual:.2f} s alone, {share:+.1%} while another model is read, bound {MOST_SLOWER:.0%}")
+    print(f"{arrived} of {TURNS} models of 4.1 GB were read in that time")
     return share <= MOST_SLOWER
 
 
 def _denoising(loaded: LoadedModel) -> float:
-    """The seconds of all steps of a video."""
+    """Return the seconds of all steps of a video."""
     with tempfile.TemporaryDirectory() as folder:
         *_, final = generate(example_request(load_preset(PAIR[1])), loaded, Path(folder), lambda: False)
     assert isinstance(final, Finished), final
@@ -141,7 +144,7 @@ def _denoising(loaded: LoadedModel) -> float:
 
 
 def chips() -> bool:
-    """Prints what a v6e:2x4 does with both models; predicted."""
+    """Print the predictions for both models on a v6e:2x4."""
     needs = json.loads((Path("presets") / "needs.json").read_text())
     models = {}
     for name in ON_CHIPS:

@@ -1,6 +1,6 @@
 """The stored figures of `benchmarks.all_presets`: one row for each preset and slice in the tables of the documents.
 
-Data and arithmetic alone: neither compiles, nor writes a document. Every second in it is predicted; no chip has run this.
+This module has only data and arithmetic. Every time in it is predicted; no chip has run the programs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 DATA_FILE = Path(__file__).with_name("all_presets.json")
 GIB = 2**30
-STEPS = ("denoise_step", "refining_step")  # the programs of one step; a video that is refined has both
+STEPS = ("denoise_step", "refining_step")  # the programs of a step; a video with refining steps has both
 PARTS = {
     "denoise_step": "steps",
     "refining_step": "refining steps",
@@ -36,7 +36,7 @@ PARTS = {
     "vae_encode_next": "encoder",
     "vocoder": "sound",
 }
-"""What a program is called in the documents, by its key. Others have their key's words."""
+"""Names of programs in the documents, by key. Other programs are named by their keys."""
 
 
 class _Data(BaseModel):
@@ -60,16 +60,18 @@ class ProgramCost(_Data):
 
     @property
     def costs(self) -> dict[str, Any]:
-        """As `backend.tpu_analysis.report` has them."""
+        """Return the costs in the form of `backend.tpu_analysis.report`."""
         return self.model_dump(exclude={"fingerprint", "date", "repeats", "weight_argument_bytes"})
 
 
 class Figures(_Data):
-    """What was predicted of one row. `date` is the day of the newest of its programs, `commit` the one at which they were last
-    found to be what that commit compiles. Figures that are `taken_over` stood in the documents before rows were stored: rounded,
-    without programs, and without a commit. `gib` and `capacity_gib` are of a chip's memory,
-    None if nobody has written it down; `mfu` is a share of the peak; `parts`
-    are seconds of a whole video; `block_seconds` are those of a live video's block."""
+    """The predictions of a row.
+
+    `date` is the day of its newest program. `commit` is the last commit that was known to compile to the same programs.
+    `taken_over` figures come from documents that are older than stored rows: they are rounded and have no programs and no commit.
+    `gib` and `capacity_gib` are memory of a chip, None if unknown. `mfu` is a share of the peak. `parts` are seconds of a whole
+    video, and `block_seconds` are seconds of a live video's block.
+    """
 
     date: str
     commit: str | None = None
@@ -88,8 +90,11 @@ class Figures(_Data):
 
 
 class Row(_Data):
-    """A preset on a slice. The notes stand beside a figure in the tables: about the preset, the slice, the memory, what others
-    have published of a step, the parts of a whole video. `in_steps` and `in_videos` say in which tables it is."""
+    """A preset on a slice.
+
+    The notes are printed beside a value in the tables: about the preset, the slice, the memory, published times of a step, and
+    the parts of a whole video. `in_steps` and `in_videos` select the tables.
+    """
 
     preset: str
     slice: str
@@ -108,18 +113,18 @@ class Row(_Data):
 
 
 def read_rows(path: Path = DATA_FILE) -> tuple[Row, ...]:
-    """In the order of the tables."""
+    """Read the stored rows, in the order of the tables."""
     return tuple(Row(**row) for row in json.loads(path.read_text("utf-8")))
 
 
 def write_rows(rows: Iterable[Row], path: Path = DATA_FILE) -> None:
-    """Fields that have their defaults are left out."""
+    """Write the rows without fields that have their defaults."""
     kept = [row.model_dump(exclude_defaults=True) for row in rows]
     path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def figures_of(report: dict[str, Any], commit: str) -> Figures:
-    """From the report of `benchmarks.all_presets_run`."""
+    """Read figures from a report of `benchmarks.all_presets_run`."""
     programs = {name: ProgramCost(**cost) for name, cost in report["components"].items()}
     step = mean_step_seconds(programs)
     return Figures(
@@ -140,7 +145,7 @@ def figures_of(report: dict[str, Any], commit: str) -> Figures:
 
 
 def mean_step_seconds(programs: dict[str, ProgramCost]) -> float | None:
-    """Of all steps of a video; None if one does not fit."""
+    """Return the mean seconds over all steps of a video, None if a step does not fit."""
     steps = [programs[key] for key in STEPS if key in programs]
     known = [step.predicted_seconds * step.repeats for step in steps if step.predicted_seconds is not None]
     if not steps or len(known) < len(steps):
@@ -149,7 +154,7 @@ def mean_step_seconds(programs: dict[str, ProgramCost]) -> float | None:
 
 
 def parts_of(programs: dict[str, ProgramCost]) -> dict[str, float]:
-    """Seconds of a whole video by what they are spent on, the longest first."""
+    """Return the seconds of a whole video by part, the longest first."""
     found: defaultdict[str, float] = defaultdict(float)
     for key, program in programs.items():
         assert program.predicted_seconds is not None, "the video fits"

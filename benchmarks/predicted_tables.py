@@ -1,4 +1,4 @@
-"""Writes the stored figures of `benchmarks.all_presets` into the documents, between markers, and into presets/needs.json."""
+"""Write the stored figures of `benchmarks.all_presets` to the documents, between markers, and to presets/needs.json."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from backend.settings import PROJECT_FOLDER
 from benchmarks.predicted import Figures, Row
 from presets.needs import NEEDS_FILE
 
-LEAST_PART = 0.005  # seconds of a whole video: shorter parts are not named
+LEAST_PART = 0.005  # seconds of a whole video; shorter parts are not listed
 _MARKED = re.compile(r"(<!-- table (\w+):[^\n]*-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def changed_files(rows: Sequence[Row]) -> dict[Path, str]:
-    """What the files would say that do not say yet what the rows say."""
+    """Return the new texts of the files that differ from the rows."""
     tables = {"steps": steps_table(rows), "videos": videos_table(rows), "slices": slices_table(rows)}
     wanted = {PROJECT_FOLDER / "docs" / name: tables for name in ("performance.md", "tpu.md")}
     texts = {path: _filled(path.read_text("utf-8"), tables) for path, tables in wanted.items()}
@@ -28,7 +28,7 @@ def changed_files(rows: Sequence[Row]) -> dict[Path, str]:
 
 
 def steps_table(rows: Iterable[Row]) -> list[str]:
-    """One step of each preset on each slice."""
+    """Return the table with one step of each preset on each slice."""
     lines = [
         "| preset | slice | HBM, GiB a chip of | seconds | floor | MFU | published | day |",
         "|---|---|---|---|---|---|---|---|",
@@ -41,7 +41,7 @@ def steps_table(rows: Iterable[Row]) -> list[str]:
 
 
 def videos_table(rows: Iterable[Row]) -> list[str]:
-    """Whole videos and live ones."""
+    """Return the table of whole videos and live videos."""
     lines = ["| preset, slice | seconds | of it | day |", "|---|---|---|---|"]
     for row in rows:
         if row.in_videos and (figures := row.figures):
@@ -51,7 +51,7 @@ def videos_table(rows: Iterable[Row]) -> list[str]:
 
 
 def slices_table(rows: Iterable[Row]) -> list[str]:
-    """The slices on which each preset fits: one line for each chip."""
+    """Return the table of slices on which each preset fits, with one line for each chip."""
     fitting = [row for row in rows if row.figures and row.figures.fits]
     lines = ["| preset | slices that were found to fit | HBM, GiB a chip of | a step, s |", "|---|---|---|---|"]
     for (preset, _), group in groupby(sorted(fitting, key=_place(fitting)), key=lambda row: (row.preset, _chip(row))):
@@ -62,20 +62,20 @@ def slices_table(rows: Iterable[Row]) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, from a hundred on four, or whole."""
+    """Format a number with three significant digits, four from 100 on, and as an integer from 1000 on."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 
 def figures_in(row: Row) -> Figures:
-    """The figures of a row that has some."""
+    """Return the figures of a compiled row."""
     assert row.figures is not None, f"{row.preset} on {row.slice} was not compiled"
     return row.figures
 
 
 def day(figures: Figures) -> str:
-    """Month and day; those of figures that were taken over from earlier documents in italics."""
+    """Return month and day, in italics for figures from earlier documents."""
     short = figures.date.partition("-")[2]
     return f"*{short}*" if figures.taken_over else short
 
@@ -121,7 +121,7 @@ def _chip(row: Row) -> str:
 
 
 def _place(rows: Iterable[Row]) -> Callable[[Row], tuple[int, int, int]]:
-    """Where a row stands: beside the first one of its preset and of its chip there, the smallest slice first."""
+    """Return the sort key of rows: rows of a preset together, within it rows of a chip together, the smallest slice first."""
     presets = list(dict.fromkeys(row.preset for row in rows))
     chips = list(dict.fromkeys((row.preset, _chip(row)) for row in rows))
 
@@ -133,12 +133,12 @@ def _place(rows: Iterable[Row]) -> Callable[[Row], tuple[int, int, int]]:
 
 
 def _filled(text: str, tables: dict[str, list[str]]) -> str:
-    """The document with each marked table as it should be."""
+    """Return the document's text with new marked tables."""
     return _MARKED.sub(lambda found: found[1] + "\n".join(tables[found[2]]) + "\n" + found[4], text)
 
 
 def _needs(rows: Iterable[Row]) -> str:
-    """presets/needs.json with the slices on which the step of a preset fits."""
+    """Return presets/needs.json with the slices on which the step of a preset fits."""
     stored = json.loads(NEEDS_FILE.read_text("utf-8"))
     for model in stored.values():
         model.pop("slices", None)

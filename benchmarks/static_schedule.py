@@ -1,8 +1,8 @@
-"""Compile for a TPU on a machine that has none, and read the schedule that libtpu writes down.
+"""Compile for a TPU on a machine without one, and read the schedule that libtpu writes.
 
-A schedule is a list of bundles, the instructions that start together; each takes at least one cycle. The count is of the
-program's text: a loop's body and both sides of a condition count once. It is a prediction, not a measurement. This module
-knows nothing about the compiled function.
+A schedule is a list of bundles, which are instructions that start together. Each takes at least one cycle. The count is for the
+program's text: a loop's body and both branches of a condition count once. It is a prediction, not a measurement. This module
+does not depend on the compiled function.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-# The smallest slice of each generation that libtpu 0.0.51 describes, by the name that the kernels' tables use.
+# The smallest slice of each generation that libtpu 0.0.51 describes, by the name in the kernels' tables.
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:1x1", "v7x": "tpu7x:2x2x1"}
-# What libtpu needs on a host without a TPU, and the permission to run beside another such process.
+# Variables that libtpu needs on a host without a TPU, and the permission to run beside another process.
 HOST = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -34,7 +34,7 @@ HOST = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The largest Pallas kernel of a compilation. `slots` counts the uses of each unit, such as MATMUL, EUP or VSTORE:SPILL.
-    `by_depth` are the bundles outside all loops, in one loop (the grid's), in a loop inside it, and so on."""
+    `by_depth` counts the bundles outside all loops, in the grid's loop, in a loop inside this loop, and so on."""
 
     bundles: int
     by_depth: tuple[int, ...]
@@ -43,7 +43,10 @@ class Schedule:
 
 
 class ScheduleReader:
-    """Compiles for one chip of a generation and reads the schedules. One a process: libtpu reads its flags when it is loaded."""
+    """Compiles for one chip of a generation and reads the schedules.
+
+    Create one per process, because libtpu reads its flags when it is loaded.
+    """
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="schedule-"))
@@ -52,7 +55,7 @@ class ScheduleReader:
         jax.config.update("jax_platforms", "cpu")
 
     def close(self) -> None:
-        """Delete what libtpu wrote, some hundred megabytes."""
+        """Delete the files of libtpu, some hundred megabytes."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def read(
@@ -98,14 +101,14 @@ def _bundles(analysis: str) -> int:
 
 
 def _by_depth(listing: str) -> tuple[int, ...]:
-    """Counts by the number of ">" before a bundle in the listing, one for each loop around it."""
+    """Count bundles by loop depth: the listing has a ">" before a bundle for each loop around it."""
     bundles = re.findall(r"^\s*(?:0x)?[0-9a-f]+ [A-Z ]*: *(>*) *\{", listing, re.MULTILINE)
     counts = collections.Counter(len(marks) for marks in bundles)
     return tuple(counts[depth] for depth in range(max(counts) + 1))
 
 
 def _slots(path: Path) -> dict[str, int]:
-    """Sums over a file with one line of names, one of capacities, and one of counts a bundle."""
+    """Sum the counts of a file with a line of names, a line of capacities, and a line of counts for each bundle."""
     lines = path.read_text("utf-8").splitlines()
     names = next(line for line in lines if line.startswith("MATMUL,")).split(", ")
     start = next(number for number, line in enumerate(lines) if line.startswith("== UTILIZATION")) + 1

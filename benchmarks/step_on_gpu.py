@@ -1,12 +1,12 @@
-"""One guided denoising step of Wan 14B on one GPU: our engine beside diffusers, random weights, the same call.
+"""Compare our engine with diffusers on one GPU: a denoising step of Wan 14B with guidance and random weights.
 
     python -m benchmarks.step_on_gpu [--presets wan2.1-t2v-14b-480p wan2.1-t2v-14b-720p] [--repeats 3] [--json FILE]
 
-Needs jax and torch builds that see the GPU. Ours is the engine's own program, both guidance branches as one batch; diffusers'
-is `WanTransformer3DModel` in bfloat16 with each of its attention backends that works here and its blocks compiled
-(`compile_repeated_blocks`), one call a branch, as `WanPipeline` does it, and the fastest is kept. Each side runs in a process
-of its own, because both want the whole memory. MFU is over the dense bfloat16 peak of --peak-tflops (an H100 or H200 SXM: 989).
-With --tiny the same code runs on a small model on whatever device there is, to see that it works; its times mean nothing.
+This needs jax and torch builds that support the GPU. Our side is the engine's own program, with both guidance branches as one
+batch. diffusers' side is `WanTransformer3DModel` in bfloat16 with compiled blocks (`compile_repeated_blocks`) and one call for
+each branch, as in `WanPipeline`. It is timed with each available attention backend, and the fastest counts. Each side runs in a
+separate process, because both need the whole memory. MFU is the share of the dense bfloat16 peak of --peak-tflops (an H100 or
+H200 SXM: 989). --tiny runs the same code on a small model and any device, to test it; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from presets import Preset
 
 PRESETS = ("wan2.1-t2v-14b-480p", "wan2.1-t2v-14b-720p")
 PEAK_TFLOPS = 989.0  # published: NVIDIA H100 and H200 SXM data sheets, dense bfloat16
-BACKENDS = ("_native_cudnn", "flash", "_flash_3", "sage", "native")  # diffusers' names; those that are not installed are skipped
+BACKENDS = ("_native_cudnn", "flash", "_flash_3", "sage", "native")  # diffusers' names; missing backends are skipped
 TEXT_LENGTH = 512
 
 
 def ours(preset: Preset, repeats: int) -> dict[str, Any]:
-    """Seconds of a step of the engine's program, its compile time left out."""
+    """Return the seconds of a step of the engine's program, without compilation."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -80,7 +80,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
 
 
 def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
-    """Seconds of the two branches in diffusers, its fastest attention backend, compiled."""
+    """Return the seconds of the two branches in diffusers, compiled, with its fastest attention backend."""
     import torch
     from diffusers import WanTransformer3DModel
 
@@ -114,7 +114,7 @@ def diffusers(preset: Preset, repeats: int) -> dict[str, Any]:
 
 
 def _timed_backend(torch, model, arguments: tuple, backend: str, repeats: int, device: str) -> tuple[float, float] | None:
-    """Median and first seconds of two branches, or None if the backend is not available."""
+    """Return the median and the first seconds of two branches, None if the backend is not available."""
     try:
         model.set_attention_backend(backend)
         torch.compiler.reset()
@@ -148,7 +148,7 @@ SIDES = {"ours": ours, "diffusers": diffusers}
 
 
 def compare(preset: str, repeats: int, peak_tflops: float) -> dict[str, Any]:
-    """Both sides of one preset, each in its process."""
+    """Measure both sides of a preset, each in a separate process."""
     sides = {side: _apart(side, preset, repeats) for side in SIDES}
     flops = _flops(find_preset(preset))
     for report in sides.values():
@@ -169,7 +169,7 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 
 def _flops(preset: Preset) -> float:
-    """Floating-point operations of one guided step."""
+    """Return the floating-point operations of one step with guidance."""
     from backend.models import of_preset
 
     family, _ = of_preset(preset)
@@ -191,10 +191,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--presets", nargs="+", default=list(PRESETS), help="text-to-video presets (both 14B sizes)")
-    parser.add_argument("--repeats", type=int, default=3, help="timed steps a side (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="timed steps for each side (%(default)s)")
     parser.add_argument("--peak-tflops", type=float, default=PEAK_TFLOPS, help="dense bfloat16 peak, for MFU (%(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the rows there")
-    parser.add_argument("--tiny", action="store_true", help="run the demo model's shape, to see that the script works here")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--tiny", action="store_true", help="run the demo model's shape, to test the script here")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:

@@ -1,4 +1,4 @@
-"""Attacks on what the studio stores, for `benchmarks.strangers`: forged projects, exports, pictures, suggestions."""
+"""Attacks on stored data, for `benchmarks.strangers`: forged projects, exports, images, suggestions."""
 
 import base64
 import io
@@ -40,12 +40,12 @@ FORGED = {
 
 
 def tiny_video(folder: Path) -> bytes:
-    """A video of 96x96 pixels."""
+    """Return a video of 96x96 pixels."""
     return _encoded(folder / "tiny.mp4", "color=red:s=96x96:r=16:d=1")
 
 
 def noisy_video(folder: Path, seconds: int) -> bytes:
-    """A video of 1080p that is hard to export."""
+    """Return a 1080p video of noise, which takes long to export."""
     return _encoded(folder / "noisy.mp4", f"testsrc2=s=1920x1080:r=24:d={seconds},noise=alls=8:allf=t")
 
 
@@ -56,7 +56,7 @@ def _encoded(path: Path, source: str) -> bytes:
 
 
 def project(video: bytes, requests: Sequence[dict[str, Any]]) -> bytes:
-    """A project file with a video for each of these requests."""
+    """Return a project file with a video for each request."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         videos = []
@@ -68,27 +68,27 @@ def project(video: bytes, requests: Sequence[dict[str, Any]]) -> bytes:
 
 
 def press(stranger: Stranger, group: str, what: str, **given: str) -> str:
-    """What the page answers to a button of this group."""
+    """Press a button of this group and return the page's answer."""
     found = (one for one in stranger.config["dependencies"] if one["targets"] and one["targets"][0][1] == f"act_{group}")
     return stranger.call(next(found)["api_name"], {}, {"what": what, **given}).text
 
 
 def bring_in(stranger: Stranger, archive: bytes) -> list[str]:
-    """Imports a project file; the ids of the visitor's videos then."""
+    """Import a project file. Return the ids of the visitor's videos."""
     press(stranger, "project", "import", value=stranger.upload("x.zip", archive))
     listed = stranger.client.get("/v1/videos?limit=100").json()
     return [video["id"] for video in listed.get("data", [])]
 
 
 def queue_forged(stranger: Stranger, video: bytes) -> None:
-    """Imports videos with settings that nobody may queue, and presses "Same again" on each."""
+    """Import videos with settings that nobody may queue, and press "Same again" on each."""
     for changes in FORGED.values():
         for job_id in bring_in(stranger, project(video, [REQUEST | changes])):
             press(stranger, "again", "same", job=job_id)
 
 
 def seconds_to_make(stranger: Stranger, most: float) -> float:
-    """How long a short video takes; infinite if it is not completed within `most` seconds."""
+    """Return the seconds of a short video, infinite if it is not finished within `most` seconds."""
     began = time.monotonic()
     body = {"model": PRESET, "prompt": "a red circle", "steps": 2}
     video = stranger.client.post("/v1/videos", json=body).json()
@@ -99,13 +99,13 @@ def seconds_to_make(stranger: Stranger, most: float) -> float:
 
 
 def exports(stranger: Stranger, job_id: str) -> list[Callable[[], Any]]:
-    """Everything that a video can be exported as, at once."""
+    """Return functions that export a video in all formats."""
     get = stranger.client.get
     return [lambda form=form: get(f"/studio/export/{job_id}/{form}") for form in ("gif", "webp", "png", "webm", "smooth")]
 
 
 def stop_tasks(stranger: Stranger, most: float) -> bool:
-    """Stops the visitor's exports; whether all of them have ended within `most` seconds."""
+    """Stop the visitor's exports. Return whether all exports have ended within `most` seconds."""
     until = time.monotonic() + most
     while tasks := stranger.client.get("/studio/tasks").json()["tasks"]:
         if time.monotonic() > until:
@@ -117,13 +117,13 @@ def stop_tasks(stranger: Stranger, most: float) -> bool:
 
 
 def heavy_project(video: bytes) -> bytes:
-    """30 videos with as many cues as an import may have, and almost as many characters."""
+    """Return a project file of 30 videos with as many cues, and almost as many characters of text, as an import may have."""
     cues = [{"block": 1, "prompt": "x" * 30}] * (SETTINGS["cues"].most or 0)
     return project(video, [REQUEST | {"cues": cues}] * HEAVY_VIDEOS)
 
 
 def ask_for_suggestion(stranger: Stranger) -> None:
-    """Has the prompt helper write for a prompt of one word that repeats, and waits for the comparison."""
+    """Request a suggestion for a prompt that repeats one word, and wait for the comparison."""
     function = next(one for one in stranger.config["dependencies"] if one["api_name"] == "suggest")
     props = [
         component["props"] for one in function["inputs"] for component in stranger.config["components"] if component["id"] == one
@@ -138,7 +138,7 @@ def ask_for_suggestion(stranger: Stranger) -> None:
 
 
 def noise(width: int, height: int, form: str) -> bytes:
-    """A picture that cannot be compressed."""
+    """Return an image that cannot be compressed."""
     buffer = io.BytesIO()
     pixels = np.frombuffer(os.urandom(width * height * 3), np.uint8).reshape(height, width, 3)
     Image.fromarray(pixels).save(buffer, form, quality=75)
@@ -146,7 +146,7 @@ def noise(width: int, height: int, form: str) -> bytes:
 
 
 def make_and_delete(stranger: Stranger, picture: bytes) -> None:
-    """Queues a video of this picture and deletes it."""
+    """Queue a video of this image and delete it."""
     address = "data:image/jpeg;base64," + base64.b64encode(picture).decode()
     body = {"model": PRESET, "prompt": "x", "steps": 2, "input_reference": address}
     video = stranger.client.post("/v1/videos", json=body).json()
@@ -154,7 +154,7 @@ def make_and_delete(stranger: Stranger, picture: bytes) -> None:
 
 
 def offer_characters(stranger: Stranger, most: float) -> bool:
-    """Queues a storyboard with four characters of 14.5 MB each; whether the studio offers them within `most` seconds."""
+    """Queue a storyboard with four characters of 14.5 MB each. Return whether the studio offers them within `most` seconds."""
     shots = json.dumps([{"prompt": "Anna walks"}, {"prompt": "Bob walks"}])
     files = {f"figures[figure {number}]": ("a.png", noise(2200, 2200, "PNG")) for number in range(4)}
     fields = {"model": VACE, "prompt": "x", "steps": "1", "shots": shots}
@@ -168,12 +168,12 @@ def offer_characters(stranger: Stranger, most: float) -> bool:
 
 
 def disk_bytes(folder: Path) -> int:
-    """The bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.lstat(Path(place, name)).st_size
             except OSError:
-                continue  # it has gone meanwhile
+                continue  # the file was deleted in the meantime
     return total

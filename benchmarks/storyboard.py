@@ -1,9 +1,9 @@
-"""Whether colours stay over a storyboard: `python -m benchmarks.storyboard`.
+"""Measure the drift of colours over a storyboard: `python -m benchmarks.storyboard`.
 
-The demo model makes storyboards of six shots. The background is the median of each channel of a frame; its drift is the
-largest difference, in 255ths, from the first shot's over all later frames: of any channel, and of their mean (brightness).
-Measured in the mp4, with the correction and without it; the same with a made-up drift, every shot lighter and flatter than the
-picture that it starts from, which the demo model has not.
+The demo model generates storyboards of six shots. The background is the median of each channel of a frame. Its drift is the
+largest difference from the first shot over all later frames, in 255ths: for any channel, and for the mean of the channels
+(brightness). The drift is measured in the mp4, with and without the correction. The benchmark repeats this with an artificial
+drift, where every shot is lighter and flatter than its first image. The demo model itself has no such drift.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from backend.schemas.request import GenerationRequest
 from presets import load_preset
 
 PRESET = load_preset("wan-tiny")
-BAR = 2.0  # of 255
+BAR = 2.0  # highest drift, of 255
 STORIES = {
     ("a red circle", "black"): "moving right, moving down, moving left, growing, moving up, standing still",
     ("a small cyan star", "navy"): "drifting left, growing, moving right, moving up, shrinking, moving down",
@@ -39,7 +39,7 @@ Grade = Callable[..., np.ndarray]
 
 
 def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> tuple[float, float]:
-    """The largest drift of any channel, and of brightness, over one storyboard."""
+    """Return the largest drift of any channel, and of brightness, over one storyboard."""
     shots = [{"prompt": prompt} for prompt in prompts]
     request = GenerationRequest.from_preset(PRESET, shots=shots, seed=seed)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(storyboard_loop, "grade_frames", grade):
@@ -52,18 +52,18 @@ def drift(loaded: LoadedModel, prompts: list[str], seed: int, grade: Grade) -> t
 
 
 def drifting(grade: Grade, frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
-    """As `grade`, of a shot that came out lighter and flatter, more so towards its end."""
+    """Apply `grade` to a shot that is made lighter and flatter, more towards its end."""
     wander = np.linspace(0, 4, len(frames))[:, None, None, None]
     return grade(np.round(frames * 0.95 + 5 + wander).clip(0, 255).astype(np.uint8), before, look, same)
 
 
 def as_it_is(frames: np.ndarray, before: np.ndarray, look, same: int) -> np.ndarray:
-    """No correction."""
+    """Return the frames without a correction."""
     return frames
 
 
 def measure(loaded: LoadedModel) -> dict:
-    """The drift of all storyboards, each way."""
+    """Measure the drift of all storyboards, with and without correction and artificial drift."""
     ways = {
         "corrected": grade_frames,
         "not_corrected": as_it_is,
@@ -82,7 +82,7 @@ def measure(loaded: LoadedModel) -> dict:
 
 
 def main() -> None:
-    """Prints the figures; exit code 1 if the corrected drift is above the bar."""
+    """Print the figures. The exit code is 1 if the corrected drift is above the bar."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     figures = measure(load(PRESET, None, lambda event: None))
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
