@@ -243,7 +243,7 @@ def test_what_it_takes_and_how_long_its_videos_are_is_checked(tmp_path):
         a_request(num_frames=8)
     with pytest.raises(RequestError, match="solver=unipc must be one of euler for dots-tiny"):
         a_request(solver="unipc")
-    with pytest.raises(RequestError, match="references was given but wan-tiny takes none"):
+    with pytest.raises(RequestError, match="references was given but wan-tiny does not take it"):
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a dot", references=("/picture.png",))
 
 

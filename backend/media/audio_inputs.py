@@ -75,7 +75,7 @@ def check_sound_part(path: str | Path, part: SoundPart) -> SoundFacts:
     """The sound's facts, if it has a beginning of this part: where it ends sooner, silence follows. Raises: SoundError."""
     facts, name = read_sound_facts(path), Path(path).name
     if part.start >= facts.seconds:
-        rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
+        rule = f"must be within the {facts.seconds:.2f} s of {name!r}"
         raise SoundError(f"sound_start={part.start:g}", rule, "begin earlier")
     return facts
 

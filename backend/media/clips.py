@@ -91,7 +91,7 @@ def check_part(path: str | Path, part: Part) -> ClipFacts:
     most = max_frames_within(facts.seconds - part.trim[0], part.fps)
     if most < part.num_frames:
         given = "trim={:g},{:g}".format(*part.trim)
-        rule = f"must lie within the {facts.seconds:.2f} s of {name!r}"
+        rule = f"must be within the {facts.seconds:.2f} s of {name!r}"
         raise ClipError(given, rule, f"from {part.start:g} s on there are {max(0, most)} frames at {part.fps} a second")
     return facts
 

@@ -1,4 +1,4 @@
-"""A table of prompts and settings, typed or from a CSV file, as requests: each row is the form's own with other values."""
+"""Reads a table of prompts and settings, typed or from a CSV file, as requests. Each row changes values of the form's request."""
 
 import csv
 import io
@@ -13,20 +13,23 @@ from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 
 MOST_ROWS = 100
 LONGEST_TABLE = 200_000  # characters
-_ALSO = ("prompt", "preset", "size")  # columns besides the settings that programs may send; a size is WIDTHxHEIGHT
-_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")  # "prompt,model" names columns; "Prompt, a cat asks" is one
+_ALSO = ("prompt", "preset", "size")  # columns in addition to the settings `FOR_PROGRAMS`; a size is WIDTHxHEIGHT
+_COLUMNS = re.compile(r"(?i)prompt([,;\t][a-z0-9_]{1,30})+")  # "prompt,model" names columns; "Prompt, a cat asks" is a prompt
 _SIZE = re.compile(r"(\d{1,5})\s*[x×]\s*(\d{1,5})")
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
 def read_table(text: str) -> list[dict[str, str]]:
-    """The table's rows by column, without empty cells. A first line of names of settings, with "prompt" among them, names the
-    columns, between which stand commas, semicolons or tabs; without one, each line is a prompt. Raises: RequestError."""
+    """Return the table's rows by column, without empty cells.
+
+    If the first line consists of setting names, "prompt" among them, it names the columns. Commas, semicolons or tabs separate
+    columns. Otherwise each line is a prompt. Raises: RequestError.
+    """
     if len(text) > LONGEST_TABLE:
-        raise RequestError(f"the table has {len(text):,} characters and", f"may have {LONGEST_TABLE:,}", "make two of it")
+        raise RequestError(f"the table has {len(text):,} characters and", f"may have {LONGEST_TABLE:,}", "split it in two")
     lines = text.lstrip("\ufeff").strip().splitlines()
     if not lines:
-        raise RequestError("the table", "is empty", "write a prompt on each line, or name columns in the first")
+        raise RequestError("the table", "is empty", "write a prompt on each line, or column names on the first line")
     names = _parse_header(lines[0])
     rows = _read_rows(names, lines) if names else [{"prompt": line.strip()} for line in lines if line.strip()]
     if not 0 < len(rows) <= MOST_ROWS:
@@ -35,7 +38,7 @@ def read_table(text: str) -> list[dict[str, str]]:
 
 
 def _parse_header(line: str) -> tuple[list[str], str] | None:
-    """The columns that this line names, and what stands between them; None if it is a prompt. Raises: RequestError."""
+    """Return the column names of this line and their separator, or None if the line is a prompt. Raises: RequestError."""
     between = max("\t;,", key=line.count)
     names = [name.strip().strip('"').lower().replace(" ", "_").replace("-", "_") for name in line.split(between)]
     if (
@@ -47,11 +50,9 @@ def _parse_header(line: str) -> tuple[list[str], str] | None:
         return None
     known = {*_ALSO, *FOR_PROGRAMS}
     if unknown := next((name for name in names if name not in known), None):
-        raise RequestError(
-            f"the column {unknown[:40]!r}", f"is no setting; there may be {', '.join(sorted(known))}", "correct its name"
-        )
+        raise RequestError(f"the column {unknown[:40]!r}", f"must be one of {', '.join(sorted(known))}", "correct its name")
     if len(set(names)) < len(names):
-        raise RequestError("a column", "stands in the table twice", "leave one out")
+        raise RequestError("a column", "is in the table twice", "leave one out")
     return names, between
 
 
@@ -64,15 +65,18 @@ def _read_rows(header: tuple[list[str], str], lines: Sequence[str]) -> list[dict
     rows = [[cell.strip() for cell in row] for row in read]
     for number, row in enumerate(rows, 1):
         if len(row) > len(names) and any(row[len(names) :]):
-            rule = f"has {len(row)} cells, and there are {len(names)} columns"
+            rule = f"has {len(row)} cells, but the table has {len(names)} columns"
             raise RequestError(f"row {number}", rule, "put a prompt with commas into quotation marks")
     filled = [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in rows]
     return [row for row in filled if row]
 
 
 def build_requests(rows: Sequence[Mapping[str, str]], base: GenerationRequest, *, is_seed_new: bool) -> list[GenerationRequest]:
-    """The request of each row: the base's with the row's values or, where it names a preset, that preset's own. A row without a
-    seed has the base's, or a new one. Raises: RequestError, which names the row."""
+    """Return a request for each row: `base` with the row's values or, if the row names a preset, that preset with the row's
+    values.
+
+    A row without a seed gets the seed of `base` or, if `is_seed_new`, a random one. Raises: RequestError with the row's number.
+    """
     return [_build_request(row, number, base, is_seed_new) for number, row in enumerate(rows, 1)]
 
 
@@ -102,7 +106,7 @@ def _parse_size(row: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """The cell as a value of the setting's type; what it is not, is left for the request's own check. Raises: RequestError."""
+    """Convert the cell to the setting's type. The request's checks refuse wrong values of other types. Raises: RequestError."""
     kind = SETTINGS[name].type
     try:
         if int in (kind, *get_args(kind)) and bool not in (kind, *get_args(kind)):

@@ -1,9 +1,9 @@
-"""The figures of a storyboard: names with a picture each. A shot whose prompt names one is shown its picture, as a reference.
-Opens no file.
+"""The characters of a storyboard: names, each with an image. If a shot's prompt contains a name, the shot gets that image as a
+reference. This module opens no file.
 
-A name is found whatever its letters' case, as a whole word or words; in writing without blanks between words, such as Chinese,
-wherever it stands. Of names within one another the longest counts: "the dog" is not also "dog".
-`wan_ui/form/storyboard_characters.js` finds names in the same way, for the timeline.
+Names match in upper and lower case, as whole words. In scripts without spaces between words, such as Chinese, they match
+anywhere. If names overlap, the longest counts: "the dog" is not also "dog". `wan_ui/form/storyboard_characters.js` uses the same
+rules for the timeline.
 """
 
 import unicodedata
@@ -18,18 +18,18 @@ from presets import Preset
 MAX_FIGURES = MAX_REFERENCES
 MAX_NAME = 40  # characters
 _FIELDS = {"name", "image"}
-_WITHOUT_BLANKS = (  # scripts that have no blanks between words, or put endings right behind names
+_WITHOUT_BLANKS = (  # scripts without spaces between words, or with endings directly after names
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )  # fmt: skip
 
 
 def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
-    """`figures` that a file, a form or a program describes, each with its `name` and the path of its picture as `image`; and
-    their pictures. Raises: RequestError."""
+    """Read `figures` from a file, form or program into request fields. Each has a `name` and the path of its image as `image`.
+    Raises: RequestError."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RequestError(
-            f"figures={short(rows, 40)}", "must be a list of figures, each with its name and picture", "give a list"
+            f"figures={short(rows, 40)}", "must be a list of characters, each with a name and an image", "give a list"
         )
     images: list[str] = []
     figures = tuple(_read_character(row, number, images) for number, row in enumerate(rows, 1))
@@ -38,71 +38,72 @@ def read_characters(rows: object) -> dict[str, tuple[Any, ...]]:
 
 def _read_character(row: object, number: int, images: list[str]) -> dict[str, Any]:
     if not isinstance(row, Mapping) or row.keys() - _FIELDS or not isinstance(row.get("name") or "", str):
-        raise RequestError(f"figure {number}, {short(row, 40)},", "must have a name and an image", "correct it")
+        raise RequestError(f"character {number}, {short(row, 40)},", "must have a name and an image", "correct it")
     name, image = plain_name(row.get("name") or ""), row.get("image") or None
     if image is None:
         return {"name": name}
     if not isinstance(image, str):
-        raise RequestError(f"figure {number} has image={short(image, 40)}, which", "must be the path of a file", "correct it")
+        raise RequestError(f"character {number} has image={short(image, 40)}, which", "must be the path of a file", "correct it")
     if image not in images:
         images.append(image)
     return {"name": name, "image": images.index(image)}
 
 
 def plain_name(name: str) -> str:
-    """The name with single blanks between its words."""
+    """Return the name with single spaces between its words."""
     return " ".join(name.split())
 
 
 def check_characters(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for figures that the preset's model cannot be shown, or that lack a name or a picture."""
+    """Check that each character has a name and an image, and that the model takes reference images. Raises: RequestError."""
     if not request.figures:
         if request.figure_images:
-            raise RequestError("figure_images were given", "but no figures, to which they belong", "give figures too")
+            raise RequestError("figure_images were given", "but need figures", "give figures too")
         return
     if "references" not in preset.inputs:
-        rule = f"but {preset.name} takes no reference pictures"
-        raise RequestError("figures were given,", rule, "leave them out, or take a preset with control")
+        rule = f"but {preset.name} takes no reference images"
+        raise RequestError("figures were given,", rule, "leave them out, or choose a preset with control")
     check_names(request)
     without = next((figure.name for figure in request.figures if figure.image is None), None)
     if without is not None:
-        raise RequestError(f"figure {without!r} has no picture and", "must have one", "give it one, or leave it out")
+        raise RequestError(f"character {without!r} has no image and", "must have one", "give it an image, or leave it out")
     for number, shot in enumerate(request.shots, 1):
         named = find_characters(shot.prompt, request.figures) if shot.video is None else ()
         count = len({*character_image_paths(request, named), *request.references})
         if count > preset.max_references and named:
             beside = " beside the references" if request.references else ""
             what = f"shot {number} names {' and '.join(figure.name for figure in named)}{beside}, but"
-            most = f"{preset.max_references} picture{'s' if preset.max_references > 1 else ''}"
-            raise RequestError(what, f"{preset.name} can be shown {most} in a video", "name fewer figures in it")
+            most = f"{preset.max_references} image{'s' if preset.max_references > 1 else ''}"
+            raise RequestError(what, f"{preset.name} takes at most {most} in a video", "name fewer characters in the shot")
 
 
 def check_names(request: VideoSettings) -> None:
-    """Raises: RequestError for figures of which one has no name of its own, or the number of a picture that the request has not:
-    of a stored request too."""
+    """Check the names and image indexes of the characters, in new and stored requests. Raises: RequestError."""
     if len(request.figures) > MAX_FIGURES:
-        what = f"figures has {len(request.figures)} of them and"
+        what = f"figures has {len(request.figures)} characters and"
         raise RequestError(what, f"may have at most {MAX_FIGURES}", "leave some out")
     known: set[str] = set()
     for number, figure in enumerate(request.figures, 1):
         name, count = figure.name, len(request.figure_images)
         if not any(map(_is_word_character, name)):
             raise RequestError(
-                f"figure {number} has no name and", "must have one, with letters in it", "give it one, such as Anna"
+                f"character {number} has no name and", "must have a name with letters", "give it a name, such as Anna"
             )
         if len(name) > MAX_NAME or not name.isprintable() or name != plain_name(name):
             rule = f"must have a name of at most {MAX_NAME} plain characters"
-            raise RequestError(f"figure {number}, {short(name, 30)},", rule, "shorten it")
+            raise RequestError(f"character {number}, {short(name, 30)},", rule, "shorten it")
         if name.lower() in known:
-            raise RequestError(f"figure {number} has the name {name!r}", "of one before it, and must have its own", "rename one")
+            raise RequestError(
+                f"character {number} has the name {name!r}", "of an earlier character, and must have its own", "rename one"
+            )
         known.add(name.lower())
         if figure.image is not None and not 0 <= figure.image < count:
-            rule = f"and must name one of {count} pictures"
-            raise RequestError(f"figure {name!r} has image={figure.image}", rule, "correct it")
+            rule = f"and must name one of {count} images"
+            raise RequestError(f"character {name!r} has image={figure.image}", rule, "correct it")
 
 
 def find_characters(prompt: str, figures: Sequence[Character]) -> tuple[Character, ...]:
-    """Those that the prompt names, in their own order."""
+    """Return the characters that the prompt names, in the order of `figures`."""
     left, found = plain_name(prompt).lower(), set()
     for figure in sorted(figures, key=lambda one: len(one.name), reverse=True):
         name, start = figure.name.lower(), 0
@@ -116,17 +117,18 @@ def find_characters(prompt: str, figures: Sequence[Character]) -> tuple[Characte
 
 
 def character_image_paths(request: VideoSettings, figures: Sequence[Character]) -> tuple[str, ...]:
-    """The paths of these figures' pictures, each once."""
+    """Return the image paths of these characters, each path once."""
     return tuple(dict.fromkeys(request.figure_images[figure.image] for figure in figures if figure.image is not None))
 
 
 def shot_references(request: VideoSettings, prompt: str) -> tuple[str, ...]:
-    """The references of a shot with this prompt: the storyboard's, then the pictures of the figures that it names."""
+    """Return the reference images of a shot with this prompt: the storyboard's own references, then the images of the characters
+    in the prompt."""
     return tuple(dict.fromkeys((*request.references, *character_image_paths(request, find_characters(prompt, request.figures)))))
 
 
 def _is_word_boundary(beside: str, edge: str) -> bool:
-    """Whether a name may end at `edge` where the character `beside` it, or nothing, comes."""
+    """Return whether a name can end at `edge` if `beside` is the neighbouring character ("" at the ends of the prompt)."""
     return not (beside and _joins_words(beside) and _joins_words(edge))
 
 

@@ -1,4 +1,4 @@
-"""One finding of `app.py doctor`, a value: what was looked at, how it is, and what mends it."""
+"""One finding of `app.py doctor`: what was checked, the result, and how to fix a problem."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ State = Literal["ok", "warning", "fault", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """`found` says what is there in plain words; `mend` is the one command or step, "" where nothing is wrong.
+    """A finding in plain words. `mend` is the command or step that fixes a problem, or "".
 
-    "warning": the studio runs, but not as it could; "fault": what was asked for will not run; "skipped": there was nothing to
-    look at, or nothing needs it.
+    The state is "warning" if the studio runs but not at its best, "fault" if a requested feature cannot run, and "skipped" if
+    nothing needed this check.
     """
 
     name: str
@@ -21,12 +21,12 @@ class Check:
     mend: str = ""
 
     def __str__(self) -> str:
-        """One line, and one more for the mend."""
+        """Return one line, and a second line with `mend`."""
         line = f"{self.state:8} {self.name}: {self.found}"
         return f"{line}\n{'':9}-> {self.mend}" if self.mend else line
 
 
 def worst_state(checks: Sequence[Check]) -> State:
-    """ "fault" if there is one, else "warning" if there is one, else "ok"."""
+    """Return "fault" if any check has it, else "warning" if any check has it, else "ok"."""
     states = {check.state for check in checks}
     return "fault" if "fault" in states else "warning" if "warning" in states else "ok"

@@ -1,8 +1,8 @@
-"""The part of a clip that a video takes: the one description of it. What a request leaves open follows from the rest, and what
-does not fit is refused. Opens no file.
+"""The part of a clip that a video uses. Missing settings follow from the given ones, and wrong ones are refused. It opens no
+file.
 
-A part is counted in frames at the video's rate. Only its beginning is a moment of the clip, in seconds, because a clip's own
-frames may lie anywhere. A request's `trim`, from and to in seconds, is the same part as people write it.
+A part is counted in frames at the video's frame rate. Only its start is a time of the clip, in seconds, because a clip's own
+frames can have any times. A request's `trim`, from and to in seconds, is the same part in the form that people write.
 """
 
 import dataclasses
@@ -16,18 +16,18 @@ from backend.schemas.numbers import check_range
 from backend.schemas.settings import VideoSettings, find_preset, part_defaults
 from presets import Preset
 
-STRENGTH = 0.8  # of a clip, where none is given: diffusers' own
-ROUNDING = 0.25  # of a frame: files give their length in hundredths of a second
-HUNDREDTHS = 0.00501  # seconds by which such a length may be off
+STRENGTH = 0.8  # default for clips, as in diffusers
+ROUNDING = 0.25  # tolerance in frames: files state their length in hundredths of a second
+HUNDREDTHS = 0.00501  # largest rounding error of a stated length, in seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """`num_frames` frames of a clip, `fps` a second, of `size` (width, height), the first one as the clip is at `start` (seconds;
-    None: so that they are the clip's last ones). `focus` in 0..1 says what a crop keeps (see `pictures.crop_box`).
+    """A part of a clip: `num_frames` frames at `fps` frames per second and `size` (width, height) in pixels.
 
-    In the video they are the frames from number `first` on; `corner` (left, top) is where their box of pixels begins there. A
-    frame that `is_whole` has black bars in place of a crop.
+    `start` is the time of the first frame in seconds; None means that the part ends at the clip's end. `focus`, 0 to 1, says what
+    a crop keeps (see `pictures.crop_box`). In the video, the part's frames start at frame `first`, and its pixels at `corner`
+    (left, top). If `is_whole`, frames get black bars instead of being cropped.
     """
 
     start: float | None
@@ -41,9 +41,12 @@ class Part:
 
     @classmethod
     def from_request(cls, request: VideoSettings, role: str = "video") -> Self:
-        """What the request wants of the clip of this role. Of a clip that goes on, only the overlap is in the video; with
-        margins, it and its mask are so much smaller; a control clip is by its own setting. A finished video is taken whole, and
-        of a driving clip whole frames."""
+        """Return the part of the clip of this role that the request uses.
+
+        For an extended clip, the part is only the overlap. With margins, the clip and its mask are smaller than the video. A
+        control clip is divided by `control_downscale`. A finished video is used whole, and frames of a driving clip are not
+        cropped.
+        """
         if role == "finished_video":
             return cls(start=0.0, num_frames=request.total_frames, fps=request.fps, size=(request.width, request.height))
         if role == "face":
@@ -65,7 +68,7 @@ class Part:
         )
 
     def resolve_start(self, seconds: float) -> Self:
-        """The same with its start, of a clip of so many seconds, as its file says: its last frame ends near that moment."""
+        """Return the part with a known start, for a clip that lasts `seconds` according to its file."""
         if self.start is not None:
             return self
         whole = round(seconds * self.fps) / self.fps
@@ -78,49 +81,52 @@ class Part:
 
     @property
     def trim(self) -> tuple[float, float]:
-        """From and to, in seconds of the clip, where `start` is known."""
-        assert self.start is not None, "`within` finds it"
+        """The part as (from, to) in seconds of the clip. `start` must be known."""
+        assert self.start is not None, "`resolve_start` sets it"
         return make_trim(self.start, self.num_frames, self.fps)
 
     @property
     def box(self) -> tuple[slice, slice]:
-        """The rows and columns of the video's pixels where the clip lies; around them are margins."""
+        """The rows and columns of the video that the clip covers, without the margins."""
         (left, top), (width, height) = self.corner, self.size
         return slice(top, top + height), slice(left, left + width)
 
 
 def _start_seconds(request: VideoSettings, role: str) -> float | None:
     if request.extend is not None and role != "video":
-        return 0.0  # beside all of the video
+        return 0.0  # masks and control clips cover the whole video
     if request.extend == "after":
         return request.trim[1] - required_overlap(request) / request.fps if request.trim else None
     return request.trim[0] if request.trim else 0.0
 
 
 def required_overlap(request: VideoSettings) -> int:
-    """The overlap of a request that extends a clip: `control` has checked that it is given."""
+    """Return the overlap of a request that extends a clip. `check_control` has checked that it is set."""
     assert request.overlap is not None, "extend needs it"
     return request.overlap
 
 
 def make_trim(start: float, num_frames: int, fps: int) -> tuple[float, float]:
-    """From and to, in seconds of the clip, of so many frames from `start` (seconds) on."""
+    """Return (from, to) in seconds of a clip, for `num_frames` frames after `start`."""
     return start, start + num_frames / fps
 
 
 def clip_frames(seconds: float, fps: int) -> int:
-    """How many frames, `fps` a second, so many seconds of a clip are."""
+    """Return the number of frames in `seconds` of a clip, rounded."""
     return round(seconds * fps)
 
 
 def max_frames_within(seconds: float, fps: int) -> int:
-    """How many frames, `fps` a second, so many seconds at the end of a clip hold at most."""
+    """Return how many frames at most fit into the last `seconds` of a clip."""
     return int(seconds * fps + ROUNDING)
 
 
 def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request with a clip leaves open: from its beginning on, as long as the video, or a video as long as the part that is
-    given. Values of a wrong type are left for the check."""
+    """Return the missing one of `trim` and `num_frames`. Without `trim`, the part starts at the clip's start and is as long as
+    the video.
+
+    Values of a wrong type are left to the checks.
+    """
     try:
         if "trim" not in given:
             return {"trim": make_trim(0.0, values["num_frames"], values["fps"])}
@@ -133,25 +139,27 @@ def infer_clip_settings(values: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def check_clip(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for a clip that is made anew by its strength, or for what belongs to one and has none. What goes on is
-    left to `contract.control`."""
+    """Check a clip that is restyled, and refuse its settings without a clip. Raises: RequestError.
+
+    `backend.schemas.control` checks extended clips.
+    """
     others = {"trim"} if request.control or request.drive else set()
     given = next((name for name in part_defaults("clip") if name not in others and getattr(request, name) is not None), None)
     if request.video is None:
         if given is not None:
-            raise RequestError(f"{given} was given", "but no clip, to which it belongs", "give it as video, or leave this out")
+            raise RequestError(f"{given} was given", "but needs a clip", "give it as video, or leave this out")
         return
     if request.extend is not None or request.make == "sound":  # see `control.check_control`, `sound.check_sound`
         return
     if preset.makes_sound:
-        raise RequestError("video was given", f"and {preset.name} makes a clip's sound only", "ask it to make the sound")
+        raise RequestError("video was given", f"and {preset.name} can only generate audio for a clip", "set make to sound")
     if request.task != "t2v":
-        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
+        raise RequestError("image was given", "together with video, but a video can start with only one", "leave one out")
     check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
     for name in part_defaults("clip"):
         if getattr(request, name) is None:
             raise RequestError(f"{name} is missing:", "a clip needs it", f"give {name}")
-    assert request.strength is not None, "it is among those that a clip needs"
+    assert request.strength is not None, "the loop above has checked it"
     _check_strength(request, request.strength)
     check_trim(request, preset)
 
@@ -160,13 +168,13 @@ def _check_strength(request: VideoSettings, strength: float) -> None:
     if not 0 < strength <= 1:
         raise RequestError(f"strength={strength:g}", "must be above 0 and at most 1", f"{STRENGTH:g} is usual")
     if request.num_steps < 1 <= request.steps:
-        rule = f"leaves none of {request.steps} steps and must leave one"
-        fix = f"take at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
+        rule = f"leaves none of {request.steps} steps and must leave at least one"
+        fix = f"choose at least {math.ceil(1000 / request.steps) / 1000:g}, or more steps"
         raise RequestError(f"strength={strength:g}", rule, fix)
 
 
 def check_trim(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError if the part of the clip is missing or none, or is not as long as the video."""
+    """Check that the clip's part is given and as long as the video. Raises: RequestError."""
     if request.trim is None:
         raise RequestError("trim is missing:", "a clip needs it", "give trim")
     check_time_range(request.trim)
@@ -176,14 +184,14 @@ def check_trim(request: VideoSettings, preset: Preset) -> None:
     if frames != request.num_frames or frames not in counts:
         wanted = counts if frames == request.num_frames else [request.num_frames]
         ends = " or ".join("{:g},{:g} ({} frames)".format(*make_trim(start, count, request.fps), count) for count in wanted)
-        length = f"{frames} frames at {request.fps} a second"
+        length = f"{frames} frames at {request.fps} fps"
         rule = f"is {length} and must be {' or '.join(map(str, wanted))} for {preset.name}"
-        raise RequestError(f"trim={start:g},{end:g}", rule, f"take {ends}")
+        raise RequestError(f"trim={start:g},{end:g}", rule, f"choose {ends}")
 
 
 def check_time_range(trim: tuple[float, float]) -> None:
-    """Raises: RequestError unless these are two times in a clip, in seconds."""
+    """Check that `trim` is two times of a clip in seconds. Raises: RequestError."""
     start, end = trim
     if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
-        rule = "must be two times in the clip, in seconds, 0 or more, the later one second"
+        rule = "must be two times of the clip, in seconds, 0 or more, the later time second"
         raise RequestError(f"trim={start:g},{end:g}", rule, "0,3 are its first three seconds")

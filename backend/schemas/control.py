@@ -1,4 +1,4 @@
-"""Control clips, masks, margins, key frames, references, and clips that go on, in a request. Checks, and opens no file."""
+"""Checks of control clips, masks, margins, keyframes, references and extended clips in a request. It opens no file."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -10,31 +10,32 @@ from backend.schemas.numbers import check_range
 from backend.schemas.settings import Extend, VideoSettings, part_defaults
 from presets import Preset
 
-MAX_REFERENCES = 8  # each is a latent frame more; a preset may take fewer
-MAX_KEYFRAMES = 1000  # of a request from a link or a video; one that is checked has fewer than frames
-OVERLAPS = (17, 9, 5, 1)  # frames that are offered, the longest first; a preset takes those that are whole latent frames
-TAKE_CONTROL = "leave it out, or take a preset with control"
+MAX_REFERENCES = 8  # each reference adds a latent frame; a preset may allow fewer
+MAX_KEYFRAMES = 1000  # in a stored or imported request; a new request has at most one per frame
+OVERLAPS = (17, 9, 5, 1)  # offered numbers of frames, longest first; a preset uses only whole latent frames
+TAKE_CONTROL = "leave it out, or choose a preset with control"
 MAX_DOWNSCALE = 8
-LEAST_INNER = 16  # pixels that margins leave of each side
+LEAST_INNER = 16  # smallest width and height in pixels between the margins
 
 
 def has_control_blocks(preset: Preset) -> bool:
-    """Whether the preset's model has control blocks, which see a clip with a mask."""
+    """Return whether the preset's model has control blocks (VACE), which take a clip with a mask."""
     return "mask" in preset.inputs and preset.segment_frames is None
 
 
 def appends_control_clip(preset: Preset) -> bool:
-    """Whether the preset's model sees a control clip as tokens beside the video's."""
+    """Return whether the preset's model takes a control clip as tokens after the tokens of the video."""
     return "control" in preset.inputs and not has_control_blocks(preset)
 
 
 def extend_directions(preset: Preset) -> tuple[Extend, ...]:
-    """Where a clip can go on: with control blocks at both ends, and after its end if a video can begin with several frames."""
+    """Return where the preset can extend a clip: at both ends with control blocks, after the end if a video can start with
+    several frames."""
     return get_args(Extend) if has_control_blocks(preset) else ("after",) if preset.continues else ()
 
 
 def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """What a request leaves open of its clips. Values of a wrong type are left for the check."""
+    """Return the settings of clips that follow from the given ones. Values of a wrong type are left to the checks."""
     if values.get("extend"):
         try:
             length = min(values["num_frames"], preset.trained_frames or values["num_frames"])
@@ -46,12 +47,12 @@ def infer_control_settings(values: Mapping[str, Any], given: Mapping[str, Any], 
 
 
 def fills_latent_frames(count: int, preset: Preset) -> bool:
-    """Whether so many frames are whole latent frames of the preset's model."""
+    """Return whether `count` frames are whole latent frames of the preset's model."""
     return (count - preset.first_frames) % preset.frame_step == 0
 
 
 def check_control(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for the first thing that the preset does not take, or that does not go with the others."""
+    """Check control inputs against the preset and against each other. Raises: RequestError for the first wrong setting."""
     if not has_control_blocks(preset):
         taken = {"extend", "overlap", *(["keeps_pixels"] if request.extend else [])} if preset.continues else set()
         taken |= {"keeps_pixels"} if request.drive and request.video else set()
@@ -59,7 +60,7 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
         taken |= {"control_kind", "control_scale", "control_downscale"} if appends_control_clip(preset) else set()
         for name, absent in part_defaults("control").items():
             if name not in taken and getattr(request, name) != absent:
-                raise RequestError(f"{name} was given", f"but {preset.name} takes none", TAKE_CONTROL)
+                raise RequestError(f"{name} was given", f"but {preset.name} does not take it", TAKE_CONTROL)
         _check_required_settings(request)
         check_keyframes(request)
         if request.extend is not None:
@@ -68,10 +69,12 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
             _check_appended_control(request, preset)
         return
     if request.control_downscale != 1:
-        raise RequestError("control_downscale was given", f"but {preset.name} sees a clip in the video's size", "leave it out")
+        raise RequestError(
+            "control_downscale was given", f"but {preset.name} takes control clips of the video's size", "leave it out"
+        )
     if request.strength is not None:
-        rule = f"but {preset.name} makes anew what the mask and the margins say"
-        raise RequestError("strength was given", rule, "leave it out, or take a preset without control")
+        rule = f"but {preset.name} regenerates the areas of mask and margins"
+        raise RequestError("strength was given", rule, "leave it out, or choose a preset without control")
     _check_required_settings(request)
     _check_combinations(request)
     _check_clip_parts(request, preset)
@@ -81,57 +84,53 @@ def check_control(request: VideoSettings, preset: Preset) -> None:
 
 
 def _check_required_settings(request: VideoSettings) -> None:
-    """Refuses what is given without what it belongs to."""
+    """Refuse settings without the setting that they need."""
     belongs = {"control_kind": "control", "mask": "video", "margins": "video", "extend": "video", "overlap": "extend",
                "keyframe_at": "keyframes"}  # fmt: skip
     for name, other in belongs.items():
         if getattr(request, name) not in (None, (), "as-is") and not getattr(request, other):
-            raise RequestError(
-                f"{name} was given", f"but no {other}, to which it belongs", f"give {other} too, or leave this out"
-            )
+            raise RequestError(f"{name} was given", f"but needs {other}", f"give {other} too, or leave this out")
 
 
 def _check_appended_control(request: VideoSettings, preset: Preset) -> None:
-    """Of a control clip beside the video."""
+    """Check a control clip whose tokens follow the tokens of the video."""
     scale, downscale = request.control_scale, request.control_downscale
     if request.control is None:
         for name in ("control_scale", "control_downscale"):
             if getattr(request, name) != 1:
-                raise RequestError(
-                    f"{name} was given", "but no control, to which it belongs", "give control too, or leave this out"
-                )
+                raise RequestError(f"{name} was given", "but needs control", "give control too, or leave this out")
         return
     if request.make == "sound":
         return  # see `sound.check_sound`
     if preset.refines:
-        rule = f"but {preset.name} makes its videos in two sizes"
-        raise RequestError("control was given", rule, "leave it out, or take a preset that makes them in one")
+        rule = f"but {preset.name} starts its videos at half the size"
+        raise RequestError("control was given", rule, "leave it out, or choose a preset that uses one size")
     if not 0 < scale <= 1:
         raise RequestError(f"control_scale={scale:g}", f"must be above 0 and at most 1 for {preset.name}", "1 is usual")
     sides, multiple = (request.width, request.height), preset.size_multiple
     fitting = [times for times in range(1, MAX_DOWNSCALE + 1) if not any(side % (multiple * times) for side in sides)]
-    if fitting and downscale not in fitting:  # where none fits, the size itself is refused later
+    if fitting and downscale not in fitting:  # if nothing fits, `check_size` refuses the size later
         rule = f"must leave sides that are multiples of {multiple}, of a video of {request.width}x{request.height}"
-        raise RequestError(f"control_downscale={downscale}", rule, f"take {' or '.join(map(str, fitting))}, or another size")
+        raise RequestError(f"control_downscale={downscale}", rule, f"choose {' or '.join(map(str, fitting))}, or another size")
     _check_clip_parts(request, preset)
 
 
 def _check_extension(request: VideoSettings, preset: Preset) -> None:
-    """Of a model without control blocks, whose videos begin with frames of a clip."""
+    """Check the extension of a clip by a model without control blocks, whose videos can start with several frames."""
     if request.extend not in extend_directions(preset):
         raise RequestError(
-            f"extend={request.extend}", f"is nothing that {preset.name} does", "take after, or a preset with control"
+            f"extend={request.extend}", f"is not supported by {preset.name}", "choose after, or a preset with control"
         )
     if request.task != "t2v":
-        raise RequestError("image was given", "beside video, and a video begins with one of them", "leave one out")
+        raise RequestError("image was given", "together with video, but a video can start with only one", "leave one out")
     if request.strength is not None:
-        raise RequestError("strength was given", "beside extend, which leaves the clip as it is", "leave one out")
+        raise RequestError("strength was given", "together with extend, which leaves the clip unchanged", "leave one out")
     _check_clip_parts(request, preset)
     overlap = required_overlap(request)
     early = next((place for place in request.keyframe_at if place < overlap), None)
     if early is not None:
-        rule = f"must lie after the {overlap} frames with which the clip begins the video"
-        raise RequestError(f"the key frame at {early}", rule, f"{overlap} is the first")
+        rule = f"must be after the {overlap} frames of the clip at the start of the video"
+        raise RequestError(f"the keyframe at {early}", rule, f"{overlap} is the first possible frame")
     length = request.window_frames or request.num_frames
     if not fills_latent_frames(overlap, preset) or overlap >= length:
         step = f"{preset.frame_step}n+{preset.first_frames} and below {length}"
@@ -139,21 +138,21 @@ def _check_extension(request: VideoSettings, preset: Preset) -> None:
 
 
 def _check_combinations(request: VideoSettings) -> None:
-    """Refuses a clip of which nothing is made anew, and what says so twice."""
+    """Refuse a clip that would stay unchanged, and settings that contradict each other."""
     if request.video and not (request.mask or request.margins or request.extend):
-        rule = "but nothing that says what of it is made anew"
+        rule = "but no area of it to regenerate"
         raise RequestError("video was given", rule, "give a mask, margins or extend, or give the clip as control")
     if request.mask and request.extend:
-        raise RequestError("mask was given", "beside extend, which makes all of the new frames anew", "leave one out")
+        raise RequestError("mask was given", "together with extend, which generates whole frames", "leave one out")
     if not request.keeps_pixels and not request.video:
-        raise RequestError("keeps_pixels was given", "but no clip whose pixels could stay", "leave it out")
+        raise RequestError("keeps_pixels was given", "but needs video", "leave it out")
 
 
 def _check_clip_parts(request: VideoSettings, preset: Preset) -> None:
-    """The parts of clips that are read."""
+    """Check which parts of the clips are used."""
     if not (request.video or request.control):
         if request.trim is not None:
-            raise RequestError("trim was given", "but no clip, to which it belongs", "give video or control, or leave this out")
+            raise RequestError("trim was given", "but needs a clip", "give video or control, or leave this out")
         return
     check_range("fps", request.fps, 1, preset.max_fps, preset.fps)
     if request.extend is None:
@@ -168,8 +167,8 @@ def _check_clip_parts(request: VideoSettings, preset: Preset) -> None:
         check_time_range(request.trim)
         start, end = request.trim
         if clip_frames(end - start, request.fps) < request.overlap:
-            rule = f"has fewer frames than the {request.overlap} of overlap"
-            raise RequestError(f"trim={start:g},{end:g}", rule, "take a longer part, or a smaller overlap")
+            rule = f"has fewer frames than overlap={request.overlap}"
+            raise RequestError(f"trim={start:g},{end:g}", rule, "choose a longer part, or a smaller overlap")
 
 
 def _check_margins(request: VideoSettings) -> None:
@@ -182,7 +181,7 @@ def _check_margins(request: VideoSettings) -> None:
     for side, size, taken in (("width", request.width, left + right), ("height", request.height, top + bottom)):
         if size - taken < LEAST_INNER:
             rule = f"must leave {LEAST_INNER} pixels of the {side}, which is {size}"
-            raise RequestError(given, rule, f"take smaller margins, or a larger {side}")
+            raise RequestError(given, rule, f"choose smaller margins, or a larger {side}")
 
 
 def _check_references(request: VideoSettings, preset: Preset) -> None:

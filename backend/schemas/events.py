@@ -1,4 +1,4 @@
-"""What happens to a job, as frozen values with a JSON form. Stored first, then shown."""
+"""Events of a job: frozen values with a JSON form. The engine stores each event before it is shown."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
@@ -8,8 +8,8 @@ from backend.schemas.request import GenerationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How fast a stage's arithmetic was done: `flops_per_second` as measured, and `mfu`, its share of what the devices can do at
-    most (model FLOPs utilisation), None if that is not known."""
+    """The arithmetic speed of a stage. `mfu` is the share of the devices' peak (model FLOPs utilisation), None if the peak is
+    unknown."""
 
     flops_per_second: float
     mfu: float | None
@@ -17,9 +17,12 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoResult:
-    """A finished video. `seconds` by stage (load, lora, compile, encode, denoise, decode, upscale, total), `versions` by library,
-    `notes` what the user should know about how it was made, a sentence each. `flops` are the stages' floating-point operations
-    as far as they are counted, `peak_flops` what the devices can do in a second at most."""
+    """A finished video.
+
+    `seconds` is the time by stage (load, lora, compile, encode, denoise, decode, upscale, total). `versions` has the version of
+    each library. `notes` are sentences for the user about how the video was generated. `flops` are the counted floating-point
+    operations by stage. `peak_flops` is the devices' peak per second.
+    """
 
     path: str
     fps: int
@@ -36,7 +39,7 @@ class VideoResult:
 
     @property
     def rates(self) -> dict[str, Rate]:
-        """By stage, of those that were counted and took time."""
+        """Speeds by stage, for stages with counted operations and a measured time."""
         counted = {stage: flops / self.seconds[stage] for stage, flops in self.flops.items() if self.seconds.get(stage)}
         return {
             stage: Rate(flops_per_second=rate, mfu=rate / self.peak_flops if self.peak_flops else None)
@@ -45,23 +48,23 @@ class VideoResult:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_json`."""
+        """Return plain values for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"request": self.request.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The result that `to_json` wrote."""
+        """Read a result that `to_json` wrote."""
         request, notes = GenerationRequest.from_stored(data["request"]), tuple(data.get("notes", ()))
-        may_sound = request.video is not None and request.extend is None  # results did not say so once
+        may_sound = request.video is not None and request.extend is None  # default for old results, which lack `has_sound`
         values: dict[str, Any] = {"has_sound": may_sound} | data | {"request": request, "notes": notes}
         return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A size in pixels and a length in frames that fit where a request did not, and the bytes on each device that they need, as
-    compiled. In JSON an object of these four numbers."""
+    """A smaller size in pixels and length in frames that fits, after a request did not fit. `bytes_per_device` is what the
+    compiled programs need. In JSON an object of these four numbers."""
 
     width: int
     height: int
@@ -74,12 +77,12 @@ class Proposal:
 
 
 DOWNLOAD = "the download"
-"""What `Loading` calls a download; any other name is of weights that are being read."""
+"""The `what` of a `Loading` event that reports a download. Other values name weights that are being read."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to a job: its kind, whether the job ends with it, and its JSON form."""
+    """An event of a job. `kind` names it in JSON; `is_final` is true if the job ends with it."""
 
     kind: ClassVar[str]
     is_final: ClassVar[bool]
@@ -88,7 +91,7 @@ class Event:
         cls.kind, cls.is_final = kind, is_final
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values with the kind, for `from_json`."""
+        """Return plain values with the kind, for `from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(values.get("result"), VideoResult):
             values["result"] = values["result"].to_json()
@@ -99,14 +102,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Queued(Event, kind="queued"):
-    """Waiting; `position` other jobs wait before it (0: it runs next)."""
+    """The job waits; `position` other jobs run before it."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class Loading(Event, kind="loading"):
-    """The checkpoint is being read, or downloaded, at `bytes_per_second`; `bytes_total` and the speed are 0 while unknown."""
+    """The checkpoint is being read or downloaded. `bytes_total` and `bytes_per_second` are 0 while unknown."""
 
     bytes_done: int
     bytes_total: int
@@ -116,10 +119,10 @@ class Loading(Event, kind="loading"):
 
 @dataclass(frozen=True)
 class Compiling(Event, kind="compiling"):
-    """A program for `what` is being compiled; or, with `is_loaded`, has just been loaded from a file instead.
+    """A program for `what` is being compiled or, with `is_loaded`, was loaded from a file.
 
-    It is number `index` (from 1) of the `total` that the video lacks, 0 where they are not counted; `seconds_left` until all are
-    made, by what they took on this machine before, 0 while nothing is known.
+    It is number `index` (from 1) of `total` missing programs; both are 0 if not counted. `seconds_left` estimates the time for
+    all of them from earlier compilations on this machine; 0 if unknown.
     """
 
     what: str
@@ -131,14 +134,15 @@ class Compiling(Event, kind="compiling"):
 
 @dataclass(frozen=True)
 class Encoding(Event, kind="encoding"):
-    """The prompt, and the image if there is one, are being encoded."""
+    """The prompt and the inputs are being encoded."""
 
 
 @dataclass(frozen=True)
 class Step(Event, kind="step"):
-    """Denoising step `index` (from 1) of `total` is done.
+    """Denoising step `index` (from 1) of `total` has finished.
 
-    `seconds` that this step took, `seconds_left` until the video should be finished, `preview` a file name in the job's folder.
+    The step took `seconds`. `seconds_left` estimates the time until the video is finished. `preview` is a file name in the job's
+    folder.
     """
 
     index: int
@@ -150,7 +154,7 @@ class Step(Event, kind="step"):
 
 @dataclass(frozen=True)
 class Decoding(Event, kind="decoding"):
-    """`frame` of `total` pixel frames are decoded."""
+    """The first `frame` of `total` pixel frames are decoded."""
 
     frame: int
     total: int
@@ -158,7 +162,7 @@ class Decoding(Event, kind="decoding"):
 
 @dataclass(frozen=True)
 class Upscaling(Event, kind="upscaling"):
-    """`frame` of `total` pixel frames of the finished video are made larger; `seconds_left` until all are, 0 while not known."""
+    """The first `frame` of `total` pixel frames of the finished video are upscaled. `seconds_left` is 0 while unknown."""
 
     frame: int
     total: int
@@ -167,8 +171,8 @@ class Upscaling(Event, kind="upscaling"):
 
 @dataclass(frozen=True)
 class Block(Event, kind="block"):
-    """Block `index` (from 0) of a live video is made: its pixel frames from number `first` to, not including, `end` are pictures
-    in the job's folder, by `backend.schemas.live.frame_name`. `seconds` is what it took."""
+    """Block `index` (from 0) of a live video has finished. Pixel frames `first` up to but not including `end` are images in the
+    job's folder, named by `backend.schemas.live.frame_name`. The block took `seconds`."""
 
     index: int
     first: int
@@ -178,7 +182,7 @@ class Block(Event, kind="block"):
 
 @dataclass(frozen=True)
 class ShotStarted(Event, kind="shot_begun"):
-    """Shot `index` (from 1) of a storyboard's `total` is being made; the events that follow are about it."""
+    """Shot `index` (from 1) of `total` shots has started. The following events belong to it."""
 
     index: int
     total: int
@@ -186,7 +190,7 @@ class ShotStarted(Event, kind="shot_begun"):
 
 @dataclass(frozen=True)
 class ShotFinished(Event, kind="shot_made"):
-    """Shot `index` (from 1) of a storyboard's `total` is made: `result` is its video, in the job's folder."""
+    """Shot `index` (from 1) of `total` shots has finished. `result` is its video in the job's folder."""
 
     index: int
     total: int
@@ -195,10 +199,10 @@ class ShotFinished(Event, kind="shot_made"):
 
 @dataclass(frozen=True)
 class Interrupted(Event, kind="interrupted"):
-    """The work was cut off, and goes on where it was: `cause` says why, `fix` what helps, `place` how far it had come.
+    """The job was interrupted and will resume where it stopped: `cause` says why, `fix` what helps, `place` how far the job was.
 
-    `by` says what ended: the "worker" by itself, the worker by a "signal" from outside or because one of its hosts is silent, or
-    the "server"; or, for no fault of the job, a "shutdown", a full "disk", or the "loss" of the machine that the worker was on.
+    `by` names what failed. The job may be at fault: the "worker" ended, a "signal" from outside or a silent host ended the
+    worker, or the "server" ended. Or the job is not at fault: a "shutdown", a full "disk", or the "loss" of the worker's machine.
     """
 
     cause: str
@@ -216,8 +220,8 @@ class Finished(Event, kind="finished", is_final=True):
 
 @dataclass(frozen=True)
 class Failed(Event, kind="failed", is_final=True):
-    """It went wrong: `cause` says why, `fix` what to do, a sentence each. Where memory ran out, `proposals` are what would
-    fit, the same request otherwise; events of older versions have none."""
+    """The job failed: `cause` says why, `fix` what to do, one sentence each. If memory ran out, `proposals` are smaller settings
+    that fit. Events of older versions have no proposals."""
 
     cause: str
     fix: str
@@ -226,7 +230,7 @@ class Failed(Event, kind="failed", is_final=True):
 
 @dataclass(frozen=True)
 class Cancelled(Event, kind="cancelled", is_final=True):
-    """It was stopped; `result` is the unfinished video, or None."""
+    """The job was stopped; `result` is the unfinished video, or None."""
 
     result: VideoResult | None = None
 
@@ -235,7 +239,7 @@ _KINDS = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
 def from_json(data: dict[str, Any]) -> Event:
-    """The event that `to_json` wrote. Raises: ValueError for an unknown kind."""
+    """Read an event that `to_json` wrote. Raises: ValueError for an unknown kind."""
     values = dict(data)
     kind = values.pop("kind", None)
     if kind not in _KINDS:

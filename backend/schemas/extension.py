@@ -1,4 +1,4 @@
-"""What a request appends to the video's tokens, of models that are shown pictures and clips in this way. Opens no file."""
+"""Tokens that a request appends to the video's tokens, for models that take images and clips in this way. It opens no file."""
 
 import dataclasses
 import math
@@ -10,9 +10,9 @@ from backend.schemas.settings import VideoSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Appended:
-    """The tokens that follow the video's: those of a picture, each `picture` latents (H, W), at the pixel frames `frames`; then
-    those of a control clip of `control` latents (F, H, W), None if there is none, each of which covers `downscale` x `downscale`
-    of the video's."""
+    """The appended tokens: first images, each of `picture` latents (H, W), for the pixel frames `frames`; then a control clip of
+    `control` latents (F, H, W), or None. Each latent of the control clip covers `downscale` x `downscale` latents of the video.
+    """
 
     frames: tuple[int, ...]
     picture: tuple[int, int]
@@ -21,7 +21,7 @@ class Appended:
 
     @classmethod
     def from_request(cls, request: VideoSettings) -> Self:
-        """What the request appends, if its model appends what it is given."""
+        """Return the tokens that the request appends, for a model that appends its inputs."""
         geometry, downscale = request.geometry(), request.control_downscale
         height, width = geometry.latent_height, geometry.latent_width
         control = (geometry.num_latent_frames, height // downscale, width // downscale) if request.control else None
@@ -29,7 +29,7 @@ class Appended:
 
     @property
     def num_picture_tokens(self) -> int:
-        """Those of all pictures together."""
+        """Number of tokens of all images."""
         return len(self.frames) * math.prod(self.picture)
 
     @property

@@ -1,5 +1,7 @@
-"""What a film is cut from: of each shot the frames that are seen, what they have in common with the shot before, and the sound
-below all. Opens no file."""
+"""The cut of a storyboard or film: the visible frames of each shot, their overlap with the previous shot, and the soundtrack.
+
+This module opens no file.
+"""
 
 import dataclasses
 import math
@@ -11,14 +13,15 @@ from backend.schemas.settings import VideoSettings
 from backend.schemas.shots import continues_previous, end_frame, num_overlap_frames
 from presets import Preset
 
-MOST_SECONDS = 300.0  # of a film that is cut without a model: what ffmpeg can write within the time that it has
-MOST_FADE = 2.0  # seconds: so many frames of two shots are held in memory
+MOST_SECONDS = 300.0  # longest film that is cut without a model: ffmpeg can write this much within its time limit
+MOST_FADE = 2.0  # seconds; the fading frames of two shots are held in memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece:
-    """The frames from number `first` to `end`, which is left out, of a shot; the first `fade` of them lie over the last ones of
-    the piece before. Up to `lead` frames before the first are those with which that piece ends, so that sounds meet there."""
+    """The visible frames of a shot, from `first` up to but not including `end`. The first `fade` frames overlap the last frames
+    of the previous piece. `lead` is the number of frames before `first` that repeat the end of the previous piece; their audio is
+    used to join the audio of both pieces."""
 
     first: int
     end: int
@@ -27,13 +30,13 @@ class Piece:
 
     @property
     def num_frames(self) -> int:
-        """How many frames are seen."""
+        """Number of visible frames."""
         return self.end - self.first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Track:
-    """The sound at `path` from the moment `start` (seconds) of the film on, `volume` loud, which comes and goes within `fade`
+    """An audio file under a film. It starts at `start` seconds of the film, at this `volume`, and fades in and out within `fade`
     seconds."""
 
     path: str
@@ -43,15 +46,14 @@ class Track:
 
     @classmethod
     def from_request(cls, request: VideoSettings) -> Self | None:
-        """That of a request; None if it has none."""
+        """Return the request's soundtrack, or None."""
         if request.track is None:
             return None
         return cls(path=request.track, start=request.track_start, fade=request.track_fade, volume=request.track_volume)
 
 
 def plan_pieces(request: VideoSettings, preset: Preset, count: int | None = None) -> tuple[Piece, ...]:
-    """What is seen of each shot, or of the first `count` ones. A shot's frames that are carried over from the one before are left
-    out."""
+    """Return the visible part of each shot, or of the first `count` shots. Frames that repeat the previous shot are left out."""
     return tuple(_plan_piece(request, index, preset) for index in range(len(request.shots) if count is None else count))
 
 
@@ -64,48 +66,48 @@ def _plan_piece(request: VideoSettings, index: int, preset: Preset) -> Piece:
 
 
 def total_frames(request: VideoSettings, preset: Preset) -> int:
-    """The video's frames; of a storyboard those that are seen of all shots."""
+    """Return the pixel frames of the video, or the visible frames of all shots of a storyboard."""
     return count_film_frames(plan_pieces(request, preset)) if request.shots else request.num_frames
 
 
 def count_film_frames(pieces: Iterable[Piece]) -> int:
-    """The frames of all pieces together."""
+    """Return the number of frames of all pieces together, without overlaps."""
     return sum(piece.num_frames - piece.fade for piece in pieces)
 
 
 def check_film(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for times of a storyboard that lie outside, of a shot or of all."""
+    """Check the times of all shots and of the soundtrack. Raises: RequestError."""
     for number, shot in enumerate(request.shots, 1):
         check_times(shot.trim, shot.fade, f"shot {number}")
         if shot.fade and continues_previous(request, number - 1):
             raise RequestError(
-                f"shot {number} has a fade,", "but goes on from the shot before", "cut before it, or leave the fade out"
+                f"shot {number} has a fade,", "but continues from the previous shot", "cut before it, or leave the fade out"
             )
     if request.shots:
         pieces = plan_pieces(request, preset)
         check_pieces(pieces, request.fps)
         check_track(Track.from_request(request), count_film_frames(pieces) / request.fps)
         if request.track is None and (request.track_start, request.track_fade, request.track_volume) != (0.0, 0.0, 1.0):
-            raise RequestError("a track's times were given", "but no track, to which they belong", "give it, or leave them out")
+            raise RequestError("a track's times were given", "but need track", "give track, or leave them out")
 
 
 def check_times(trim: tuple[float, float] | None, fade: float, what: str) -> None:
-    """Raises: RequestError for times that are none."""
+    """Check a shot's visible part and fade. Raises: RequestError."""
     if trim is not None and not (all(map(math.isfinite, trim)) and 0 <= trim[0] < trim[1]):
-        rule = "which must be two times in it, in seconds, 0 or more, the later one second"
+        rule = "which must be two times of the shot, in seconds, 0 or more, the later time second"
         raise RequestError(f"{what} has trim={trim[0]:g},{trim[1]:g}", rule, "0,3 are its first three seconds")
     if not 0 <= fade <= MOST_FADE:
         raise RequestError(f"{what} has fade={fade:g}", f"and must have 0 to {MOST_FADE:g} seconds", "0.5 is usual, 0 is a cut")
 
 
 def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
-    """Raises: RequestError if nothing of a piece is seen, or more of it fades than there is."""
+    """Check that each piece is visible and at least as long as its fades. Raises: RequestError."""
     for number, piece in enumerate(pieces, 1):
         if piece.num_frames < 1:
-            rule = f"of its {piece.end} frames, {fps:g} a second, where one at least must be seen"
-            raise RequestError(f"shot {number} has a trim that leaves nothing", rule, "let it begin earlier, or end later")
+            rule = f"of its {piece.end} frames at {fps:g} fps, and must leave at least one visible"
+            raise RequestError(f"shot {number} has a trim that leaves nothing", rule, "start it earlier, or end it later")
         if number == 1 and piece.fade:
-            raise RequestError("shot 1 has a fade,", "but no shot before it", "leave it out")
+            raise RequestError("shot 1 has a fade,", "but no previous shot", "leave the fade out")
         fading = piece.fade + (pieces[number].fade if number < len(pieces) else 0)
         if fading > piece.num_frames:
             rule = f"of which {fading} would fade, and must be as long as its fades"
@@ -113,17 +115,17 @@ def check_pieces(pieces: Sequence[Piece], fps: float) -> None:
 
 
 def check_track(track: Track | None, seconds: float) -> None:
-    """Raises: RequestError if the sound would begin after the film of so many seconds, or its times are none."""
+    """Check the times and volume of the soundtrack for a film of `seconds`. Raises: RequestError."""
     if track is None:
         return
     if not 0 <= track.start < seconds:
-        raise RequestError(f"track_start={track.start:g}", f"must lie within the film's {seconds:.2f} seconds", "begin earlier")
+        raise RequestError(f"track_start={track.start:g}", f"must be within the film's {seconds:.2f} seconds", "start earlier")
     for name, value, most in (("track_fade", track.fade, 30), ("track_volume", track.volume, 2)):
         if not 0 <= value <= most:
             raise RequestError(f"{name}={value:g}", f"must be between 0 and {most}", "leave it out")
 
 
 def check_length(seconds: float) -> None:
-    """Raises: RequestError for a film that is too long to be cut without a model."""
+    """Check the length of a film that is cut without a model. Raises: RequestError if it is too long."""
     if seconds > MOST_SECONDS:
         raise RequestError(f"a film of {seconds:.0f} seconds", f"must last at most {MOST_SECONDS:.0f}", "cut it in two")

@@ -1,4 +1,4 @@
-"""The request that makes a finished video larger and does nothing else. Opens no file."""
+"""Requests that only upscale a finished video. This module opens no file."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ MOST_FPS = 1000
 
 
 def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: str = "") -> GenerationRequest:
-    """The request that makes the video at the path `video`, which was made by the request `made`, `scale` times larger. Its
-    settings stay. Raises: RequestError."""
+    """Return the request that upscales the video at the path `video` `scale` times. `made` is the request that generated the
+    video, whose settings are kept. Raises: RequestError."""
     if made.upscale:
         width, height = made.final_size
         made = describe_clip(made.prompt, width, height, made.total_frames, made.fps)
@@ -24,8 +24,8 @@ def upscale_request(made: GenerationRequest, video: str, scale: int, upscaler: s
 def upscale_result_request(
     result: VideoResult, made: GenerationRequest, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
-    """The same for a result of the request `made`, which may have fewer frames than that because it was stopped. Raises:
-    RequestError."""
+    """Return the request that upscales a result of the request `made`. A stopped job's result may have fewer frames than `made`.
+    Raises: RequestError."""
     is_whole = (result.num_frames, result.fps) == (made.total_frames, made.fps)
     if not is_whole or (result.width, result.height) != made.final_size:
         made = describe_clip(made.prompt, result.width, result.height, result.num_frames, result.fps)
@@ -35,13 +35,13 @@ def upscale_result_request(
 def upscale_clip_request(
     name: str, size: tuple[int, int], seconds: float, fps: float, video: str, scale: int, upscaler: str = ""
 ) -> GenerationRequest:
-    """The same for any clip of this size, length and rate; `name` is what it is called. The rate becomes a whole number. Raises:
-    RequestError."""
+    """Return the request that upscales any clip of this size, length and rate. `name` becomes its prompt. The rate is rounded to
+    a whole number. Raises: RequestError."""
     return upscale_request(describe_clip(name, *size, *_count_frames(seconds, fps)), video, scale, upscaler)
 
 
 def describe_clip(name: str, width: int, height: int, num_frames: int, fps: int) -> GenerationRequest:
-    """A request that describes a clip and says nothing of how it was made."""
+    """Return a request that describes a clip but not how it was generated."""
     values = load_preset(OPENING).model_dump(include=set(GenerationRequest.model_fields))
     of_clip = {"preset": FOREIGN, "task": "t2v", "prompt": name, "negative_prompt": "", "seed": 0, "loras": ()}
     sizes = {"width": width, "height": height, "num_frames": num_frames, "fps": fps}
@@ -49,7 +49,7 @@ def describe_clip(name: str, width: int, height: int, num_frames: int, fps: int)
 
 
 def _count_frames(seconds: float, fps: float) -> tuple[int, int]:
-    """How many frames, and how many a second."""
+    """Return the number of frames and the rounded frame rate."""
     rate = min(max(1, round(fps)), MOST_FPS)
     return max(1, int(seconds * rate + 0.01)), rate
 
@@ -57,6 +57,6 @@ def _count_frames(seconds: float, fps: float) -> tuple[int, int]:
 def _build_upscale_request(values: dict[str, Any]) -> GenerationRequest:
     request = GenerationRequest.from_stored(values)
     if not request.upscale:
-        raise RequestError("upscale=0", "must be 2 or 4", "choose one of them")
+        raise RequestError("upscale=0", "must be 2 or 4", "choose 2 or 4")
     check_upscale(request)
     return request

@@ -1,14 +1,14 @@
-"""From pixels to latents to tokens. Integer arithmetic only: no arrays, no models, no presets."""
+"""Arithmetic from pixels to latents to tokens, with integers only: no arrays, models or presets."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """The shape of one video as pixels, as latents and as tokens.
+    """The shape of one video in pixels, latents and tokens.
 
-    Pixels are [num_frames, height, width]. The first latent frame stands for one pixel frame, each later one for
-    `temporal_scale` of them. One token is a patch of `patch` x `patch` latents of one latent frame.
+    Pixels are [num_frames, height, width]. The first latent frame holds one pixel frame, each later one holds `temporal_scale`
+    pixel frames. A token is a patch of `patch` x `patch` latents of one latent frame.
     """
 
     width: int
@@ -35,32 +35,32 @@ class Geometry:
         return self.num_latent_frames * (self.latent_height // self.patch) * (self.latent_width // self.patch)
 
     def latent_shape(self, channels: int, batch: int = 1) -> tuple[int, int, int, int, int]:
-        """The latents' shape, B C F H W."""
+        """Return the shape of the latents, [B, C, F, H, W]."""
         return (batch, channels, self.num_latent_frames, self.latent_height, self.latent_width)
 
 
 def is_frame_count(num_frames: int, step: int = 4, first: int = 1) -> bool:
-    """Whether a video can have this many pixel frames: `first`, and a multiple of `step` after it."""
+    """Return whether a video can have this many pixel frames: `first` plus a multiple of `step`."""
     return num_frames >= first and (num_frames - first) % step == 0
 
 
 def latent_frames(num_frames: int, temporal_scale: int = 4) -> int:
-    """How many latent frames stand for this many pixel frames."""
+    """Return how many latent frames hold this many pixel frames."""
     return (num_frames - 1) // temporal_scale + 1
 
 
 def pixel_frames(num_latent_frames: int, temporal_scale: int = 4) -> int:
-    """How many pixel frames this many latent frames decode to."""
+    """Return how many pixel frames this many latent frames decode to."""
     return (num_latent_frames - 1) * temporal_scale + 1
 
 
 def nearest_frame_counts(num_frames: int, smallest: int, largest: int, step: int = 4, first: int = 1) -> list[int]:
-    """The one or two allowed frame counts next to `num_frames`, smaller first."""
+    """Return the one or two allowed frame counts next to `num_frames`, smaller first."""
     return _nearest(num_frames, offset=first, step=step, smallest=smallest, largest=largest)
 
 
 def nearest_sizes(size: int, multiple: int, smallest: int, largest: int) -> list[int]:
-    """The one or two allowed pixel sizes next to `size`, smaller first."""
+    """Return the one or two allowed pixel sizes next to `size`, smaller first."""
     return _nearest(size, offset=0, step=multiple, smallest=smallest, largest=largest)
 
 

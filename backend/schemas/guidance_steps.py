@@ -1,7 +1,7 @@
-"""Guidance on the first steps alone, for models that need none: it gives them back motion that they lost in distillation.
+"""Guidance on the first steps only, for distilled models: it restores motion that distillation removed.
 
-A request says so by two settings: which guidance, and on which share of the steps. Here the number of steps becomes these, and
-these become the number.
+A request states this with two settings: the guidance and the share of the steps. This module converts between the number of
+guided steps and these settings.
 """
 
 import math
@@ -13,15 +13,17 @@ from backend.errors import RequestError
 from presets import Preset
 
 _WHOLE = re.compile(r"[0-9]{1,6}(\.0)?")
-OFFERED = (1, 2)  # as many first steps as users of the 4-step models report to help
+OFFERED = (1, 2)  # users of 4-step models report that one or two guided steps help
 
 
 def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which `count` first steps have guidance, from a request's other `values`, which need not be right yet:
-    guidance that is 1 or less for every expert becomes the preset's `first_guidance`. Raises: RequestError."""
+    """Return the settings that guide only the first `count` steps. `values` are the request's other settings, not yet validated.
+
+    Guidance of 1 or less for every expert becomes the preset's `first_guidance`. Raises: RequestError.
+    """
     wanted, steps = _parse_integer(count), _num_steps_run(values)
     if steps is None:
-        return {}  # what is wrong with the steps is said by the request itself
+        return {}  # the request's own checks report wrong steps
     if wanted is None or not 0 <= wanted <= steps:
         raise RequestError(f"guided_steps={str(count)[:20]}", f"must be between 0 and the {steps} steps", "1 or 2 is usual")
     if wanted == 0:
@@ -35,7 +37,7 @@ def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) 
 
 
 def interval_end(count: float, steps: float) -> float:
-    """The share of the steps at which guidance ends after `count` of them: in whole per cent if one is as many steps."""
+    """Return the share of the steps at which guidance must end after `count` steps, as a whole per cent if possible."""
     if count == steps:
         return 1.0
     lowest = math.ceil(100 * count / steps)
@@ -44,14 +46,14 @@ def interval_end(count: float, steps: float) -> float:
 
 
 def count_guided_steps(guidance: Sequence[float], interval: tuple[float, float], steps: int) -> int | None:
-    """How many first steps have guidance, and no later ones; None if it begins later."""
+    """Return how many first steps have guidance, or None if guidance does not start at the first step."""
     if all(value <= 1 for value in guidance) or interval[0] >= interval[1]:
         return 0
     return int(interval[1] * steps) if int(interval[0] * steps) == 0 else None
 
 
 def _num_steps_run(values: Mapping[str, Any]) -> int | None:
-    """As `GenerationRequest.num_steps`; None if the values are none."""
+    """Return `GenerationRequest.num_steps` for unchecked values, or None if they are not numbers."""
     steps, strength = _parse_integer(values["steps"]), values.get("strength")
     try:
         return steps if strength is None or steps is None else min(int(steps * float(strength)), steps)
@@ -60,7 +62,7 @@ def _num_steps_run(values: Mapping[str, Any]) -> int | None:
 
 
 def _parse_integer(value: object) -> int | None:
-    """A whole number, or None; programs may send it as text, and pages as 2.0."""
+    """Return a whole number, or None. Programs may send it as text, and pages as 2.0."""
     text = str(value)
     return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None
 

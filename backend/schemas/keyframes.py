@@ -1,27 +1,30 @@
-"""Key frames of a request: pictures that are given frames of the video. Checks, and opens no file."""
+"""Checks of keyframes in a request: images for given frames of the video. It opens no file."""
 
 from backend.errors import RequestError
 from backend.schemas.settings import VideoSettings
 
 
 def appended_frames(request: VideoSettings) -> tuple[int, ...]:
-    """The pixel frames after the first that a picture is given for, in the order of `keyframes`, the last picture's at the end:
-    LTX-2 appends these pictures to the video's tokens."""
+    """Return the pixel frames of all keyframes after frame 0, in the order of `keyframes`, then the last frame if it has an
+    image.
+
+    LTX-2 appends these images to the tokens of the video.
+    """
     last = (request.num_frames - 1,) if request.last_image else ()
     return (*filter(None, request.keyframe_at), *last)
 
 
 def check_keyframes(request: VideoSettings) -> None:
-    """Raises: RequestError for a key frame without a place, outside the video, or where another picture is."""
+    """Check that each keyframe has a frame of the video, and no frame has two images. Raises: RequestError."""
     if len(request.keyframes) != len(request.keyframe_at):
-        given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} places"
-        raise RequestError(given, "and each must have one", "say for each its frame's number, counted from 0")
+        given = f"{len(request.keyframes)} keyframes were given with {len(request.keyframe_at)} frame numbers"
+        raise RequestError(given, "and each keyframe must have one", "give each keyframe a frame number, counted from 0")
     last = request.num_frames - 1
     taken = {place for place, path in ((0, request.image), (last, request.last_image)) if path}
     for place in request.keyframe_at:
         if not 0 <= place <= last:
-            rule = f"must lie in the video's {request.num_frames} frames, 0 to {last}"
-            raise RequestError(f"the key frame at {place}", rule, f"{last} is the last one")
+            rule = f"must be one of the video's {request.num_frames} frames, 0 to {last}"
+            raise RequestError(f"the keyframe at {place}", rule, f"{last} is the last frame")
         if place in taken:
-            raise RequestError(f"two key frames at {place} were given, and", "a frame can have one", "move or leave out one")
+            raise RequestError(f"two images for frame {place} were given, and", "a frame can have one", "move or leave out one")
         taken.add(place)

@@ -3,11 +3,11 @@
 from backend.errors import RequestError
 from presets import LoraChoice, Preset
 
-MAX_LORAS = 8  # each adds seconds to the switch of LoRAs; nobody has been seen to use more
+MAX_LORAS = 8  # each adds seconds when LoRAs change; we know of no use of more
 
 
 def check_loras(loras: tuple[LoraChoice, ...], preset: Preset) -> None:
-    """Raises: RequestError for too many, or for one of an expert that the preset's model does not have."""
+    """Check the number of LoRAs and their experts. Raises: RequestError."""
     if len(loras) > MAX_LORAS:
         raise RequestError(f"{len(loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
     for lora in loras:

@@ -1,5 +1,6 @@
-"""MagCache: which steps reuse what all layers added in the last step that ran them. It is known before the first step, from how
-much the layers' sum is known to change from step to step.
+"""Plan for MagCache which steps reuse the layers' output of the last full step.
+
+The plan is known before the first step: it follows from measured ratios of the layers' output from step to step.
 
 Source: Ma et al. 2025, arXiv:2506.09045, "MagCache", and its authors' code for models of two experts (Zehong-Ma/MagCache).
 """
@@ -17,47 +18,46 @@ from presets import Preset
 from presets.magnitude_files import BranchRatios, Magnitudes, magnitudes_file_name, published_magnitudes, read_magnitudes
 
 REUSED_COST = 0.02
-"""What a step that reuses costs beside one that runs all layers, for estimates. The compiler predicts 0.0012 (14B parameters,
-720p, on a v6e:2x4); the rest stands for previews and the host."""
+"""Cost of a step that reuses, relative to a full step, for estimates. The compiler predicts 0.0012 (14B parameters, 720p, on a
+v6e:2x4); the rest covers previews and the host."""
 
 ContextKey = tuple[int, bool, *tuple[Hashable, ...]]
-"""An expert, whether guidance runs, and whatever else steps have in common that may hand something on."""
+"""What consecutive steps must share so that one can reuse the other: the expert, whether guidance runs, and other facts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """What decides about the steps of one video beside their lanes."""
+    """The facts that decide about the steps of one video, in addition to the context keys."""
 
     threshold: float
     longest: int
     retention: float
     late_only: bool
-    ratios: tuple[tuple[float, float], ...]  # of both branches, one pair for each step that is done
+    ratios: tuple[tuple[float, float], ...]  # a pair (prompt branch, other branch) for each step that runs
 
 
 def check_mag_cache(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError where it cannot be used."""
+    """Check that MagCache can be used. Raises: RequestError."""
     if not request.mag_cache:
         return
     if not preset.takes_mag_cache:
-        rule = f"and {preset.name} cannot have it: it works in few steps, in blocks or with sound"
+        rule = f"and {preset.name} does not support it: the model has few steps, blocks or audio"
         raise RequestError("mag_cache was given,", rule, "leave it out")
     if find_magnitudes(request) is None:
-        rule = f"and how the steps of {preset.model} differ is not known"
+        rule = f"and {preset.model} has no measured ratios"
         words = f"measure-cache --preset {preset.name}" + (" --image FILE" if request.task == "i2v" else "")
         raise RequestError("mag_cache was given,", rule, f"`python app.py {words}` measures it")
     for name, is_there, fix in (
         ("step_cache", request.step_cache > 0, "set step_cache to 0"),
-        ("cfg_zero", request.cfg_zero, "leave one of them out"),
-        ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
+        ("cfg_zero", request.cfg_zero, "leave one out"),
+        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
     ):
         if is_there:
-            raise RequestError("mag_cache", f"does not go together with {name}", fix)
+            raise RequestError("mag_cache", f"cannot be combined with {name}", fix)
 
 
 def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
-    """What is known of the request's model: the ratios that the request carries, or else what is published; None if that is
-    nothing."""
+    """Return the ratios for the request's model: the request's own, else the published ones. None if there are neither."""
     preset = find_preset(request.preset)
     published = published_magnitudes(preset.model)
     if request.mag_ratios:
@@ -69,8 +69,11 @@ def find_magnitudes(request: VideoSettings) -> Magnitudes | None:
 
 
 def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """The `mag_ratios` of a new request of these values: what was measured for its model here, prompt and other branch in turn.
-    So the request means the same on every machine, and after another measurement. None if it does not need them."""
+    """Return `mag_ratios` for a new request: the ratios measured for its model on this machine, the branches alternating.
+
+    The request stores the ratios, so it gives the same video on every machine and after another measurement. Empty if the request
+    does not use MagCache or nothing was measured.
+    """
     if not values.get("mag_cache"):
         return ()
     if values.get("mag_ratios"):
@@ -82,8 +85,11 @@ def load_measured_ratios(values: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | None = None) -> tuple[bool, ...]:
-    """Which steps reuse an earlier one's work, of all that are done. `context_keys` are those of the steps; without them they
-    follow from the settings, and the second expert's first step may be one off."""
+    """Return for each step that runs whether it reuses the previous step's work.
+
+    `context_keys` has the key of each step. Without it the keys are computed from the settings, and the second expert may start
+    one step too early or late.
+    """
     magnitudes = find_magnitudes(request) if request.mag_cache and request.window_frames is None else None
     if magnitudes is None:
         return (False,) * request.num_steps
@@ -101,16 +107,19 @@ def reused_steps(request: VideoSettings, context_keys: Sequence[ContextKey] | No
 
 
 def reuses_previous_step(request: VideoSettings, step: int) -> bool:
-    """Whether this step reuses the one before it; `step` may be one that there is not."""
+    """Return whether `step` reuses the previous step's output. False for a step after the last."""
     reuses = reused_steps(request)
     return step < len(reuses) and reuses[step]
 
 
 @functools.lru_cache(maxsize=64)
 def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> tuple[bool, ...]:
-    """The authors' rule: the error of a reused step is how far the product of the ratios since the last full one is from 1, and
-    errors add up until a full step. Both branches run as one batch, so both reuse, or neither does. Where the second expert
-    begins all count anew; the authors' go on."""
+    """Apply the authors' rule.
+
+    The error of a reused step is the distance from 1 of the product of ratios since the last full step. Errors add up until a
+    full step. Both branches run as one batch, so both reuse or neither does. Errors and products restart at the second expert's
+    first step. The authors' code does not restart them.
+    """
     begins, decided = _first_reusable_steps(rule, context_keys), []
     products, errors, row = (1.0, 1.0), (0.0, 0.0), 0
     for step, context_key in enumerate(context_keys):
@@ -127,7 +136,7 @@ def _select_reused_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> t
 
 
 def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> dict[int, float]:
-    """By expert, the first of its steps that may reuse another. The authors count each branch of a step by itself."""
+    """Return for each expert the first step that may reuse another. The authors' code counts each branch of a step separately."""
     found, share = {}, rule.retention
     for expert in {context_key[0] for context_key in context_keys}:
         own = [step for step, context_key in enumerate(context_keys) if context_key[0] == expert]
@@ -141,7 +150,7 @@ def _first_reusable_steps(rule: _Rule, context_keys: tuple[ContextKey, ...]) -> 
 
 
 def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
-    """The nearest ones, for another number of steps."""
+    """Pick the nearest ratios for another number of steps."""
     if steps == 1:
         return [ratios[-1]]
     scale = (len(ratios) - 1) / (steps - 1)
@@ -149,7 +158,7 @@ def _resample_ratios(ratios: Sequence[float], steps: int) -> list[float]:
 
 
 def _context_keys(request: VideoSettings) -> list[ContextKey]:
-    """The expert of each step that is done, and whether it is guided, as `backend.sampling.plan` says it."""
+    """Return for each step that runs its expert and whether guidance runs, as `backend.sampling.plan` computes them."""
     boundary, count = find_preset(request.preset).boundary, request.num_steps
     first, last = (int(share * count) for share in request.guidance_interval)
     context_keys = []

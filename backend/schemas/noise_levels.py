@@ -1,4 +1,4 @@
-"""The noise levels at which the steps of each solver begin, for models that need no training of their own for it."""
+"""The noise levels at the start of each step, for solvers that need no special training of the model."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ NUM_TRAIN_TIMESTEPS = 1000
 
 
 def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
-    """The level before each step, from almost 1 downwards, [steps] float64.
+    """Return the level before each step, from almost 1 downwards, [steps] float64.
 
-    Raises: ValueError for a solver with levels of its own. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
-    `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" what `backend.sampling.solvers` says of it.
+    Raises: ValueError for a solver with its own levels. Source: diffusers' `UniPCMultistepScheduler` with flow sigmas,
+    `FlowMatchEulerDiscreteScheduler`, and for "euler-distilled" the source in `backend.sampling.solvers`.
     """
     if solver == "unipc":
         levels = shift_levels(np.linspace(1, 1 / NUM_TRAIN_TIMESTEPS, steps + 1)[:-1], flow_shift)
@@ -25,9 +25,9 @@ def noise_levels(solver: Solver, steps: int, flow_shift: float) -> np.ndarray:
         return shift_levels(ends, flow_shift)
     if solver == "euler-distilled":
         return shift_levels(np.linspace(1, 0, steps + 1), flow_shift)[:-1]
-    raise ValueError(f"solver={solver!r} has noise levels of its own")
+    raise ValueError(f"solver={solver!r} has its own noise levels")
 
 
 def shift_levels(levels: np.ndarray, flow_shift: float) -> np.ndarray:
-    """Levels with more steps at high noise, the more the larger the shift."""
+    """Apply the flow shift: larger values put more steps at high noise."""
     return flow_shift * levels / (1 + (flow_shift - 1) * levels)

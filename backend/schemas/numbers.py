@@ -1,4 +1,4 @@
-"""Checks a request's numbers against its preset: size, length, steps, guidance and the like. Opens no file."""
+"""Checks of a request's numbers against its preset: size, length, steps, guidance and others. It opens no file."""
 
 import math
 
@@ -10,7 +10,7 @@ MAX_FLOW_SHIFT = 100.0
 
 
 def check_size(preset: Preset, width: int, height: int, num_frames: int) -> None:
-    """Raises: RequestError if the preset makes no video of this size (pixels) and length (pixel frames)."""
+    """Check the size (pixels) and length (pixel frames). Raises: RequestError."""
     _check_side("width", width, preset.min_width, preset.max_width, preset)
     _check_side("height", height, preset.min_height, preset.max_height, preset)
     _check_frames(num_frames, preset)
@@ -39,13 +39,13 @@ def _check_frames(num_frames: int, preset: Preset) -> None:
 
 
 def check_range(name: str, value: int, smallest: int, largest: int, usual: int) -> None:
-    """Raises: RequestError for a whole number outside its limits."""
+    """Check that a whole number is within its limits. Raises: RequestError."""
     if not smallest <= value <= largest:
         raise RequestError(f"{name}={value}", f"must be between {smallest} and {largest}", f"{usual} is usual")
 
 
 def check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
-    """Raises: RequestError for guidance that the preset does not allow, or not one value an expert."""
+    """Check that guidance has one allowed value per expert. Raises: RequestError."""
     usual = ", ".join(f"{value:g}" for value in preset.guidance)
     if len(guidance) != preset.num_experts:
         raise RequestError(
@@ -59,7 +59,7 @@ def check_guidance(guidance: tuple[float, ...], preset: Preset) -> None:
 
 
 def check_flow_shift(flow_shift: float, preset: Preset) -> None:
-    """Raises: RequestError for a flow shift outside its limits."""
+    """Check the limits of the flow shift. Raises: RequestError."""
     if not (math.isfinite(flow_shift) and 0 < flow_shift <= MAX_FLOW_SHIFT):
         raise RequestError(
             f"flow_shift={flow_shift:g}", f"must be above 0 and at most {MAX_FLOW_SHIFT:g}", f"{preset.flow_shift:g} is usual"
@@ -67,7 +67,7 @@ def check_flow_shift(flow_shift: float, preset: Preset) -> None:
 
 
 def check_guidance_interval(interval: tuple[float, float]) -> None:
-    """Raises: RequestError for shares of the steps that are none."""
+    """Check the shares of the steps between which guidance runs. Raises: RequestError."""
     start, end = interval
     if not 0 <= start <= end <= 1:
         raise RequestError(
@@ -78,10 +78,10 @@ def check_guidance_interval(interval: tuple[float, float]) -> None:
 
 
 def check_nag(nag: float, preset: Preset) -> None:
-    """Raises: RequestError for NAG with a preset that does not take it."""
+    """Check that the preset supports NAG. Raises: RequestError."""
     if nag and not preset.takes_nag:
-        fix = "leave it out, or take a preset in few steps that has it"
-        raise RequestError(f"nag={nag:g}", f"cannot be used by {preset.name}", fix)
+        fix = "leave it out, or choose a preset with few steps that supports it"
+        raise RequestError(f"nag={nag:g}", f"is not supported by {preset.name}", fix)
 
 
 def _format_nearest(values: list[int]) -> str:

@@ -1,7 +1,7 @@
-"""Progressive resolution: the first steps are made at half the size, where the frequencies that only the full size has are noise.
+"""Progressive resolution: the first steps run at half the size, while noise covers the frequencies that only the full size has.
 
-Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736; the levels, and the presets' spectra of
-latents, are those of SGLang's documentation, page "Progressive Resolution Generation".
+Source: Xiao et al. 2026, "Spectral Progressive Diffusion", arXiv:2605.18736. The levels and the presets' spectra of latents are
+from SGLang's documentation, page "Progressive Resolution Generation".
 """
 
 import functools
@@ -14,28 +14,28 @@ from presets import Preset
 from presets.loader import Solver
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.10)
-"""How much of the power of a frequency may be left out before it counts, by level, from 1 on: more of it, more small steps."""
+"""The share of a frequency's power that may be ignored, by level from 1. A larger share gives more steps at half the size."""
 
 
 def check_progressive(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError where it cannot be used."""
+    """Check that progressive resolution can be used. Raises: RequestError."""
     if not request.progressive:
         return
     if not preset.takes_progressive:
-        raise RequestError("progressive was given,", f"and {preset.name} makes all steps at one size", "leave it out")
+        raise RequestError("progressive was given,", f"and {preset.name} does not support it", "leave it out")
     for name, is_there, fix in (
-        ("a clip", request.video is not None, "leave one of them out"),
+        ("a clip", request.video is not None, "leave one out"),
         ("a storyboard", bool(request.shots), "leave it out"),
-        ("mag_cache", request.mag_cache > 0, "leave one of them out"),
-        ("context windows", request.window_frames is not None, "make the video shorter, or in one piece with --no-windows"),
+        ("mag_cache", request.mag_cache > 0, "leave one out"),
+        ("context windows", request.window_frames is not None, "choose a shorter video, or --no-windows"),
     ):
         if is_there:
-            raise RequestError("progressive", f"does not go together with {name}", fix)
+            raise RequestError("progressive", f"cannot be combined with {name}", fix)
 
 
 def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> int:
-    """How many of the first steps are made at half the size, whose latents have so many rows and columns. One at least is made at
-    the full size."""
+    """Return how many of the first steps run at half the size, whose latents have `rows` rows and `columns` columns. At least one
+    step runs at the full size."""
     spectrum = find_preset(request.preset).latent_spectrum
     if not request.progressive or spectrum is None:
         return 0
@@ -44,10 +44,11 @@ def count_half_size_steps(request: VideoSettings, rows: int, columns: int) -> in
 
 
 def full_size_level(tolerance: float, spectrum: tuple[float, float], rows: int, columns: int) -> float:
-    """The noise level at and below which the full size counts: there the highest frequency of the half size is no longer mere
-    noise. The power of latents at so many cycles a picture is A * cycles ** -b, where noise has 1; `spectrum` is A and b.
+    """Return the noise level at and below which the full size is needed, because the highest frequency of the half size exceeds
+    the noise.
 
-    Source: the paper's criterion for when a frequency is active.
+    Latents have the power A * cycles ** -b at `cycles` cycles an image, where noise has 1; `spectrum` is (A, b). Source: the
+    paper's criterion for active frequencies.
     """
     scale, exponent = spectrum
     power = scale * max(1, min(rows, columns) // 2) ** -exponent

@@ -1,4 +1,4 @@
-"""What changes while a live video is made: prompts and actions, each from one of its blocks on."""
+"""Changes of a live video while it is generated: prompts and actions, each from a given block on."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,12 +7,12 @@ from backend.schemas.prompts import check_text
 from backend.schemas.settings import Cue, VideoSettings
 from presets import Preset
 
-AND = "+"  # between actions that are done together
-STAY = "stay"  # the action that every preset with actions has
+AND = "+"  # joins simultaneous actions
+STAY = "stay"  # the action without movement, which every preset with actions has
 
 
 def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
-    """One cue for each block that has any, in order; of two for one block the later one counts."""
+    """Return one cue for each block that has any, in order. For the same block, values of later cues win."""
     by_block: dict[int, Cue] = {}
     for cue in cues:
         given = {name: value for name, value in cue.model_dump().items() if value is not None}
@@ -21,8 +21,10 @@ def merge_cues(cues: Iterable[Cue]) -> tuple[Cue, ...]:
 
 
 def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
-    """From "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`. An action
-    without a number takes one block. Nothing for "". Raises: RequestError."""
+    """Read "right*8,up*8": eight blocks to the right, then eight up, then `STAY` for the rest of the video's `blocks`.
+
+    An action without a number takes one block. Empty text gives no cues. Raises: RequestError.
+    """
     cues, block = [], 0
     if not text:
         return ()
@@ -30,7 +32,7 @@ def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
         action, _, count = part.strip().partition("*")
         if not action or (count and not (count.isdecimal() and 0 < int(count) < 100_000)):
             raise RequestError(
-                f"actions={text[:60]!r}", "must be actions with how many blocks each takes", 'such as "right*8,up*8"'
+                f"actions={text[:60]!r}", "must be actions, each with its number of blocks", 'such as "right*8,up*8"'
             )
         cues.append(Cue(block=block, action=action))
         block += int(count or 1)
@@ -40,7 +42,7 @@ def parse_actions(text: str, blocks: int) -> tuple[Cue, ...]:
 
 
 def parse_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
-    """From texts such as "8:a blue square": the prompt from block 8 on. Raises: RequestError."""
+    """Read texts such as "8:a blue square": the prompt from block 8 on. Raises: RequestError."""
     cues = []
     for text in texts:
         block, mark, prompt = text.partition(":")
@@ -51,14 +53,14 @@ def parse_prompts(texts: Sequence[str]) -> tuple[Cue, ...]:
 
 
 def check_cue(cue: Cue, preset: Preset) -> None:
-    """Raises: RequestError if the preset cannot follow what this cue says."""
+    """Check that the preset supports the cue's action and prompt. Raises: RequestError."""
     if cue.action is not None and not _is_known_action(cue.action, preset):
         known = ", ".join(preset.actions)
-        together = f", or several with {AND} between them" if preset.combines_actions else ""
-        rule = f"must be one of {known}{together}" if known else f"cannot be done by {preset.name}"
+        together = f", or several joined by {AND}" if preset.combines_actions else ""
+        rule = f"must be one of {known}{together}" if known else f"is not supported by {preset.name}"
         raise RequestError(f"action={cue.action[:40]!r}", rule, "choose another" if preset.actions else "leave actions out")
     if cue.prompt is not None and not preset.reads_prompt:
-        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads none", "leave it out")
+        raise RequestError(f"a prompt for block {cue.block} was given", f"but {preset.name} reads no prompt", "leave it out")
     if cue.prompt is not None:
         check_text("prompt", cue.prompt, preset)
         if not cue.prompt.strip():
@@ -71,12 +73,12 @@ def _is_known_action(action: str, preset: Preset) -> bool:
 
 
 def num_blocks(request: VideoSettings, preset: Preset) -> int:
-    """How many blocks a live preset makes this video in."""
+    """Return the number of blocks in which a live preset generates this video."""
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
 def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]:
-    """The action of each block, None before the first one; empty if the preset has no actions."""
+    """Return the action of each block, None before the first action. Empty if the preset has no actions."""
     if not preset.actions:
         return []
     begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
@@ -87,16 +89,16 @@ def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]
 
 
 def check_cues(request: VideoSettings, preset: Preset) -> None:
-    """Raises: RequestError for what changes in a video that is not live, or where it has no block."""
+    """Check the cues, and that only live presets get them. Raises: RequestError."""
     if (request.cues or request.action or request.is_open) and not preset.live:
-        raise RequestError("a live video was asked for", f"but {preset.name} makes its in one piece", "choose a live preset")
+        raise RequestError("a live video was requested", f"but {preset.name} is not a live preset", "choose a live preset")
     if request.is_open and request.cues:
-        raise RequestError("cues were given", "but an open video hears them while it is made", "leave them out")
+        raise RequestError("cues were given", "but an open video gets them while it is generated", "leave them out")
     blocks, last = num_blocks(request, preset), -1
     check_cue(Cue(block=0, action=request.action), preset)
     for cue in request.cues:
         if not last < cue.block < blocks:
-            rule = f"must lie in the video's {blocks} blocks, 0 to {blocks - 1}, each named once and in order"
-            raise RequestError(f"the cue for block {cue.block}", rule, "make the video longer, or leave that cue out")
+            rule = f"must be in the video's {blocks} blocks, 0 to {blocks - 1}, each block once and in order"
+            raise RequestError(f"the cue for block {cue.block}", rule, "choose a longer video, or leave that cue out")
         last = cue.block
         check_cue(cue, preset)

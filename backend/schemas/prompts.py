@@ -1,16 +1,16 @@
-"""The texts of a request: how long they may be, and that they are plain."""
+"""Checks of a request's texts: their length, and that they are plain text."""
 
 import unicodedata
 
 from backend.errors import RequestError
 from presets import Preset
 
-MAX_CHARACTERS = 50_000  # of a text from a link, a video or a browser; what a preset's model reads is far less
+MAX_CHARACTERS = 50_000  # limit for texts from links, videos and browsers; models read far less
 CHARACTERS_PER_TOKEN = 8  # generous: English text has about four characters a token, so no real prompt is refused
 
 
 def check_text(name: str, text: str, preset: Preset) -> None:
-    """Raises: RequestError for a text that is too long for the preset's model, or has control characters in it."""
+    """Check that a text is not too long for the preset's model and has no control characters. Raises: RequestError."""
     most = preset.max_prompt_tokens * CHARACTERS_PER_TOKEN
     if len(text) > most:
         raise RequestError(

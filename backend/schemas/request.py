@@ -1,4 +1,4 @@
-"""One request for a video, a frozen value that is checked when it is made. Opens no file, rounds nothing."""
+"""The request for one video: a frozen value that is validated when it is constructed. It opens no file and rounds no value."""
 
 import json
 import math
@@ -51,20 +51,22 @@ from presets.magnitude_files import MOST_STEPS
 SEED_LIMIT = 2**32
 MAX_EXPERTS = 8
 MAX_CUES = 100_000
-MOST_STORED_CHARACTERS = 210_000  # of JSON; a storyboard of 24 shots with the longest prompts has about 200,000
+MOST_STORED_CHARACTERS = (
+    210_000  # length of a request's JSON; a storyboard of 24 shots with the longest prompts has about 200,000
+)
 _STORED = {"is_stored": True}
 
 
 class GenerationRequest(VideoSettings):
-    """One video to make, as its settings say. Raises: RequestError at construction if anything is wrong."""
+    """A validated request for one video. Raises: RequestError at construction if a value is wrong."""
 
     @classmethod
     def from_preset(cls, preset: Preset, **overrides: object) -> Self:
-        """The preset's own settings, with `overrides` replacing them; an override that is None counts as not given.
+        """Return a request with the preset's settings and these `overrides`. An override of None counts as not given.
 
-        The task follows from whether there is an image; a seed that is not given is drawn at random. A clip is taken from its
-        beginning and as long as the video, or the video as long as the part of the clip that is given. `guided_steps` is no
-        field: so many steps at the beginning have guidance, the others none.
+        The task is "i2v" if an image is given, else "t2v". A missing seed is drawn at random. A clip is used from its start; if
+        only one of the clip's part and the video's length is given, the other follows from it. `guided_steps` is a shortcut: only
+        that many first steps have guidance.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         guided_steps = given.pop(GUIDED_STEPS.name, None)
@@ -93,19 +95,19 @@ class GenerationRequest(VideoSettings):
 
     @classmethod
     def from_stored(cls, data: dict[str, Any]) -> Self:
-        """A request from a job or a video made earlier, whatever limits the presets have today.
+        """Return the request of an earlier job or video, without checking the presets' current limits.
 
         Raises: RequestError, also for values that no preset has ever allowed.
         """
         return cls.model_validate(data, context=_STORED)
 
     def with_inputs(self, paths: Mapping[str, Sequence[str]]) -> Self:
-        """A copy with these paths for the inputs of these roles; nothing is checked again."""
+        """Return a copy with these input paths by role, without validation."""
         return type(self).from_stored(self.to_json() | to_input_fields(paths))
 
     @property
     def total_frames(self) -> int:
-        """Pixel frames of the video, all shots together. Raises: RequestError for a storyboard of a preset that is no more."""
+        """Pixel frames of the video, all shots included. Raises: RequestError for a storyboard whose preset no longer exists."""
         return total_frames(self, find_preset(self.preset)) if self.shots else self.num_frames
 
     @model_validator(mode="wrap")
@@ -125,7 +127,7 @@ class GenerationRequest(VideoSettings):
 
 
 def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, **overrides: object) -> GenerationRequest:
-    """A request for the preset's first example, for compiling ahead: its pictures and clips are named, but need not exist."""
+    """Return a request for the preset's first example, for compiling ahead. Its input paths need not exist."""
     image = "/image.png" if (task or preset.tasks[0]) == "i2v" else None
     last_image = "/last_image.png" if image and preset.needs_last_image else None
     needed = {role: f"/{role}.mp4" for role, need in preset.takes.items() if need == "must"}
@@ -134,18 +136,18 @@ def example_request(preset: Preset, task: Literal["t2v", "i2v"] | None = None, *
 
 
 def _first_prompt(shots: Sequence[Any]) -> Any:
-    """The first one that a shot has."""
+    """Return the first prompt of the shots that is not empty."""
     prompts = (shot["prompt"] if isinstance(shot, Mapping) else getattr(shot, "prompt", "") for shot in shots)
     return next((prompt for prompt in prompts if prompt), "")
 
 
 def _check_guidance_given_once(given: Mapping[str, Any]) -> None:
     if "guidance_interval" in given:
-        raise RequestError("guided_steps was given", "beside guidance_interval, which says the same", "leave one out")
+        raise RequestError("guided_steps was given", "together with guidance_interval, which means the same", "leave one out")
 
 
 def check_request(request: GenerationRequest, preset: Preset) -> None:
-    """Raises: RequestError for the first setting that the preset does not allow."""
+    """Check all settings against the preset. Raises: RequestError for the first setting that the preset does not allow."""
     _check_task(request, preset)
     check_text("prompt", request.prompt, preset)
     if not request.prompt.strip() and preset.reads_prompt and preset.needs_prompt and not request.shots:
@@ -179,16 +181,16 @@ def check_request(request: GenerationRequest, preset: Preset) -> None:
     check_film(request, preset)
     check_upscale(request)
     if not 0 <= request.seed < SEED_LIMIT:
-        raise RequestError(f"seed={request.seed}", f"must lie between 0 and {SEED_LIMIT - 1}", "leave it out to have one drawn")
+        raise RequestError(f"seed={request.seed}", f"must be between 0 and {SEED_LIMIT - 1}", "leave it out for a random seed")
 
 
 def check_current_limits(request: GenerationRequest) -> None:
-    """Check a request of any origin against the limits that a new request has today.
+    """Check a request from any source against the limits for new requests.
 
-    A request that was read by `from_stored`, such as an imported one, may hold values that its preset refuses. If the request
-    only upscales a finished video, its other settings describe that video and are not run again.
+    `from_stored` accepts values that the preset refuses today. If the request only upscales a finished video, the other settings
+    describe that video and are not checked.
 
-    Raises: RequestError for the first value that is refused, or if there is no such preset any more.
+    Raises: RequestError for the first wrong value, or if the preset no longer exists.
     """
     _check_stored_limits(request)
     if request.finished_video:
@@ -198,9 +200,9 @@ def check_current_limits(request: GenerationRequest) -> None:
 
 
 def check_imported_size(request: GenerationRequest) -> None:
-    """Check that a request from elsewhere is no larger than one that can be queued here: every list of videos reads it.
+    """Check that an imported request is no larger than requests that can be queued here, because every list of videos reads it.
 
-    Raises: RequestError, also for text that is none (half a character).
+    Raises: RequestError, also for text with invalid characters.
     """
     prompts = [(f"the prompt of {kind}", one.prompt or "") for kind in ("cues", "shots") for one in getattr(request, kind)]
     prompts += [("the action of cues", cue.action or "") for cue in request.cues]
@@ -226,17 +228,17 @@ def _check_new_limits(request: GenerationRequest, preset: Preset) -> None:
 
 
 def _check_stored_limits(request: GenerationRequest) -> None:
-    """Raises: RequestError for a value that no preset has ever allowed: links and videos may carry anything."""
+    """Check a request from a link, video or store: values that no preset has ever allowed are refused. Raises: RequestError."""
     for setting in FIELDS:
         smallest, largest = setting.far
         for value in _numbers_in(setting.value_in(request)):
-            if not smallest <= value <= largest:  # also refuses what is no number (NaN)
+            if not smallest <= value <= largest:  # also refuses NaN
                 given, name = value if abs(value) < 1e18 else "...", setting.name
                 raise RequestError(f"{name}={given}", f"must be between {smallest} and {largest}", f"correct {name}")
     if not 1 <= len(request.guidance) <= MAX_EXPERTS:
         raise RequestError(f"guidance has {len(request.guidance)} values and", f"must have 1 to {MAX_EXPERTS}", "give one")
     if len(request.mag_ratios) % 2 or len(request.mag_ratios) > 2 * MOST_STEPS:
-        raise RequestError("mag_ratios", f"must be pairs, of {MOST_STEPS} steps at most", "leave them out")
+        raise RequestError("mag_ratios", f"must be pairs for at most {MOST_STEPS} steps", "leave them out")
     if len(request.loras) > MAX_LORAS:
         raise RequestError(f"{len(request.loras)} LoRAs were given, and", f"at most {MAX_LORAS} can be", "leave some out")
     for setting in INPUTS:
@@ -268,7 +270,7 @@ def _check_stored_shot_limits(request: GenerationRequest) -> None:
 
 
 def _numbers_in(value: object) -> list[float]:
-    """The numbers in a setting's value."""
+    """Return the numbers in a setting's value."""
     values = value if isinstance(value, tuple) else (value,)
     return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
 
@@ -278,23 +280,23 @@ def _check_task(request: GenerationRequest, preset: Preset) -> None:
         others = "text to video only" if preset.tasks == ("t2v",) else "image to video only"
         fix = "leave the image out" if request.task == "i2v" else "give an image"
         raise RequestError(
-            f"task={request.task}", f"is not what {preset.name} does: {others}", f"{fix}, or choose another preset"
+            f"task={request.task}", f"is not supported by {preset.name}: {others}", f"{fix}, or choose another preset"
         )
     if request.task == "i2v" and request.image is None:
         raise RequestError("image is missing:", "image to video starts from one", "give the first frame as image")
     if request.task == "t2v" and (request.image or request.last_image):
-        raise RequestError("image was given", "but text to video takes none", "leave it out, or ask for task i2v")
+        raise RequestError("image was given", "but text to video takes no image", "leave it out, or choose task i2v")
     if request.last_image is not None and not preset.takes_last_image:
         raise RequestError("last_image was given", f"but {preset.name} takes a first image only", "leave it out")
     if request.last_image is None and preset.needs_last_image:
-        raise RequestError("last_image is missing:", f"{preset.name} goes from a first image to a last one", "give both")
+        raise RequestError("last_image is missing:", f"{preset.name} needs a first and a last image", "give both")
     _check_inputs(request, preset)
 
 
 def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
     given = request.inputs()
     for role in given.keys() - preset.inputs.keys() - {one.name for one in INPUTS if one.part == "story"}:
-        raise RequestError(f"{role} was given", f"but {preset.name} takes none", "leave it out")
+        raise RequestError(f"{role} was given", f"but {preset.name} does not take it", "leave it out")
     for role, need in preset.takes.items():
         if need == "must" and role not in given and not (request.shots and SETTINGS[role].part == "drive"):
             raise RequestError(f"{role} is missing:", f"{preset.name} needs it", f"give {role}")
@@ -305,7 +307,7 @@ def _check_inputs(request: GenerationRequest, preset: Preset) -> None:
 
 
 def _to_request_error(error: ValidationError) -> RequestError:
-    """The first of pydantic's complaints (a wrong type, an unknown or a missing field) in our own form."""
+    """Convert pydantic's first error (a wrong type, an unknown or a missing field)."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"]) or "the request"
     if first["type"] == "missing":

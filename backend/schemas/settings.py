@@ -1,7 +1,7 @@
-"""The table of a request's settings, and their values: one row for each in `VideoSettings`. Checks no more than types.
+"""The settings of a request: one row of the table in `VideoSettings` per setting. This module checks types only.
 
-What a row says is followed by the request's checks, what is stored of it, the command line, the settings that programs may send,
-the page's form, links and visitors' own presets. So a setting is added by one row here, and one word for each language.
+Each row also defines how the setting is checked, stored, offered on the command line and in the form, and sent by programs. A new
+setting needs one row here and one label per language.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,11 @@ Media = Literal["picture", "video", "either", "sound"]
 
 
 MOST_PROMPT = 8192
-"""Characters of a prompt that the preset with the most tokens reads."""
+"""Maximum number of characters of a prompt in an imported request: the longest limit of all presets."""
 
 
 class Cue(BaseModel):
-    """From where block `block` begins, counted from 0, the video follows this `prompt` and this `action`; None leaves it as it
-    is."""
+    """A change of `prompt` or `action` that takes effect when block `block` starts. Blocks count from 0. None changes nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,15 +39,16 @@ class Cue(BaseModel):
 
 
 class Shot(BaseModel):
-    """One shot. Without `num_frames` it is as long as the request says; without a `seed` it has the request's, counted up from
-    shot to shot.
+    """One shot of a storyboard. Without `num_frames` the shot has the request's length. Without `seed` it has the request's seed
+    plus its index.
 
-    It goes on from the shot before, but for one that is `cut`, which starts from its words, and one with an `image` of its own,
-    a number of the request's `shot_images`, from 0. One that is made already is the `video` of this number in `shot_videos`;
-    its `num_frames` are those of that video. One in which a figure moves as a clip does has that clip as `drive`, a number of
-    `shot_drives`, and takes its first frames; if it is `cut` it starts from the request's `image`. Of a shot the part `trim` is
-    seen, from and to in seconds, else all of it. It fades in over the end of the shot before for so many seconds, `fade`; 0 is
-    a cut.
+    A shot continues from the previous shot's last frames, with two exceptions: if `cut` is set, it starts from its prompt; with
+    `image`, it starts from that image. `image`, `video` and `drive` are indexes into the request's `shot_images`, `shot_videos`
+    and `shot_drives`, from 0.
+
+    `video` is the finished video of a shot; `num_frames` is then the length of that video. `drive` is a driving clip, whose first
+    frames the shot uses; with `cut`, the shot starts from the request's `image`. `trim` is the visible part, from and to in
+    seconds; None shows the whole shot. `fade` is the length in seconds of a cross-fade from the previous shot; 0 is a hard cut.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,14 +65,14 @@ class Shot(BaseModel):
 
     @model_serializer(mode="wrap")
     def _known_to_older_studios(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What came later only where it was set."""
+        """Omit fields that older versions do not know, unless they are set."""
         rare = {"cut": False, "image": None, "video": None, "drive": None, "trim": None, "fade": 0.0}
         return {name: value for name, value in handler(self).items() if name not in rare or value != rare[name]}
 
 
 class Character(BaseModel):
-    """Somebody or something that shots name: its `image` is a number of the request's `figure_images`, from 0; None is one whose
-    picture is not there, as after a link."""
+    """A named reference subject of a storyboard. `image` is an index into the request's `figure_images`, from 0, or None if the
+    image is missing, for example after a link was opened."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,18 +82,18 @@ class Character(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A row of the table. Its value is the preset's own where the preset has one of this name, else the `default`.
+    """A row of the table of settings. The value is the preset's own if the preset has a field of this name, else `default`.
 
-    `part` says what it is about, `media` that it is an input: absolute paths of pictures, clips, sounds. A number must lie within
-    `limits` in a new request, where not the preset has its own, and within `far` in one from a link or a video: far beyond every
-    preset's limits, now and earlier; `usual` is what an error proposes. `most` are the entries of a list, or the characters of a
-    text, in a request from elsewhere: as many as any preset allows. One that `is_stored` is so even where it is the default.
+    `part` is the subject of the setting. `media` marks an input, whose value is one or more absolute paths. `limits` are the
+    smallest and largest number in a new request, unless the preset has its own limits. `far` are the much wider limits for
+    numbers in stored or imported requests. `usual` is the suggestion in an error. `most` is the largest number of list entries or
+    characters in an imported request. If `is_stored`, the value is stored even if it is the default.
 
-    The commands `generate` and `encode` take it, or with the stage "denoise" that command too, if there is `help`; its option has
-    the setting's name unless `flag` says another. Programs may set it if it is `for_programs`. The form shows it if it has a
-    `label`, the name of its words in `wan_ui.i18n`, and only for presets whose field `needs` is true, if one is named; of a
-    number less may be `offered`, from, to and in steps of, than its limits allow. What is `personal` is in no preset of a
-    visitor's own.
+    The commands `generate` and `encode` have an option for each setting with `help`; with the stage "denoise" the command
+    `denoise` has the option too. The option has the setting's name unless `flag` is set. Programs can set settings that are
+    `for_programs`. The form shows settings that have a `label`, the name of the label in `wan_ui.i18n`. With `needs`, the form
+    shows the setting only for presets whose field of that name is true. `offered` is a slider's range and step, if narrower than
+    `limits`. User presets leave out `personal` settings.
     """
 
     part: Subject = "core"
@@ -118,69 +118,69 @@ class Setting:
 
     @property
     def many(self) -> bool:
-        """Whether it is a list."""
+        """Return whether the value is a tuple."""
         return get_origin(self.type) is tuple
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words of which it is one; none if it is something else."""
+        """The allowed words of a Literal setting. Empty for other types."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     @property
     def slider(self) -> tuple[float, float, float] | None:
-        """What a slider of it offers, from, to and in steps of; None if it has no limits."""
+        """The slider's smallest value, largest value and step, or None without limits."""
         return self.offered or (self.limits and (*self.limits, 1 if self.type is int else 0.01))
 
     def value_in(self, source: object) -> Any:
-        """Its value in a request or a preset."""
+        """Return the setting's value in a request or preset."""
         return getattr(source, self.name, self.default)
 
 
 def _setting(default: Any = ..., **facts: Any) -> Any:
-    """A field of `VideoSettings`; one without a default is always given."""
+    """Define a field of `VideoSettings`. A field without a default is required."""
     return Field(default, json_schema_extra={"setting": facts})
 
 
 class VideoSettings(BaseModel):
-    """All that can be set of a video.
+    """All settings of a video. The fields' `help` texts describe them; only facts that the help texts lack follow.
 
-    `width`, `height` in pixels, `num_frames` in pixel frames, `guidance` one value per expert (1 or less: unguided), `image` and
-    the other inputs (see `INPUTS`) absolute paths, `image_focus` the point (x, y in 0..1) that a crop keeps in view. The changes
-    of all `loras` add up. Guidance runs on the steps within `guidance_interval`, its start and end as shares (0..1) of the steps;
-    with `cfg_zero` the branch without the prompt is scaled first, and the first steps are left out (CFG-Zero*);
-    `nag` is how strongly the negative prompt acts in steps without guidance, by their attention to the text (1 or less: not at
-    all); `step_cache` the relative change below which a step reuses the last one's work, 0 for never; `progressive` the level at
-    which the first steps are made at half the size, 0 for none of them. `video` is a clip: the part
-    of it that `trim` names, from and to in seconds, is brought to this size and `fps`, and made anew by `strength` (above 0, to
-    1), the share of the steps that are done. `action` and `prompt` are those of a live video's beginning; `cues` change them, in
-    the order of their blocks. Actions that are done together have a `+` between them, where the preset allows that. One that
-    `is_open` grows until it is stopped, to `num_frames` at most, and hears cues while it is made; what it has become is the
-    request of its result. `context_windows` says whether a video that is longer than its model was trained on is denoised in
-    overlapping windows; None leaves it to the preset, which has them above the lengths that it could make without. `shots` make
-    it a storyboard, of which `image` is the first shot's; `prompt` names the video then. A shot whose prompt names one of its
-    `figures` is shown that one's picture (`schemas/characters.py`). A sound, `track`, is laid below all of it, from `track_start`
-    (seconds) on, `track_volume` loud (1: as it is), and fades in and out within `track_fade` seconds.
+    Units: `width` and `height` are pixels, `num_frames` counts pixel frames, `trim` and other times are seconds. `guidance` has
+    one value per expert; 1 or less turns guidance off. `guidance_interval` is the start and end of guidance as shares of the
+    steps, 0 to 1. `image_focus` is the point (x, y), 0 to 1, that a crop keeps in view. `strength` is the share of the steps that
+    run for a clip. Inputs (see `INPUTS`) are absolute paths. All `loras` are added together.
 
-    Up to the error `mag_cache`, MagCache lets steps reuse what the layers added before, 0 for never: by the `mag_ratios` that
-    were measured for the model here, prompt and other branch in turn, or else by those that are published.
+    Live videos: `prompt` and `action` apply from the first block; `cues` change them in block order. Simultaneous actions are
+    joined by `+`, if the preset allows this. An `is_open` video grows until it is stopped, to at most `num_frames`, and accepts
+    cues meanwhile. The request of its result has the final length and cues.
 
-    Models with control blocks take more (`schemas/control.py`): a `control` clip that the video follows, or what its
-    `control_kind` makes of it, `control_scale` strongly; a `mask`, white where `video` is made anew; `margins` of new pixels
-    around it (left, top, right, bottom); `extend` for a video that begins with the clip's last `overlap` frames, or ends with its
-    first; `references`, pictures of what is to be seen; `keyframes`, pictures that are the frames `keyframe_at`, counted from 0.
-    Other models may see a control clip beside the video, `control_downscale` times smaller. Where nothing of the clip is made
-    anew, the video `keeps_pixels` as they are. It `keeps_sound`: its model's, or else its clip's.
+    Long videos: `context_windows` decides whether a video that is longer than the training length is denoised in overlapping
+    windows. None follows the preset, which uses windows above the length that works without them.
 
-    Models that make a sound take one too: the picture follows the `sound` from its moment `sound_start` (seconds) on, and the
-    video has that sound as it is. If they `make` the "sound" alone, the pictures are those of the `video`.
+    Storyboards: with `shots`, `image` belongs to the first shot and `prompt` names the video. A shot whose prompt names one of
+    the `figures` gets that character's image as a reference (`backend/schemas/characters.py`). `track` is an audio file under the
+    whole video: it starts at `track_start` seconds, at volume `track_volume` (1 is unchanged), with fades of `track_fade`
+    seconds.
 
-    In a driven video the figure in the `image` moves as the one in the clip `drive` does, of which `trim` names the part; the
-    clip is described by `drive_prompt`, if that is not empty, in place of the preset's words. Where `drive` is a clip of poses, a
-    clip of the `face` belongs to it; with a `video` and its `mask` the figure takes the place that is white there.
+    MagCache: `mag_cache` is the largest error, 0 is off. `mag_ratios` are the ratios measured on this machine, prompt branch and
+    other branch alternating. If they are empty, published ratios are used.
 
-    A finished video is made `upscale` times larger by the model `upscaler`, 0 for no such step: the file's sides are so many
-    times `width` and `height`. With a `finished_video` nothing else is done: that file, which these settings have made, or any
-    clip of this size, length and rate, is made larger.
+    VACE models take control inputs (`backend/schemas/control.py`). The video follows the `control` clip after its conversion by
+    `control_kind`, with weight `control_scale`. White areas of `mask` are regenerated in `video`. `margins` (left, top, right,
+    bottom) are new pixels around the clip. With `extend`, the video starts with the clip's last `overlap` frames, or ends with
+    its first ones. `references` are images of subjects. `keyframes` are images for the frames `keyframe_at`, counted from 0. LTX
+    models append the control clip's tokens, at a size divided by `control_downscale`. With `keeps_pixels`, areas that are not
+    regenerated get the clip's own pixels.
+
+    Audio: with `keeps_sound`, the video has audio from the model, else from the clip. With `sound`, the video follows that audio
+    from `sound_start` seconds on, and the audio is copied into the file. If `make` is "sound", only audio for the frames of
+    `video` is generated.
+
+    Animate models: the person in `image` moves as the person in the clip `drive`; `trim` is the part of that clip. `drive_prompt`
+    describes the clip; if empty, the preset's text is used. If `drive` is a clip of poses, `face` is the clip of the face. With
+    `video` and `mask`, the person is placed in the white area.
+
+    Upscaling: the finished video is enlarged `upscale` times by the model `upscaler`; 0 is off. With `finished_video`, only that
+    file is enlarged: a file that these settings generated, or any clip of this size, length and frame rate.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -195,21 +195,21 @@ class VideoSettings(BaseModel):
     height: int = _setting(far=(1, 1 << 15), stage="encode", help="pixels (the preset's own)")
     num_frames: int = _setting(
         far=(1, 100_000), stage="encode", flag="--frames", help="number of frames, 4n+1 (the preset's own)")
-    fps: int = _setting(far=(1, 1000), stage="encode", help="frames a second (the preset's own)", label="fps")
+    fps: int = _setting(far=(1, 1000), stage="encode", help="frames per second (the preset's own)", label="fps")
     steps: int = _setting(far=(1, 100_000), help="denoising steps (the preset's own)", label="steps", offered=(1, 1, 1))
     guidance: tuple[float, ...] = _setting(most=2, metavar="X[,Y]", help="one number per expert; 1 or less is off")
     sound_guidance: float | None = _setting(
-        None, limits=(0, 30), usual="leave it out to have that of the picture",
-        help="guidance of the sound, of models that make one (the preset's own)")
+        None, limits=(0, 30), usual="leave it out to use the value of guidance",
+        help="guidance of the audio, for models with audio (the preset's own)")
     perturbed_guidance: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 30), metavar="X,Y", usual="1 is usual, 0 is off",
-        help="guidance away from a step without one layer's self-attention, of picture and sound (the preset's own)")
+        help="guidance away from a step without one layer's self-attention, for image and audio (the preset's own)")
     modality_guidance: tuple[float, float] = _setting(
         (1.0, 1.0), limits=(0, 30), metavar="X,Y", usual="3 is usual, 1 is off",
-        help="guidance away from picture and sound that know nothing of each other (the preset's own)")
+        help="guidance away from image and audio that do not see each other (the preset's own)")
     guidance_rescale: tuple[float, float] = _setting(
         (0.0, 0.0), limits=(0, 1), metavar="X,Y", usual="0.7 is usual, 0 is off",
-        help="how much of the spread that guidance adds is taken back, of picture and sound (the preset's own)")
+        help="share of the contrast added by guidance that is removed again, for image and audio (the preset's own)")
     flow_shift: float = _setting(
         help="larger values spend more steps at high noise (the preset's own)", label="flow_shift", offered=(1, 12, 0.1))
     solver: Solver = _setting("unipc", is_stored=True, help="the sampler (the preset's own)", label="solver")
@@ -222,107 +222,107 @@ class VideoSettings(BaseModel):
         help="the last frame, for presets that take one")
     video: str | None = _setting(
         None, part="clip", media="video", stage="encode", for_programs=False,
-        help="a clip (mp4, webm, mov, gif) that is made anew")
+        help="a clip (mp4, webm, mov, gif) to restyle or edit")
     strength: float | None = _setting(
         None, part="clip", far=(0, 1),
-        help="how much of the clip is made anew, above 0, to 1: the share of the steps that are done (0.8)")
+        help="how much of the clip changes, above 0 and up to 1: the share of the steps that run (0.8)")
     trim: tuple[float, float] | None = _setting(
         None, part="clip", far=(0, 1_000_000), stage="encode", metavar="START[,END]",
-        help="the part of the clip, in seconds (from its beginning, as long as the video)")
+        help="the part of the clip, in seconds (from the clip's start, as long as the video)")
     mask: str | None = _setting(
         None, part="control", media="either", stage="encode", for_programs=False,
-        help="a picture or a clip, white where --video is made anew")
+        help="an image or a clip; white areas of --video are regenerated")
     control: str | None = _setting(
         None, part="control", media="video", stage="encode", for_programs=False,
-        help="a clip that the video follows: depth, pose, edges, scribble, grey")
+        help="a control clip that the video follows: depth, pose, edges, scribble, grey")
     control_kind: ControlKind = _setting(
         "as-is", part="control", stage="encode",
-        help="what is made of that clip first: its edges, or a grey one (as-is)")
+        help="conversion of the control clip: none, its edges, or grey frames (as-is)")
     control_scale: float = _setting(
         1.0, part="control", limits=(0, 2), usual="1 is usual", stage="encode",
-        help="how strongly the video follows what is shown, 0 to 2 (1)")
+        help="how strongly the video follows the control clip, 0 to 2 (1)")
     control_downscale: int = _setting(
-        1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained so", stage="encode",
-        help="how many times smaller than the video the model sees --control, as its LoRA was trained; of models that see it "
-        "beside the video (1)")
+        1, part="control", far=(1, 1000), limits=(1, 8), usual="1 is usual, 2 for a LoRA that was trained with 2", stage="encode",
+        help="how many times smaller than the video the model sees --control, as in the LoRA's training; for models that "
+        "append it to the video's tokens (1)")
     margins: tuple[int, int, int, int] | None = _setting(
         None, part="control", far=(0, 1 << 15), stage="encode", metavar="L,T,R,B",
-        help="pixels that are made around --video, within the size")
+        help="new pixels around --video, within the size")
     extend: Extend | None = _setting(
         None, part="control", stage="encode",
-        help="go on where --video ends (the 5B, LTX-2 and the demo too), or lead up to its beginning")
+        help="generate frames after the end of --video (also the 5B, LTX-2 and the demo), or before its start")
     overlap: int | None = _setting(
         None, part="control", far=(1, 100_000), stage="encode",
-        help="the clip's frames that such a video begins or ends with (17)")
+        help="with --extend, the number of the clip's frames that the video repeats (17)")
     keeps_pixels: bool = _setting(
         True, part="control", stage="encode", flag="--no-keep-pixels",
-        help="do not put the clip's own pixels back outside a mask")
+        help="do not restore the clip's own pixels outside the mask")
     references: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--reference", for_programs=False,
-        help="pictures of what is to be seen, whole on white")
+        help="reference images of people or objects, complete and on white")
     keyframes: tuple[str, ...] = _setting(
         (), part="control", media="picture", stage="encode", flag="--keyframe", metavar="N:FILE", for_programs=False,
-        help="pictures that are these frames of the video, counted from 0")
+        help="images for these frames of the video, counted from 0")
     keyframe_at: tuple[int, ...] = _setting((), part="control", far=(0, 100_000), for_programs=False)
     image_focus: tuple[Focus, Focus] = _setting((0.5, 0.5), is_stored=True, for_programs=False, personal=True)
     image_crf: int = _setting(
         0, limits=(0, 51), usual="33 is usual for LTX-2, 0 is off", stage="encode", metavar="N",
-        help="how strongly H.264 compresses a given picture before the model sees it, of models trained so; 0 is off (the "
+        help="H.264 compression of input images before the model sees them, for models trained that way; 0 is off (the "
         "preset's own)")
     loras: tuple[LoraChoice, ...] = _setting(
         (), is_stored=True, stage="encode", flag="--lora", metavar="FILE[:SCALE[:EXPERT]]", for_programs=False,
-        help="a LoRA on top of the preset's own; repeat the option for more: a path, a name in the data folder's loras folder, "
-        "or owner/repository:file.safetensors; EXPERT is high or low, for models that have two")
+        help="a LoRA in addition to the preset's own: a path, a name in the data folder's loras folder, or "
+        "owner/repository:file.safetensors. EXPERT is high or low, for models with two experts. Repeat the option for more")
     guidance_interval: tuple[float, float] = _setting(
         (0.0, 1.0), is_stored=True, metavar="X,Y", for_programs=False,
         help="the share of the steps that guidance runs on, such as 0,0.6 (the preset's own)")
     cfg_zero: bool = _setting(
         False, label="cfg_zero", needs="takes_cfg_zero",
-        help="CFG-Zero*: guidance away from a branch without the prompt that is scaled to fit, and none of the first 4 in 100 "
-        "steps, at least one (off)")
+        help="CFG-Zero*: scales the branch without the prompt before guidance, and skips the first 4 % of the steps, at "
+        "least one (off)")
     nag: float = _setting(
         0.0, limits=(0, 30), label="nag", offered=(0, 20, 0.5),
         usual="0 is off, 11 is usual",  # published: kijai's nodes for ComfyUI; the method's demos: 5 to 11
-        help="how strongly the negative prompt acts in steps without guidance, of presets in few steps; 0 is off, 11 is usual")
+        help="strength of the negative prompt in steps without guidance, for presets with few steps; 0 is off, 11 is usual")
     step_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.05 to 0.15 is usual", is_stored=True, for_programs=False, label="step_cache",
         offered=(0, 0.3, 0.01),
-        help="relative change below which a step reuses the last one's work; 0 is off (the preset's own)")
+        help="relative change below which a step reuses the previous step's work; 0 is off (the preset's own)")
     mag_cache: float = _setting(
         0.0, limits=(0, 1), usual="0 is off, 0.06 to 0.24 is usual", label="mag_cache", offered=(0, 0.3, 0.01),
-        help="MagCache: the error up to which steps reuse what the layers added in an earlier one, by a plan; 0 is off. "
-        "Published at 0.24, 14B, 720p: 2.8 times faster, 21.8 to 24.4 dB beside the full video (0)")
+        help="MagCache: the largest error up to which steps reuse the layers' output of an earlier step; 0 is off. "
+        "Published at 0.24, 14B, 720p: 2.8 times faster, 21.8 to 24.4 dB compared with the full video (0)")
     mag_ratios: tuple[float, ...] = _setting((), far=(1e-9, 100), for_programs=False)
     progressive: int = _setting(
         0, far=(0, 100), limits=(0, 4), usual="0 is off, 2 is usual", metavar="LEVEL", label="progressive",
-        help="the first steps at half the size, the more of them the higher the level, 1 to 4; 0 is off")
+        help="run the first steps at half the size; a higher level, 1 to 4, has more of them; 0 is off")
     keeps_sound: bool = _setting(
         True, stage="encode", flag="--no-sound", label="keeps_sound", needs="makes_sound",
-        help="a video without sound, even if its model makes one or its clip has one")
+        help="a video without audio, even if the model or the clip has audio")
     sound: str | None = _setting(
         None, part="sound", media="sound", stage="encode", for_programs=False,
-        help="a sound (wav, mp3, m4a, ogg, flac, or that of a video) that the picture follows, of models that make one")
+        help="an audio file (wav, mp3, m4a, ogg, flac, or a video with audio) that the video follows, for models with audio")
     sound_start: float = _setting(
         0.0, part="sound", far=(0, 1_000_000), stage="encode",
-        help="the moment of that sound at which the video begins, in seconds (0)")
+        help="the moment of that audio at which the video starts, in seconds (0)")
     make: Made = _setting(
         "video", part="sound", stage="encode",
-        help="what is made: a video, or the sound of --video, whose pictures stay as they are (video)")
+        help="what to generate: a video, or audio for --video, whose frames stay unchanged (video)")
     drive: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
-        help="a clip whose movements the figure in --image makes; of presets that animate")
+        help="a driving video: the person in --image moves as the person in this clip; for Animate presets")
     face: str | None = _setting(
         None, part="drive", media="video", stage="encode", for_programs=False,
-        help="a clip of that figure's face alone, cut out square; of presets that take poses as --drive")
+        help="a square clip of that person's face; for presets that take poses as --drive")
     drive_prompt: str = _setting(
-        "", most=MOST_PROMPT, part="drive", stage="encode", help="what that clip shows (the preset's own words)")
+        "", most=MOST_PROMPT, part="drive", stage="encode", help="what that clip shows (the preset's own text)")
     action: str | None = _setting(None, most=200, part="live", for_programs=False)
     cues: tuple[Cue, ...] = _setting((), most=2500, part="live")
     is_open: bool = _setting(False, part="live", for_programs=False)
     context_windows: bool | None = _setting(
         None, flag="--windows",
-        help="denoise a video that is longer than its model was trained on in overlapping windows, or in one piece (windows "
-        "above the lengths that the preset could make without)")
+        help="denoise a video that is longer than the training length in overlapping windows, or in one piece (windows "
+        "above the length that the preset supports without them)")
     shots: tuple[Shot, ...] = _setting((), most=24, part="story")
     shot_images: tuple[str, ...] = _setting((), part="story", media="picture", for_programs=False)
     shot_videos: tuple[str, ...] = _setting((), part="story", media="video", for_programs=False)
@@ -332,16 +332,16 @@ class VideoSettings(BaseModel):
     track: str | None = _setting(None, part="story", media="sound", for_programs=False)
     track_start: float = _setting(0.0, part="story", far=(0, 1_000_000))
     track_fade: float = _setting(0.0, part="story", limits=(0, 30), usual="1 is usual, 0 is off")
-    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 leaves it as it is")
+    track_volume: float = _setting(1.0, part="story", limits=(0, 2), usual="1 is unchanged")
     upscale: int = _setting(
-        0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="make the finished video 2 or 4 times larger; 0 is off (0)")
+        0, far=(0, 100), label="upscale", offered=(0, 4, 2), help="enlarge the finished video 2 or 4 times; 0 is off (0)")
     upscaler: str = _setting(
-        "", metavar="NAME", label="upscaler", help="the model for that: one of `app.py upscale --list` (animevideov3)")
+        "", metavar="NAME", label="upscaler", help="the upscaling model: one of `app.py upscale --list` (animevideov3)")
     finished_video: str | None = _setting(None, part="finished", media="video", for_programs=False)
     # fmt: on
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `GenerationRequest.from_stored`."""
+        """Return plain values for `GenerationRequest.from_stored`."""
         rare = {one.name: one.default for one in FIELDS if not one.is_stored}
         return {
             name: value
@@ -350,98 +350,98 @@ class VideoSettings(BaseModel):
         }
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """The paths of what is given, by role, in the order of `INPUTS`."""
+        """Return the paths of the given inputs by role, in the order of `INPUTS`."""
         given = {one.name: one.value_in(self) for one in INPUTS}
         return {role: (value,) if isinstance(value, str) else tuple(value) for role, value in given.items() if value}
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with these fields replaced, checked like any other."""
+        """Return a validated copy with these fields replaced."""
         return type(self)(**{**self.model_dump(), **changes})
 
     def for_sharing(self) -> dict[str, Any]:
-        """As `to_json`, with images by file name only: a video must not reveal folders of the machine that made it."""
+        """Return `to_json` with file names instead of paths. A shared video must not reveal folder names."""
         names = {role: [Path(path).name for path in paths] for role, paths in self.inputs().items()}
         return self.to_json() | to_input_fields(names, list)
 
     @property
     def final_size(self) -> tuple[int, int]:
-        """Width and height of the file in pixels: those of the video, or of the larger one that is made of it."""
+        """Width and height of the written file in pixels, after upscaling."""
         scale = max(1, self.upscale)
         return self.width * scale, self.height * scale
 
     @property
     def is_guided(self) -> bool:
-        """Whether the branch without the prompt runs too, in any step."""
+        """Return whether the branch without the prompt runs in any step."""
         values = (*self.guidance, self.sound_guidance or 0)
         return any(value > 1.0 for value in values) and self.guidance_interval[0] < self.guidance_interval[1]
 
     @property
     def num_branches(self) -> int:
-        """How often the network runs in a step with all its guidances: with the prompt, without it, with one layer's attention
-        left out, with picture and sound apart."""
+        """Number of transformer evaluations in a step with all guidances: with the prompt, without the prompt, with one layer's
+        self-attention skipped, and with image and audio isolated from each other."""
         apart = any(scale > 0 for scale in self.perturbed_guidance) + any(scale > 1 for scale in self.modality_guidance)
         return 1 + self.is_guided + apart
 
     @property
     def uses_nag(self) -> bool:
-        """Whether the negative prompt acts in the attention of the steps without guidance."""
+        """Return whether NAG applies the negative prompt in steps without guidance."""
         return self.nag > 1.0 and bool(self.negative_prompt.strip()) and self.has_unguided_steps
 
     @property
     def has_unguided_steps(self) -> bool:
-        """Whether there may be steps without the other branch."""
+        """Return whether some steps may run without guidance."""
         return self.guidance_interval != (0.0, 1.0) or any(value <= 1.0 for value in self.guidance)
 
     @property
     def reads_negative_prompt(self) -> bool:
-        """Whether the negative prompt changes the video."""
+        """Return whether the negative prompt affects the video."""
         return self.is_guided or self.uses_nag
 
     @property
     def has_original(self) -> bool:
-        """Whether it is made from a clip, with which it can be compared."""
+        """Return whether the video was generated from a clip, with which it can be compared."""
         return bool(self.video or self.control or self.drive)
 
     @property
     def is_from_pictures(self) -> bool:
-        """Whether it has no inputs but a first and a last picture, a sound, those of shots that no clip drives, and a finished
-        video."""
+        """Return whether the only inputs are first and last images, audio, storyboard files other than driving clips, and a
+        finished video."""
         return not self.shot_drives and all(
             SETTINGS[role].part in ("picture", "sound", "story", "finished") for role in self.inputs()
         )
 
     @property
     def reads_clip(self) -> bool:
-        """Whether frames of a clip, or a sound, are brought to the video's rate."""
+        """Return whether a clip or audio file is resampled to the video's frame rate."""
         return any(SETTINGS[role].media != "picture" for role in self.inputs())
 
     @property
     def window_frames(self) -> int | None:
-        """Pixel frames of a context window; None if the video is denoised in one piece."""
+        """Pixel frames of a context window, or None if the video is denoised in one piece."""
         return window_frames(find_preset(self.preset), self.num_frames, self.context_windows)
 
     @property
     def segment_frames(self) -> int | None:
-        """Pixel frames of each segment of a driven video; None if it is none."""
+        """Pixel frames of each segment of an Animate video, or None for other videos."""
         return find_preset(self.preset).segment_frames if self.drive else None
 
     @property
     def uses_step_cache(self) -> bool:
-        """Whether steps may reuse an earlier one's work; windows move from step to step, so they never do."""
+        """Return whether the step cache is used. Context windows move from step to step, so they exclude the step cache."""
         return self.step_cache > 0 and self.window_frames is None
 
     @property
     def total_frames(self) -> int:
-        """Pixel frames of the whole video; a `GenerationRequest` adds those of its shots."""
+        """Pixel frames of the whole video. `GenerationRequest` adds up the shots of a storyboard."""
         return self.num_frames
 
     @property
     def num_steps(self) -> int:
-        """How many of the `steps` are done: all, or with a clip the last ones, as diffusers' video-to-video pipelines count."""
+        """Number of steps that run: all `steps`, or with a clip only the last ones, as in diffusers' video-to-video pipelines."""
         return self.steps if self.strength is None else min(int(self.steps * self.strength), self.steps)
 
     def geometry(self) -> Geometry:
-        """The video's shape as pixels, latents and tokens."""
+        """Return the video's shape in pixels, latents and tokens."""
         preset = find_preset(self.preset)
         return Geometry(
             width=self.width,
@@ -454,7 +454,7 @@ class VideoSettings(BaseModel):
 
 
 def _build_setting(name: str, field: Any) -> Setting:
-    kinds = get_args(field.annotation)  # of "str | None" the first
+    kinds = get_args(field.annotation)  # "str | None" counts as "str"
     kind = kinds[0] if type(None) in kinds else field.annotation
     return Setting(name=name, type=kind, default=field.default, **field.json_schema_extra["setting"])
 
@@ -466,27 +466,27 @@ GUIDED_STEPS = Setting(
     type=int,
     help="guidance on the first N steps only, 1 or 2 for more motion from a preset that has none",
 )
-"""No field: another way to say `guidance` and `guidance_interval`, which become those of so many first steps."""
+"""A shortcut that is not a field: sets `guidance` and `guidance_interval` for the first N steps."""
 
 SETTINGS: Mapping[str, Setting] = {one.name: one for one in (*FIELDS, GUIDED_STEPS)}
 INPUTS = tuple(one for one in FIELDS if one.media)
 FOR_PROGRAMS = frozenset(one.name for one in SETTINGS.values() if one.for_programs)
 FROM_INPUTS = frozenset(one.name for one in FIELDS if one.media or one.part in ("picture", "clip", "control", "sound"))
-"""What a video is made from beside its words, and what says how that is used: in no link."""
+"""Input files and the settings that say how they are used. Links leave them out."""
 
 
 def to_input_fields(paths: Mapping[str, Sequence[str]], sequence: type = tuple) -> dict[str, Any]:
-    """The inputs' paths as the request's fields hold them: one, or several."""
+    """Return the paths as the request's fields hold them: a single path, or a sequence."""
     return {role: sequence(value) if SETTINGS[role].many else value[0] for role, value in paths.items()}
 
 
 def part_defaults(part: Subject) -> dict[str, Any]:
-    """The settings of this part beside its inputs, and what they are if they are not given."""
+    """Return the defaults of the settings of this part, without its inputs."""
     return {one.name: one.default for one in FIELDS if one.part == part and not one.media}
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name. Raises: RequestError, which lists the names and suggests the nearest."""
+    """Return the preset of this name. Raises: RequestError with all names and the nearest name."""
     try:
         return load_preset(name)
     except UnknownPreset as error:
@@ -494,8 +494,8 @@ def find_preset(name: str) -> Preset:
 
 
 def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int | None:
-    """Pixel frames of a window; None if the video is denoised in one piece. `wanted` is the request's `context_windows`: None for
-    the preset's rule."""
+    """Return the pixel frames of a context window, or None if the video is denoised in one piece. `wanted` is the request's
+    `context_windows`; None follows the preset's rule."""
     length = preset.trained_frames
     if length is None or num_frames <= length:
         return None

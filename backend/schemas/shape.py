@@ -1,4 +1,4 @@
-"""The part of a request that compiled programs depend on: requests of one shape share every program. Compiles nothing."""
+"""The part of a request that determines its compiled programs. Requests of the same shape share all programs."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,20 +10,19 @@ from backend.schemas.upscaling import upscaler_name
 
 UPSCALING = "upscale"
 UPSCALER = "the upscaler "
-"""The task of the step that makes a video larger, and what its model's name begins with."""
+"""The task of the upscaling step is `UPSCALING`; the name of its model starts with `UPSCALER`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One set of compiled programs: the checkpoint, the task with its pictures, the video's size, and how steps run.
+    """The facts that select a set of compiled programs: the checkpoint, the task and its inputs, the video's size, and how steps
+    run.
 
-    `is_guided` says that the branch without the prompt runs in some steps, `is_mixed` that other steps run without it;
-    `is_cached` that a step may reuse an earlier one's work, `has_nag` that unguided ones attend to the negative prompt too,
-    `has_cfg_zero` that guidance is CFG-Zero*'s, `has_mag_cache` that steps are MagCache's, `is_progressive` that the first
-    steps may be made at half the size. Each of `num_references` makes the latents longer, and each of `num_later_keyframes`,
-    which are not the first frame, may append one; `overlap` are the frames of a clip that the video takes over. `window` are
-    the frames of a context window, 0 for a video that is denoised in one piece. A control clip may be seen `control_downscale`
-    times smaller; one that is followed in part is noisy itself.
+    `is_guided`: some steps run the branch without the prompt. `is_mixed`: other steps run without guidance. `is_cached`: the step
+    cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at half the
+    size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`: frames
+    of a clip that the video repeats. `window`: frames of a context window, 0 without windows. `follows_in_part`: the control clip
+    is weighted below 1, so that its tokens are noisy too.
     """
 
     model: str
@@ -48,8 +47,8 @@ class Shape:
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """The request's shape; `model` is the checkpoint that replaces the preset's own, if there is one. Of a finished video
-        that is made larger it is that of the step that does so."""
+        """Return the request's shape. `model` replaces the preset's checkpoint if set. For a finished video, return the upscaling
+        step's shape."""
         if request.finished_video:
             return cls.for_upscaling(request)
         checkpoint, window, segment = _preset_facts(request)
@@ -77,7 +76,7 @@ class Shape:
 
     @classmethod
     def for_upscaling(cls, request: GenerationRequest) -> Self:
-        """The shape of the step that makes the request's video larger."""
+        """Return the shape of the request's upscaling step."""
         return cls(
             model=UPSCALER + upscaler_name(request),
             task=UPSCALING,
@@ -89,8 +88,10 @@ class Shape:
 
 
 def _preset_facts(request: GenerationRequest) -> tuple[str, int, int]:
-    """The preset's checkpoint, the frames of a context window, and those of a driven video's segments, which all run the same
-    programs; 0 where there are none. Of a preset that no longer exists, its name alone."""
+    """Return the preset's checkpoint, the frames of a context window and the frames of a segment, each 0 if unused.
+
+    All segments of an Animate video run the same programs. If the preset no longer exists, return only its name.
+    """
     try:
         return find_preset(request.preset).model_source, request.window_frames or 0, request.segment_frames or 0
     except RequestError:

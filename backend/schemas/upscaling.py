@@ -1,4 +1,4 @@
-"""Making a finished video larger: the scales, and how the models for it are named. Opens no file."""
+"""Upscaling of a finished video: the scales, and the names of upscaling models. This module opens no file."""
 
 import re
 
@@ -7,47 +7,49 @@ from backend.schemas.settings import Settings, VideoSettings
 
 SCALES = (2, 4)
 EMBEDDED = "animevideov3"
-"""The upscaler that comes with the studio's packages; it is taken if none is named."""
-MOST_PIXELS = 8192 * 4320  # of a larger frame: what `backend.media.video` opens
-MOST_IN_ALL = 40_000_000_000  # of a clip's frames together: ten minutes of 1920x1080 at 30 a second
+"""The upscaler that comes with the studio, and the default."""
+MOST_PIXELS = 8192 * 4320  # largest upscaled frame: the limit of `backend.media.video`
+MOST_IN_ALL = 40_000_000_000  # pixels of all frames of a clip: ten minutes of 1920x1080 at 30 fps
 FOREIGN = "clip"
-"""In place of a preset's name, for a clip that no preset has made."""
+"""The preset name of a clip that no preset has generated."""
 _NAME = re.compile(r"[^./\\:\0][^/\\:\0]{0,199}")
 _HUB_FILE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*:[\w][\w. -]*(/[\w][\w. -]*)*\.(safetensors|pth?)")
 
 
 def upscaler_name(request: VideoSettings) -> str:
-    """The name of the model that makes the request's video larger."""
+    """Return the name of the request's upscaling model."""
     return request.upscaler or EMBEDDED
 
 
 def without_upscaling(request: Settings) -> Settings:
-    """The same request without the step that makes the video larger; nothing is checked again."""
+    """Return the request without its upscaling step, unchecked."""
     return request.model_copy(update={"upscale": 0, "upscaler": "", "finished_video": None})
 
 
 def is_on_hub(name: str) -> bool:
-    """Whether this names a file on the Hub: "owner/repository:file.safetensors"."""
+    """Return whether the name is a file on the Hub: "owner/repository:file.safetensors"."""
     return bool(_HUB_FILE.fullmatch(name))
 
 
 def check_upscale(request: VideoSettings) -> None:
-    """Raises: RequestError for a scale or a name that no upscaler has, or a frame that would be too large."""
+    """Check the scale, the upscaler's name and the size of the enlarged frames. Raises: RequestError."""
     if request.upscale not in (0, *SCALES):
         raise RequestError(f"upscale={request.upscale}", f"must be 0, {' or '.join(map(str, SCALES))}", "0 is off")
     if request.upscale == 0:
         if request.upscaler or request.finished_video:
-            raise RequestError("upscaler was given", "but no scale, to which it belongs", "give upscale as 2 or 4 too")
+            raise RequestError("upscaler was given", "but needs upscale", "give upscale as 2 or 4 too")
         return
     if request.upscaler and not (_NAME.fullmatch(request.upscaler) or is_on_hub(request.upscaler)):
         rule = "must be the name of a file in the data folder's upscalers folder, or owner/repository:file.safetensors"
-        raise RequestError(f"upscaler={short(request.upscaler)}", rule, f"leave it out to have {EMBEDDED}")
+        raise RequestError(f"upscaler={short(request.upscaler)}", rule, f"leave it out to use {EMBEDDED}")
     if request.is_open:
-        raise RequestError("upscale was given", "for a video that grows until it is stopped", "make it larger when it has ended")
+        raise RequestError(
+            "upscale was given", "for a video that grows until it is stopped", "upscale the video after it has ended"
+        )
     width, height = request.final_size
     if width * height > MOST_PIXELS:
         what, rule = f"upscale={request.upscale} makes frames of {width}x{height}, which", f"may have {MOST_PIXELS:,} pixels"
-        raise RequestError(what, rule, "take a smaller scale, or a smaller video")
+        raise RequestError(what, rule, "choose a smaller scale, or a smaller video")
     if request.finished_video and request.width * request.height * request.num_frames > MOST_IN_ALL:
         what = f"{request.num_frames:,} frames of {request.width}x{request.height}"
         rule = f"are too many: all pixels together may be {MOST_IN_ALL // 10**9} billion"

@@ -1,9 +1,8 @@
-"""Context windows: a video that is longer than its model was trained on is denoised in overlapping windows of its latent frames.
+"""Context windows: a video that is longer than the model's training length is denoised in overlapping windows of latent frames.
 
-All windows of a video have the same length, and each overlaps the next by half of it or more. Where windows overlap, their
-results are blended by weights that rise and fall in a ramp. From step to step the windows move, so that no place is always an
-edge.
-Integer arithmetic and weights only: no arrays, no models.
+All windows of a video have the same length, and each overlaps the next by at least half. Overlaps are blended by weights that
+rise and fall linearly. The windows move from step to step, so that edges do not stay in one place. This module has integer
+arithmetic and weights only: no arrays, no models.
 """
 
 import dataclasses
@@ -20,8 +19,8 @@ from presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Latent frames `begin` to `begin + len(weights) - 1`, and how much each counts; at every latent frame the weights of all
-    windows of a step add up to 1. `is_first` and `is_last` say that it holds the video's first or last latent frame."""
+    """A window of latent frames, from `begin`, with a weight for each frame. At every latent frame, the weights of all windows of
+    a step add up to 1. `is_first` and `is_last` are true if the window contains the video's first or last latent frame."""
 
     begin: int
     weights: tuple[float, ...]
@@ -30,21 +29,22 @@ class Window:
 
 
 def check_windows(preset: Preset, wanted: bool | None) -> None:
-    """Raises: RequestError for windows that the preset's model cannot have."""
+    """Check that the preset's model supports context windows. Raises: RequestError."""
     if wanted and preset.trained_frames is None:
-        raise RequestError("context_windows was given", f"but {preset.name} makes its videos without them", "leave it out")
+        raise RequestError("context_windows was given", f"but {preset.name} does not support them", "leave it out")
 
 
 def step_geometry(request: VideoSettings) -> Geometry:
-    """The shape of what a step's program sees: a window or a segment, or the whole video."""
+    """Return the shape that a step's program works on: a window, a segment or the whole video."""
     geometry, length = request.geometry(), request.segment_frames or request.window_frames
     return geometry if length is None else dataclasses.replace(geometry, num_frames=length)
 
 
 def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, ...]:
-    """The windows of this step (0 is the first) over a video of more latent frames than `length`, in order.
+    """Return the windows of this step (from 0) in order, over a video of more latent frames than `length`.
 
-    The first and the last one lie at the ends; those between move by the van der Corput sequence, as far as the next one's place.
+    The first and the last window are at the ends. The others move by the van der Corput sequence, by at most the distance to the
+    next window.
     """
     last, stride = num_latent_frames - length, max(1, length // 2)
     shift = int(_van_der_corput(step) * stride)
@@ -66,8 +66,8 @@ def windows_at(step: int, num_latent_frames: int, length: int) -> tuple[Window, 
 
 
 def num_step_calls(request: VideoSettings, step: int) -> int:
-    """How many times a step runs the network: once for each window, and not at all in one that CFG-Zero* leaves out or in which
-    MagCache reuses another's work."""
+    """Return how often a step runs the transformer: once for each window, and never if CFG-Zero* skips the step or MagCache
+    reuses another step's work."""
     if step < num_zero_steps(request) or reuses_previous_step(request, step):
         return 0
     geometry, length = request.geometry(), request.window_frames
@@ -77,7 +77,7 @@ def num_step_calls(request: VideoSettings, step: int) -> int:
 
 
 def equivalent_tokens(request: VideoSettings) -> int:
-    """The tokens of a video in one piece whose steps would take as long as this request's."""
+    """Return the tokens of a video in one piece whose steps would take as long as the steps of this request."""
     if request.window_frames is None:
         shares = (REUSED_COST if reuses else 1.0 for reuses in reused_steps(request))
         costs = [cost * share for cost, share in zip(relative_step_costs(request), shares, strict=True)]
@@ -88,26 +88,26 @@ def equivalent_tokens(request: VideoSettings) -> int:
 
 
 def mean_step_calls(request: VideoSettings) -> float:
-    """How many times a step runs its program, in the mean of all steps."""
+    """Return how often a step runs the transformer, averaged over all steps."""
     return sum(num_step_calls(request, step) for step in range(request.num_steps)) / max(request.num_steps, 1)
 
 
 def window_edges(num_latent_frames: int, length: int) -> list[int]:
-    """The latent frames before which a window begins or after which one ends while the windows lie where they began."""
+    """Return the latent frames at which a window of the first step starts or ends."""
     windows = windows_at(0, num_latent_frames, length)
     places = {window.begin for window in windows} | {window.begin + length for window in windows}
     return sorted(places - {0, num_latent_frames})
 
 
 def _ramp_weights(length: int, overlap: int, rises: bool, falls: bool) -> list[float]:
-    """Weights of a window by itself: 1, but on each side that overlaps another one a ramp."""
+    """Return a window's own weights: 1, with a ramp on each side that overlaps another window."""
     up = [min(1.0, (index + 1) / (overlap + 1)) if rises else 1.0 for index in range(length)]
     down = [min(1.0, (length - index) / (overlap + 1)) if falls else 1.0 for index in range(length)]
     return [min(pair) for pair in zip(up, down, strict=True)]
 
 
 def _van_der_corput(number: int) -> float:
-    """0, 1/2, 1/4, 3/4, 1/8, ...: whatever its length, the sequence is spread evenly over 0 to 1."""
+    """Return element `number` of 0, 1/2, 1/4, 3/4, 1/8, ...: any beginning of the sequence is spread evenly over 0 to 1."""
     value, share = 0.0, 0.5
     while number:
         value, number, share = value + share * (number & 1), number >> 1, share / 2

@@ -1,5 +1,4 @@
-"""What a worker reports about itself: its state, its devices and their memory, its model, the shapes that are compiled; and the
-options that it starts with, its hosts if it is spread over several."""
+"""The reports of a worker (state, devices, memory, models, compiled shapes) and the options with which it starts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ WorkerState = Literal["starting", "loading", "warming", "ready", "busy", "failed
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device as JAX names it. Bytes are None if the device does not report them."""
+    """A device as JAX names it. The bytes are unknown (None) if the device does not report memory."""
 
     name: str
     kind: str
@@ -27,8 +26,8 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedAccelerator:
-    """A sentence about an accelerator that is here and not used: what was found, and the one command or step that mends it.
-    `is_fault` is False where it was so chosen."""
+    """An accelerator that this machine has but does not use: `found` describes it and `mend` is the command or step that helps.
+    `is_fault` is False if the user chose not to use it."""
 
     found: str
     mend: str = ""
@@ -39,13 +38,13 @@ class UnusedAccelerator:
 
 
 CacheAction = Literal["pin", "unpin", "drop"]
-"""What the operator may ask for a kept model."""
+"""The operator's actions on a cached model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedModel:
-    """A model that a worker keeps: its bytes on all devices together and in the host's memory, those that it shares with others
-    among them. The operator may have it `is_pinned`, to go last."""
+    """A model that a worker keeps in memory. The bytes, on all devices together and in the host's memory, include networks that
+    other models share. An `is_pinned` model is unloaded last."""
 
     model: str
     chip_bytes: int
@@ -54,17 +53,19 @@ class CachedModel:
 
     @property
     def is_on_chips(self) -> bool:
-        """Whether nothing of it has to be brought back."""
+        """Return whether the whole model is on the devices."""
         return self.host_bytes == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """Sent after a model is loaded, after each job, and if the devices cannot be had. `model` is the one in use, None while none
-    is loaded; `kept` are all that the worker keeps, the one used last first, and `kept_bytes` what they take on the devices and
-    in the host's memory, what they share counted once. `refused` says, a sentence each, what the devices or their compiler do not
-    take, so that the worker does without it; `notice` is None where every accelerator is used; `rates` are those of the last
-    video, by stage."""
+    """Facts that a worker sends after it loads a model, after each job, and if the devices cannot be used.
+
+    `model` is the loaded model, or None. `kept` lists all cached models, the last used first; `kept_bytes` is their memory on the
+    devices and on the host, shared networks counted once. `refused` lists, one sentence each, kernels and compile options that
+    the devices or compiler refused and the worker replaced. `notice` reports an unused accelerator. `rates` are the speeds of the
+    last video by stage.
+    """
 
     devices: tuple[Device, ...] = ()
     model: str | None = None
@@ -77,12 +78,12 @@ class WorkerFacts:
     rates: dict[str, Rate] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_json`."""
+        """Return plain values for `from_json`."""
         return _FACTS.dump_python(self, mode="json")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WorkerFacts":
-        """The facts that `to_json` wrote."""
+        """Read facts that `to_json` wrote."""
         return _FACTS.validate_python(data)
 
 
@@ -91,7 +92,7 @@ _FACTS = TypeAdapter(WorkerFacts)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What the worker is doing now, with a sentence for the user."""
+    """The worker's current state, with a sentence for the user."""
 
     state: WorkerState
     detail: str
@@ -99,11 +100,11 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """One worker as others see it: the job that it has, its log and its process id, None if there is none.
+    """A worker as the studio shows it: its job, log and process id, each None if it has none.
 
-    `is_fit` is False for one that has failed, or died and not been ready since; `num_cores` is its share of them, 0: all.
-    `machine` is that of a cluster which it is on, for the operator; "": this one. `standby` is the id of the process that would
-    take its place, None if there is none.
+    `is_fit` is False if the worker failed, or died and was not ready again. `num_cores` is its share of the processor cores; 0 is
+    all. `machine` is the cluster node of the worker, shown to the operator; "" is this machine. `standby` is the id of the
+    process that would replace it, or None.
     """
 
     name: str
@@ -119,7 +120,7 @@ class WorkerView:
 
     @property
     def device_kind(self) -> str:
-        """What its runs are filed under, such as "4 TPU v6 lite" or "cpu, cores: 1"; "" while its devices are not known."""
+        """The label for this worker's timings, such as "4 TPU v6 lite" or "cpu, cores: 1". "" while the devices are unknown."""
         counts = Counter(device.kind for device in self.facts.devices)
         kinds = " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in sorted(counts.items()))
         return f"{kinds}, cores: {self.num_cores}" if kinds and self.num_cores else kinds
@@ -129,21 +130,25 @@ _SUMMARY: tuple[WorkerState, ...] = ("busy", "ready", "warming", "loading", "sta
 
 
 def summarize_status(workers: Sequence[WorkerView]) -> WorkerStatus:
-    """The status of the worker that is farthest: "failed" only if all have failed. Without any, one is expected."""
+    """Return the most advanced status of all workers: "failed" only if all have failed. Without workers, the status is
+    "starting"."""
     if not workers:
         return WorkerStatus(state="starting", detail="Waiting for a cluster node")
     return min((worker.status for worker in workers), key=lambda status: _SUMMARY.index(status.state))
 
 
 AXES = ("dp", "sp", "tp")
-"""The axes of the mesh of devices, see `backend.runtime.mesh`."""
+"""The axes of the device mesh, see `backend.runtime.mesh`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker uses its devices: sizes of the mesh's axes (None: the studio chooses) and a folder of precompiled programs.
-    Into the folder `profile`, if any, it writes traces of each video's denoising steps `profile_steps`, such as "3-5". Of models
-    that are not in use it keeps so many gigabytes on the devices and in the host's memory; None: it chooses."""
+    """Options of a worker: the sizes of the mesh axes (None: chosen automatically) and a folder of precompiled programs.
+
+    If `profile` is a folder, traces of the denoising steps `profile_steps`, such as "3-5", are written there for each video.
+    `resident_chips_gb` and `resident_host_gb` limit the memory for cached models on the devices and on the host; None: chosen
+    automatically.
+    """
 
     dp: int | None = None
     sp: int | None = None
@@ -156,19 +161,19 @@ class WorkerOptions:
 
     @property
     def mesh(self) -> dict[str, int | None]:
-        """The sizes of the mesh's axes by name."""
+        """The sizes of the mesh axes by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     def words(self) -> list[str]:
-        """As options of the worker's command line."""
+        """Return the options as arguments of the worker's command line."""
         given = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """A worker that is one process on each of `count` hosts, this one included. At `address`, on `port`, this one waits for the
-    others, who know the same `secret`; on the next port the processes meet."""
+    """The hosts of a worker that runs one process on each of `count` hosts, this one included. On `address` and `port`, this host
+    waits for the others, which know the same `secret`. The processes use the next port to start JAX."""
 
     count: int
     address: str
@@ -178,8 +183,8 @@ class Hosts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlace:
-    """Which of `count` processes one is, from 0, and where they meet: `coordinator` as it is reached, HOST:PORT, and as the first
-    listens there."""
+    """The place of one process among `count` processes. `index` counts from 0. `coordinator` is the address HOST:PORT of the
+    first process; `bind` is where that process listens."""
 
     index: int
     count: int
@@ -187,6 +192,6 @@ class HostPlace:
     bind: str | None = None
 
     def words(self) -> list[str]:
-        """As options of the worker's command line."""
+        """Return the place as arguments of the worker's command line."""
         bind = ["--bind", self.bind] if self.bind else []
         return ["--host-index", str(self.index), "--hosts", str(self.count), "--coordinator", self.coordinator, *bind]

@@ -216,7 +216,7 @@ def test_errors_stand_beside_their_cause(visit, tmp_path):
     page.locator("#seed input").fill("-5")
     generate(page, "a red circle")
     page.locator("#settings-note .note").wait_for()
-    assert "Seed=-5 must lie between" in page.locator("#settings-note").inner_text()
+    assert "Seed=-5 must be between" in page.locator("#settings-note").inner_text()
     page.wait_for_function("""() => {
       const note = document.querySelector('#settings-note .note').getBoundingClientRect();
       return note.bottom <= document.querySelector('#actions').getBoundingClientRect().top;

@@ -166,10 +166,10 @@ def test_a_clip_has_a_part_and_a_strength(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--trim", "1,2"], "trim=1,2 is 16 frames at 16 a second and must be 13 or 17"),
+        (["--trim", "1,2"], "trim=1,2 is 16 frames at 16 fps and must be 13 or 17"),
         (["--trim", "1,2,3"], "trim"),
         (["--strength", "2"], "strength=2 must be above 0 and at most 1"),
-        (["--image", "/a.png"], "image was given beside video"),
+        (["--image", "/a.png"], "image was given together with video"),
     ],
 )
 def test_a_part_that_cannot_be_is_refused(words, part):
@@ -265,7 +265,7 @@ def test_what_vace_is_shown_has_options_of_its_own(capsys):
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins", "1,2,3")
     assert "must be four numbers of pixels" in refusal(capsys, *words, "--margins=-1,2,3,4")
     assert "must be a frame's number and a picture" in refusal(capsys, *words, "--keyframe", "first.png")
-    with pytest.raises(RequestError, match="the key frame at 33 must lie in the video's 33 frames, 0 to 32"):
+    with pytest.raises(RequestError, match="the keyframe at 33 must be one of the video's 33 frames, 0 to 32"):
         request_from_arguments(parse([*words, "--keyframe", "33:/z.png"]))
-    with pytest.raises(RequestError, match="control was given but wan-tiny takes none"):
+    with pytest.raises(RequestError, match="control was given but wan-tiny does not take it"):
         request_from_arguments(parse(["generate", "--preset", "wan-tiny", "--prompt", "x", "--control", "/c.mp4"]))

@@ -77,7 +77,7 @@ def test_neither_jax_nor_torch_is_imported(folder):
         ('[[shots]]\nvideo = "../none.mp4"', "clip 'none.mp4' must be a file, and there is none at that path"),
         ('track = "one.mp4"\n[[shots]]\nvideo = "one.mp4"', "sound 'one.mp4' must have a sound, and this is a video without one"),
         ('track_fade = 1\n[[shots]]\nvideo = "one.mp4"', "bad.toml has a track's times but no track"),
-        ('track = "music.wav"\ntrack_start = 1.0\n[[shots]]\nvideo = "one.mp4"', "track_start=1 must lie within the film's 1.00"),
+        ('track = "music.wav"\ntrack_start = 1.0\n[[shots]]\nvideo = "one.mp4"', "track_start=1 must be within the film's 1.00"),
         ('fps = 0\n[[shots]]\nvideo = "one.mp4"', "fps=0 must be a whole number from 1 to 120"),
         ("[[shots", "bad.toml must be TOML"),
     ],

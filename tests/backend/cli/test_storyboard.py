@@ -58,9 +58,9 @@ def test_a_file_becomes_one_video(tmp_path):
         ),
         (
             'preset = "wan-tiny-vace"\n[[figures]]\nname = "Anna"\n[[shots]]\nprompt = "Anna"',
-            "figure 'Anna' has no picture and must have one; give it one, or leave it out",
+            "character 'Anna' has no image and must have one; give it an image, or leave it out",
         ),
-        ('preset = "wan-tiny-vace"\nfigures = "Anna"\n[[shots]]\nprompt = "x"', "figures='Anna' must be a list of figures"),
+        ('preset = "wan-tiny-vace"\nfigures = "Anna"\n[[shots]]\nprompt = "x"', "figures='Anna' must be a list of characters"),
         ("[[shots", "story.toml must be TOML"),
         ('[[shots]]\nprompt = "x"', "preset=''"),
     ],

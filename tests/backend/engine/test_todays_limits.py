@@ -25,10 +25,10 @@ TOO_SMALL = RESERVE_BYTES + needed_bytes(request(**LARGE)) - 1
 REFUSED = {
     "steps": ({"steps": 100_000}, "steps=100000 must be between 1 and"),
     "size": ({"width": 32768, "height": 32768, "num_frames": 100_000}, "width=32768 must be"),
-    "open": ({"is_open": True, "num_frames": 100_000}, "must be|a live video was asked for"),
+    "open": ({"is_open": True, "num_frames": 100_000}, "must be|a live video was requested"),
     "scale": ({"upscale": 100}, "upscale=100 must be 0, 2 or 4"),
     "guidance": ({"guidance": [1] * 2}, "guidance has 2 values and must have 1"),
-    "cues": ({"cues": [{"block": 1, "prompt": "x"}]}, "a live video was asked for"),
+    "cues": ({"cues": [{"block": 1, "prompt": "x"}]}, "a live video was requested"),
 }
 
 

@@ -90,7 +90,7 @@ def test_what_is_no_sound_is_refused_in_a_sentence(tmp_path):
     assert "must be a sound (wav, mp3, m4a, ogg, flac, or the sound of a video)" in refusal(text)
     assert "no samples" in refusal(silent)
     assert "this is a video without one" in refusal(counting_clip(tmp_path / "clip.mp4", 8, 8))
-    assert "must lie within the 2.00 s" in refusal(tone(tmp_path / "short.wav"), start=2.0)
+    assert "must be within the 2.00 s" in refusal(tone(tmp_path / "short.wav"), start=2.0)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.m4a", "a.flac"])

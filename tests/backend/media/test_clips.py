@@ -218,7 +218,7 @@ def test_8k_and_two_hours_are_refused_at_once(tmp_path):
 def test_a_part_that_the_clip_does_not_have_is_refused_with_what_it_has(tmp_path):
     path = counting_clip(tmp_path / "a.mp4", 32, 16)
     told = refusal(path, part(start=1.0, num_frames=17))
-    assert told == "trim=1,2.0625 must lie within the 2.00 s of 'a.mp4'; from 1 s on there are 16 frames at 16 a second"
+    assert told == "trim=1,2.0625 must be within the 2.00 s of 'a.mp4'; from 1 s on there are 16 frames at 16 a second"
     assert len(list(read_clip(path, part(start=0.9375, num_frames=17)))) == 17
     assert "there are 0 frames" in refusal(path, part(start=100.0))
 

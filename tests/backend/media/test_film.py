@@ -120,7 +120,7 @@ def test_where_frames_come_again_one_sound_goes_into_the_other(clips, tmp_path):
             (Piece(first=0, end=8),) * 2,
             {"track": Track(path="/a.wav", start=2)},
             RequestError,
-            "track_start=2 must lie within the",
+            "track_start=2 must be within the",
         ),
         ((Piece(first=0, end=8),) * 2, {"track": Track(path="/none.wav")}, SoundError, "sound 'none.wav' must be a file"),
     ],

@@ -145,7 +145,7 @@ def test_the_clip_is_seen_whole_upright_and_at_the_videos_rate(files, tmp_path):
 
 def test_a_clip_that_is_too_short_is_said_to_be(loaded, files, tmp_path):
     clip = counting_clip(tmp_path / "short.mp4", 10, 16, (96, 96))
-    with pytest.raises(ClipError, match="must lie within the 0.6"):
+    with pytest.raises(ClipError, match="must be within the 0.6"):
         list(events_of(a_request(files, drive=str(clip)), loaded, tmp_path / "run"))
 
 
@@ -164,7 +164,7 @@ def test_shots_are_driven_by_clips_of_their_own(loaded, files, tmp_path):
     assert len(second) == 9
 
     rows[1]["num_frames"] = 50
-    with pytest.raises(ClipError, match="must lie within the 2.50 s"):
+    with pytest.raises(ClipError, match="must be within the 2.50 s"):
         open_inputs(GenerationRequest.from_preset(PRESET, image=files["image"], shots=rows))
 
 

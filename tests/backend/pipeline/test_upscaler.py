@@ -157,7 +157,7 @@ def test_frames_are_spread_over_all_devices_and_come_back_in_order(tmp_path):
 
 
 def test_a_scale_that_the_model_does_not_have_is_one_sentence():
-    with pytest.raises(RequestError, match="upscale=3 is not what animevideov3 does: its scale is 4; take 4"):
+    with pytest.raises(RequestError, match="upscale=3 is not supported by animevideov3: its scale is 4; take 4"):
         embedded().check_scale(3, "animevideov3")
 
 

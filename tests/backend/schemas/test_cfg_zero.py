@@ -1,4 +1,4 @@
-"""CFG-Zero*: where it is offered, what it does not go together with, and which steps it leaves out."""
+"""CFG-Zero*: where it is offered, what it cannot be combined with, and which steps it leaves out."""
 
 import pytest
 
@@ -14,8 +14,8 @@ from tests.backend.conftest import request
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"guidance": (1.0,)}, "cfg_zero does not go together with guidance of 1 or less; give guidance above 1"),
-        ({"step_cache": 0.1}, "cfg_zero does not go together with step_cache; set step_cache to 0"),
+        ({"guidance": (1.0,)}, "cfg_zero cannot be combined with guidance of 1 or less; give guidance above 1"),
+        ({"step_cache": 0.1}, "cfg_zero cannot be combined with step_cache; set step_cache to 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes, words):
@@ -27,7 +27,7 @@ def test_what_does_not_go_together_is_refused(changes, words):
 def test_a_video_in_windows_cannot_have_it():
     preset = load_preset("wan2.1-t2v-1.3b-480p")
     long = dict(prompt="x", num_frames=preset.max_frames, cfg_zero=True)
-    with pytest.raises(RequestError, match="does not go together with context windows"):
+    with pytest.raises(RequestError, match="cannot be combined with context windows"):
         GenerationRequest.from_preset(preset, context_windows=True, **long)
 
 
@@ -35,7 +35,7 @@ def test_a_video_in_windows_cannot_have_it():
 def test_it_is_not_offered_where_guidance_is_another(name):
     preset = load_preset(name)
     assert not preset.takes_cfg_zero
-    with pytest.raises(RequestError, match=f"and {name} has no guidance that it changes"):
+    with pytest.raises(RequestError, match=f"and {name} has no plain guidance"):
         GenerationRequest.from_preset(preset, prompt="x", cfg_zero=True)
 
 

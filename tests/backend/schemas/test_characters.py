@@ -75,33 +75,33 @@ def test_it_is_stored_and_shared_without_paths_and_older_requests_have_none():
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ([{"name": "Anna"}], "figure 'Anna' has no picture and must have one; give it one, or leave it out"),
-        ([{"image": "/a.png"}], "figure 1 has no name and must have one, with letters in it; give it one, such as Anna"),
-        ([{"name": " \t ", "image": "/a.png"}], "figure 1 has no name and must have one"),
-        ([{"name": "!?", "image": "/a.png"}], "figure 1 has no name and must have one"),
+        ([{"name": "Anna"}], "character 'Anna' has no image and must have one; give it an image, or leave it out"),
+        ([{"image": "/a.png"}], "character 1 has no name and must have a name with letters; give it a name, such as Anna"),
+        ([{"name": " \t ", "image": "/a.png"}], "character 1 has no name and must have a name"),
+        ([{"name": "!?", "image": "/a.png"}], "character 1 has no name and must have a name"),
         (
             [A, {"name": "ANNA", "image": "/b.png"}],
-            "figure 2 has the name 'ANNA' of one before it, and must have its own; rename one",
+            "character 2 has the name 'ANNA' of an earlier character, and must have its own; rename one",
         ),
         (
             [{"name": "x" * 200, "image": "/a.png"}],
-            "figure 1, 'xxxxxxxxxxxxxxxxxxxxxxxxxx..., must have a name of at most 40 plain",
+            "character 1, 'xxxxxxxxxxxxxxxxxxxxxxxxxx..., must have a name of at most 40 plain",
         ),
         (
             [{"name": "a\x00b", "image": "/a.png"}],
-            "figure 1, 'a\\x00b', must have a name of at most 40 plain characters; shorten it",
+            "character 1, 'a\\x00b', must have a name of at most 40 plain characters; shorten it",
         ),
-        ([{"name": "a\u202eb", "image": "/a.png"}], "figure 1, 'a\\u202eb', must have a name of at most 40 plain characters"),
-        ([A | {"name": f"f{number}"} for number in range(9)], "figures has 9 of them and may have at most 8; leave some out"),
+        ([{"name": "a\u202eb", "image": "/a.png"}], "character 1, 'a\\u202eb', must have a name of at most 40 plain characters"),
+        ([A | {"name": f"f{number}"} for number in range(9)], "figures has 9 characters and may have at most 8; leave some out"),
         ([{"name": "Anna", "image": "a.png"}], "figure_images='a.png' must be an absolute path; give the whole path"),
-        ([{"name": "Anna", "image": 5}], "figure 1 has image=5, which must be the path of a file; correct it"),
+        ([{"name": "Anna", "image": 5}], "character 1 has image=5, which must be the path of a file; correct it"),
         (
             [{"name": ["Anna"], "image": "/a.png"}],
-            "figure 1, {'image': '/a.png', 'name': ['Anna']}, must have a name and an image",
+            "character 1, {'image': '/a.png', 'name': ['Anna']}, must have a name and an image",
         ),
-        ([A | {"face": 1}], "figure 1, "),
-        (["Anna"], "figure 1, 'Anna', must have a name and an image; correct it"),
-        ([None], "figure 1, None, must have a name and an image; correct it"),
+        ([A | {"face": 1}], "character 1, "),
+        (["Anna"], "character 1, 'Anna', must have a name and an image; correct it"),
+        ([None], "character 1, None, must have a name and an image; correct it"),
     ],
 )
 def test_what_is_no_figure_is_refused_in_one_sentence(figures, message):
@@ -112,22 +112,20 @@ def test_what_is_no_figure_is_refused_in_one_sentence(figures, message):
 
 def test_figures_that_cannot_be_shown_are_refused_in_one_sentence():
     with pytest.raises(
-        RequestError, match="^figures were given, but wan-tiny takes no reference pictures; leave them out, or take"
+        RequestError, match="^figures were given, but wan-tiny takes no reference images; leave them out, or choo"
     ):
         asked("Anna", name="wan-tiny")
     with pytest.raises(
-        RequestError, match="^shot 2 names Anna and the dog, but wan-tiny-vace can be shown 1 picture in a video; na"
+        RequestError, match="^shot 2 names Anna and the dog, but wan-tiny-vace takes at most 1 image in a video; na"
     ):
         asked("Anna", "Anna and the dog", name="wan-tiny-vace")
     with pytest.raises(
-        RequestError, match="^shot 1 names Anna beside the references, but wan-tiny-vace can be shown 1 picture in"
+        RequestError, match="^shot 1 names Anna beside the references, but wan-tiny-vace takes at most 1 image in"
     ):
         asked("Anna", name="wan-tiny-vace", references=("/style.png",))
-    with pytest.raises(
-        RequestError, match="^figures was given but no shots, to which it belongs; give shots, or leave this out$"
-    ):
+    with pytest.raises(RequestError, match="^figures was given but needs shots; give shots, or leave this out$"):
         GenerationRequest.from_preset(load_preset(VACE), prompt="Anna", figures=[A])
-    with pytest.raises(RequestError, match="^figures='Anna' must be a list of figures"):
+    with pytest.raises(RequestError, match="^figures='Anna' must be a list of characters"):
         asked("Anna", figures=()).from_preset(load_preset(VACE), shots=[{"prompt": "x"}], figures="Anna")
     with pytest.raises(RequestError, match="^2 references were given, and at most 1 can be; leave some out$"):
         GenerationRequest.from_preset(load_preset("wan-tiny-vace"), prompt="x", references=("/a.png", "/b.png"))
@@ -135,7 +133,7 @@ def test_figures_that_cannot_be_shown_are_refused_in_one_sentence():
 
 @pytest.mark.parametrize("figure", [{"name": "x" * 200}, {"name": ""}, {"name": "A", "image": 2}, {"name": "A", "image": -1}])
 def test_what_a_link_or_a_file_says_has_bounds_too(figure):
-    with pytest.raises(RequestError, match="^figure "):
+    with pytest.raises(RequestError, match="^character "):
         GenerationRequest.from_stored(asked("x").to_json() | {"figures": [figure]})
 
 

@@ -50,26 +50,26 @@ def test_it_survives_json_and_is_shared_by_file_names_only():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"video": "/a.mp4"}, "video was given but nothing that says what of it is made anew; give a mask, margins or extend, "
+        ({"video": "/a.mp4"}, "video was given but no area of it to regenerate; give a mask, margins or extend, "
                               "or give the clip as control"),
-        ({"mask": "/m.png"}, "mask was given but no video, to which it belongs; give video too, or leave this out"),
-        ({"margins": (1, 0, 0, 0)}, "margins was given but no video, to which it belongs; give video too, or leave this out"),
-        ({"extend": "after"}, "extend was given but no video, to which it belongs; give video too, or leave this out"),
-        ({"overlap": 5}, "overlap was given but no extend, to which it belongs; give extend too, or leave this out"),
-        ({"control_kind": "edges"}, "control_kind was given but no control, to which it belongs; give control too, or leave "
+        ({"mask": "/m.png"}, "mask was given but needs video; give video too, or leave this out"),
+        ({"margins": (1, 0, 0, 0)}, "margins was given but needs video; give video too, or leave this out"),
+        ({"extend": "after"}, "extend was given but needs video; give video too, or leave this out"),
+        ({"overlap": 5}, "overlap was given but needs extend; give extend too, or leave this out"),
+        ({"control_kind": "edges"}, "control_kind was given but needs control; give control too, or leave "
                                     "this out"),
-        ({"trim": (0, 1)}, "trim was given but no clip, to which it belongs; give video or control, or leave this out"),
-        ({"keeps_pixels": False}, "keeps_pixels was given but no clip whose pixels could stay; leave it out"),
-        (MASKED | {"extend": "before"}, "mask was given beside extend, which makes all of the new frames anew; leave one out"),
-        (MASKED | {"strength": 0.5}, "strength was given but wan2.1-vace-1.3b-480p makes anew what the mask and the margins say; "
-                                     "leave it out, or take a preset without control"),
+        ({"trim": (0, 1)}, "trim was given but needs a clip; give video or control, or leave this out"),
+        ({"keeps_pixels": False}, "keeps_pixels was given but needs video; leave it out"),
+        (MASKED | {"extend": "before"}, "mask was given together with extend, which generates whole frames; leave one out"),
+        (MASKED | {"strength": 0.5}, "strength was given but wan2.1-vace-1.3b-480p regenerates the areas of mask and margins; "
+                                     "leave it out, or choose a preset without control"),
         ({"control_scale": 2.5}, "control_scale=2.5 must be between 0 and 2; 1 is usual"),
         ({"control_scale": math.nan}, "control_scale=nan must be between 0 and 2; 1 is usual"),
         (EXTENDED | {"overlap": 81}, "overlap=81 must be at least 1 and less than the video's 81 frames; 17 is usual"),
         (EXTENDED | {"overlap": 0}, "overlap=0 must be at least 1 and less than the video's 81 frames; 17 is usual"),
-        (EXTENDED | {"trim": (0, 0.5)}, "trim=0,0.5 has fewer frames than the 17 of overlap; take a longer part, or a smaller "
+        (EXTENDED | {"trim": (0, 0.5)}, "trim=0,0.5 has fewer frames than overlap=17; choose a longer part, or a smaller "
                                         "overlap"),
-        (EXTENDED | {"trim": (3, 1)}, "trim=3,1 must be two times in the clip, in seconds, 0 or more, the later one second; "
+        (EXTENDED | {"trim": (3, 1)}, "trim=3,1 must be two times of the clip, in seconds, 0 or more, the later time second; "
                                       "0,3 are its first three seconds"),
         (EXTENDED | {"fps": 0}, "fps=0 must be between 1 and 60; 16 is usual"),
         ({"video": "/a.mp4", "margins": (0, 0, 0, 0)}, "margins=0,0,0,0 must be four numbers of pixels, 0 or more and not all 0; "
@@ -77,19 +77,19 @@ def test_it_survives_json_and_is_shared_by_file_names_only():
         ({"video": "/a.mp4", "margins": (-8, 8, 0, 0)}, "margins=-8,8,0,0 must be four numbers of pixels, 0 or more and not all "
                                                         "0; 64,0,64,0 widens a clip"),
         ({"video": "/a.mp4", "margins": (400, 0, 420, 0)}, "margins=400,0,420,0 must leave 16 pixels of the width, which is 832; "
-                                                           "take smaller margins, or a larger width"),
+                                                           "choose smaller margins, or a larger width"),
         ({"references": tuple(f"/{n}.png" for n in range(9))}, "9 references were given, and at most 8 can be; leave some out"),
-        ({"keyframes": ("/k.png",)}, "1 keyframes were given with 0 places and each must have one; say for each its frame's "
+        ({"keyframes": ("/k.png",)}, "1 keyframes were given with 0 frame numbers and each keyframe must have one; give each keyframe a frame "
                                      "number, counted from 0"),
-        ({"keyframes": ("/k.png",), "keyframe_at": (81,)}, "the key frame at 81 must lie in the video's 81 frames, 0 to 80; "
-                                                           "80 is the last one"),
-        ({"keyframes": ("/k.png",), "keyframe_at": (-1,)}, "the key frame at -1 must lie in the video's 81 frames, 0 to 80; "
-                                                           "80 is the last one"),
-        ({"keyframes": ("/k.png", "/l.png"), "keyframe_at": (4, 4)}, "two key frames at 4 were given, and a frame can have one; "
+        ({"keyframes": ("/k.png",), "keyframe_at": (81,)}, "the keyframe at 81 must be one of the video's 81 frames, 0 to 80; "
+                                                           "80 is the last frame"),
+        ({"keyframes": ("/k.png",), "keyframe_at": (-1,)}, "the keyframe at -1 must be one of the video's 81 frames, 0 to 80; "
+                                                           "80 is the last frame"),
+        ({"keyframes": ("/k.png", "/l.png"), "keyframe_at": (4, 4)}, "two images for frame 4 were given, and a frame can have one; "
                                                                     "move or leave out one"),
         ({"keyframes": ("k.png",), "keyframe_at": (4,)}, "keyframes='k.png' must be an absolute path; give the whole path"),
-        (MASKED | {"trim": (0, 2)}, "trim=0,2 is 32 frames at 16 a second and must be 29 or 33 for wan2.1-vace-1.3b-480p; "
-                                    "take 0,1.8125 (29 frames) or 0,2.0625 (33 frames)"),
+        (MASKED | {"trim": (0, 2)}, "trim=0,2 is 32 frames at 16 fps and must be 29 or 33 for wan2.1-vace-1.3b-480p; "
+                                    "choose 0,1.8125 (29 frames) or 0,2.0625 (33 frames)"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_these_words(changes, message):
@@ -116,15 +116,18 @@ def test_a_model_whose_videos_begin_with_frames_of_a_clip_goes_on_after_it(num_f
     [
         (
             EXTENDED | {"extend": "before"},
-            "extend=before is nothing that wan-tiny does; take after, or a preset with control",
+            "extend=before is not supported by wan-tiny; choose after, or a preset with control",
         ),
-        (EXTENDED | {"strength": 0.5}, "strength was given beside extend, which leaves the clip as it is; leave one out"),
-        (EXTENDED | {"image": "/a.png"}, "image was given beside video, and a video begins with one of them; leave one out"),
+        (EXTENDED | {"strength": 0.5}, "strength was given together with extend, which leaves the clip unchanged; leave one out"),
+        (
+            EXTENDED | {"image": "/a.png"},
+            "image was given together with video, but a video can start with only one; leave one out",
+        ),
         (EXTENDED | {"overlap": 6}, "overlap=6 must be 4n+1 and below 17 for wan-tiny; 17 is usual"),
         (EXTENDED | {"num_frames": 65, "overlap": 33}, "overlap=33 must be 4n+1 and below 33 for wan-tiny; 17 is usual"),
         (EXTENDED | {"overlap": 17}, "overlap=17 must be at least 1 and less than the video's 17 frames; 17 is usual"),
-        ({"overlap": 5}, "overlap was given but no extend, to which it belongs; give extend too, or leave this out"),
-        ({"extend": "after"}, "extend was given but no video, to which it belongs; give video too, or leave this out"),
+        ({"overlap": 5}, "overlap was given but needs extend; give extend too, or leave this out"),
+        ({"extend": "after"}, "extend was given but needs video; give video too, or leave this out"),
     ],
 )
 def test_what_does_not_go_with_that_is_refused_in_these_words(changes, message):
@@ -132,15 +135,15 @@ def test_what_does_not_go_with_that_is_refused_in_these_words(changes, message):
 
 
 def test_a_model_that_begins_with_one_picture_does_not_go_on_after_a_clip():
-    message = "extend was given but wan2.1-t2v-14b-480p takes none; leave it out, or take a preset with control"
+    message = "extend was given but wan2.1-t2v-14b-480p does not take it; leave it out, or choose a preset with control"
     assert refusal(load_preset("wan2.1-t2v-14b-480p"), **EXTENDED) == message
 
 
 @pytest.mark.parametrize("changes", [{"control_scale": 0.5}, {"margins": (1, 0, 0, 0)}, {"keeps_pixels": False}])
 def test_other_presets_take_none_of_it(changes):
     name = next(iter(changes))
-    assert refusal(**changes) == f"{name} was given but wan-tiny takes none; leave it out, or take a preset with control"
-    assert refusal(references=("/a.png",)) == "references was given but wan-tiny takes none; leave it out"
+    assert refusal(**changes) == f"{name} was given but wan-tiny does not take it; leave it out, or choose a preset with control"
+    assert refusal(references=("/a.png",)) == "references was given but wan-tiny does not take it; leave it out"
 
 
 @pytest.mark.parametrize(

@@ -62,18 +62,18 @@ def test_segments_of_any_number_share_their_programs():
     "preset, changes, words",
     [
         (ANIMATE, {"drive": None}, "drive is missing: wan2.2-animate-2-14b needs it; give drive"),
-        (ANIMATE, {"image": None}, "task=t2v is not what wan2.2-animate-2-14b does"),
-        (ANIMATE, {"num_frames": 4}, "trim=0,0.166667 is 4 frames at 24 a second and must be 5"),
+        (ANIMATE, {"image": None}, "task=t2v is not supported by wan2.2-animate-2-14b"),
+        (ANIMATE, {"num_frames": 4}, "trim=0,0.166667 is 4 frames at 24 fps and must be 5"),
         (ANIMATE, {"num_frames": 7201}, "must be 7200 for wan2.2-animate-2-14b"),
-        (ANIMATE, {"step_cache": 0.1}, "step_cache=0.1 cannot be, in a video that is made in segments; set it to 0"),
+        (ANIMATE, {"step_cache": 0.1}, "step_cache=0.1 cannot be combined with drive; set it to 0"),
         (ANIMATE, {"mag_cache": 0.1}, "mag_cache"),
-        (ANIMATE, {"face": "/f.mp4"}, "face was given but wan2.2-animate-2-14b takes none"),
-        (ANIMATE, {"mask": "/m.png"}, "mask was given but wan2.2-animate-2-14b takes none"),
+        (ANIMATE, {"face": "/f.mp4"}, "face was given but wan2.2-animate-2-14b does not take it"),
+        (ANIMATE, {"mask": "/m.png"}, "mask was given but wan2.2-animate-2-14b does not take it"),
         (ANIMATE, {"drive_prompt": "a\0"}, "drive_prompt has the control character"),
         (ANIMATE, {"strength": 0.5}, "strength was given"),
         (POSED, {"face": None}, "face is missing"),
-        (POSED, {"video": "/c.mp4"}, "mask is missing: beside video it says where the figure goes; give both, or none"),
-        (POSED, {"mask": "/m.png"}, "mask was given but no video"),
+        (POSED, {"video": "/c.mp4"}, "mask is missing: video needs it to place the person; give both or neither"),
+        (POSED, {"mask": "/m.png"}, "mask was given but needs video"),
     ],
 )
 def test_what_does_not_go_is_refused_in_one_sentence(preset, changes, words):
@@ -83,9 +83,9 @@ def test_what_does_not_go_is_refused_in_one_sentence(preset, changes, words):
 
 
 def test_what_belongs_to_a_clip_that_drives_needs_one():
-    with pytest.raises(RequestError, match="drive_prompt was given but no drive"):
+    with pytest.raises(RequestError, match="drive_prompt was given but needs drive"):
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a circle", drive_prompt="a dance")
-    with pytest.raises(RequestError, match="drive was given but wan-tiny takes none"):
+    with pytest.raises(RequestError, match="drive was given but wan-tiny does not take it"):
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a circle", drive="/b.mp4")
 
 
@@ -114,8 +114,8 @@ def test_shots_are_driven_by_clips_of_their_own():
     [
         ([{"prompt": "x"}], {}, "shot 1: drive is missing"),
         ([{"drive": 3}], {}, "shot 1 has drive=3, which must be the path"),
-        ([{"drive": "/b.mp4"}], {"drive": "/c.mp4"}, "drive was given beside shots, each of which has its own"),
-        ([{"drive": "/b.mp4", "video": "/c.mp4"}], {}, "shot 1 has drive beside video"),
+        ([{"drive": "/b.mp4"}], {"drive": "/c.mp4"}, "drive was given together with shots, each of which has its own"),
+        ([{"drive": "/b.mp4", "video": "/c.mp4"}], {}, "shot 1 has drive together with a finished video"),
         ([{"drive": "/b.mp4", "num_frames": 2}], {}, "shot 1: num_frames=2"),
     ],
 )

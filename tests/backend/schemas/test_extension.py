@@ -49,27 +49,27 @@ def test_its_tokens_count_in_the_noise_levels_and_its_size_in_the_programs():
 @pytest.mark.parametrize(
     ("preset", "given", "message"),
     [
-        (WAN, CLIP, "control was given but wan-tiny takes none; leave it out"),
-        (WAN, dict(control_downscale=2), "control_downscale was given but wan-tiny takes none; leave it out, or take a preset with control"),
-        (VACE, dict(CLIP, control_downscale=2), "control_downscale was given but wan2.1-vace-1.3b-480p sees a clip in the video's size; leave it out"),
+        (WAN, CLIP, "control was given but wan-tiny does not take it; leave it out"),
+        (WAN, dict(control_downscale=2), "control_downscale was given but wan-tiny does not take it; leave it out, or choose a preset with control"),
+        (VACE, dict(CLIP, control_downscale=2), "control_downscale was given but wan2.1-vace-1.3b-480p takes control clips of the video's size; leave it out"),
         (LTX, dict(control="clip.mp4"), "control='clip.mp4' must be an absolute path; give the whole path"),
-        (LTX, dict(control_scale=0.5), "control_scale was given but no control, to which it belongs; give control too, or leave this out"),
-        (LTX, dict(control_downscale=2), "control_downscale was given but no control, to which it belongs; give control too, or leave this out"),
-        (LTX, dict(control_kind="edges"), "control_kind was given but no control, to which it belongs; give control too, or leave this out"),
-        (LTX, dict(trim=(0, 1)), "trim was given but no clip, to which it belongs; give it as video, or leave this out"),
-        (LTX, dict(CLIP, strength=0.5), "strength was given but no clip, to which it belongs; give it as video, or leave this out"),
+        (LTX, dict(control_scale=0.5), "control_scale was given but needs control; give control too, or leave this out"),
+        (LTX, dict(control_downscale=2), "control_downscale was given but needs control; give control too, or leave this out"),
+        (LTX, dict(control_kind="edges"), "control_kind was given but needs control; give control too, or leave this out"),
+        (LTX, dict(trim=(0, 1)), "trim was given but needs a clip; give it as video, or leave this out"),
+        (LTX, dict(CLIP, strength=0.5), "strength was given but needs a clip; give it as video, or leave this out"),
         (LTX, dict(CLIP, control_scale=1.5), "control_scale=1.5 must be above 0 and at most 1 for ltx-2.3-704p; 1 is usual"),
         (LTX, dict(CLIP, control_scale=0.0), "control_scale=0 must be above 0 and at most 1 for ltx-2.3-704p; 1 is usual"),
         (LTX, dict(CLIP, control_scale=float("nan")), "control_scale=nan must be above 0 and at most 1 for ltx-2.3-704p; 1 is usual"),
-        (LTX, dict(CLIP, control_downscale=3), "control_downscale=3 must leave sides that are multiples of 32, of a video of 1280x704; take 1 or 2, or another size"),
-        (LTX, dict(CLIP, control_downscale=0), "control_downscale=0 must leave sides that are multiples of 32, of a video of 1280x704; take 1 or 2, or another size"),
+        (LTX, dict(CLIP, control_downscale=3), "control_downscale=3 must leave sides that are multiples of 32, of a video of 1280x704; choose 1 or 2, or another size"),
+        (LTX, dict(CLIP, control_downscale=0), "control_downscale=0 must leave sides that are multiples of 32, of a video of 1280x704; choose 1 or 2, or another size"),
         (LTX, dict(CLIP, control_downscale=2, width=1200), "width=1200 must be a multiple of 32 for ltx-2.3-704p; nearest: 1184 or 1216"),
-        (LTX, dict(CLIP, trim=(0, 2)), "trim=0,2 is 48 frames at 24 a second and must be 41 or 49 for ltx-2.3-704p; take 0,1.70833 (41 frames) or 0,2.04167 (49 frames)"),
-        (LTX, dict(CLIP, trim=(2, 1)), "trim=2,1 must be two times in the clip, in seconds, 0 or more, the later one second; 0,3 are its first three seconds"),
-        (LTX, dict(CLIP, video="/v.mp4"), "video was given and ltx-2.3-704p makes a clip's sound only; ask it to make the sound"),
-        (LTX, dict(CLIP, video="/v.mp4", make="sound"), "control was given but only a sound is made, for the pictures of video; leave it out"),
-        (LTX, dict(CLIP, mask="/m.png"), "mask was given but ltx-2.3-704p takes none; leave it out"),
-        (LTX, dict(CLIP, shots=[dict(prompt="a"), dict(prompt="b")]), "control was given beside shots, of which only the first may start from a picture; leave it out"),
+        (LTX, dict(CLIP, trim=(0, 2)), "trim=0,2 is 48 frames at 24 fps and must be 41 or 49 for ltx-2.3-704p; choose 0,1.70833 (41 frames) or 0,2.04167 (49 frames)"),
+        (LTX, dict(CLIP, trim=(2, 1)), "trim=2,1 must be two times of the clip, in seconds, 0 or more, the later time second; 0,3 are its first three seconds"),
+        (LTX, dict(CLIP, video="/v.mp4"), "video was given and ltx-2.3-704p can only generate audio for a clip; set make to sound"),
+        (LTX, dict(CLIP, video="/v.mp4", make="sound"), "control was given but make=sound only generates audio for video; leave it out"),
+        (LTX, dict(CLIP, mask="/m.png"), "mask was given but ltx-2.3-704p does not take it; leave it out"),
+        (LTX, dict(CLIP, shots=[dict(prompt="a"), dict(prompt="b")]), "control was given together with shots, but only image is allowed, for the first shot; leave it out"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_these_words(preset, given, message):
@@ -89,5 +89,5 @@ def test_a_video_in_two_sizes_follows_no_clip():
     with pytest.raises(RequestError) as caught:
         check_control(request(**CLIP), preset)
     assert str(caught.value) == (
-        "control was given but ltx-2.3-704p makes its videos in two sizes; leave it out, or take a preset that makes them in one"
+        "control was given but ltx-2.3-704p starts its videos at half the size; leave it out, or choose a preset that uses one size"
     )

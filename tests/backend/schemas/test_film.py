@@ -72,29 +72,41 @@ def test_it_is_stored_and_comes_back_and_older_studios_read_what_has_nothing_new
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        ([{}, {"fade": 0.5}], {}, "shot 2 has a fade, but goes on from the shot before; cut before it, or leave the fade out"),
-        ([{"fade": 0.5}], {}, "shot 1 has a fade, but no shot before it; leave it out"),
+        (
+            [{}, {"fade": 0.5}],
+            {},
+            "shot 2 has a fade, but continues from the previous shot; cut before it, or leave the fade out",
+        ),
+        ([{"fade": 0.5}], {}, "shot 1 has a fade, but no previous shot; leave the fade out"),
         ([{}, {"fade": -1, "cut": True}], {}, "shot 2 has fade=-1 and must have 0 to 2 seconds; 0.5 is usual, 0 is a cut"),
         ([{}, {"fade": math.nan, "cut": True}], {}, "shot 2 has fade=nan and must have 0 to 2 seconds"),
         ([{}, {"fade": 2, "cut": True}], {}, "shot 1 has 17 frames, of which 32 would fade, and must be as long as its fades"),
         (
             [{"trim": (1, 0)}],
             {},
-            "shot 1 has trim=1,0 which must be two times in it, in seconds, 0 or more, the later one second",
+            "shot 1 has trim=1,0 which must be two times of the shot, in seconds, 0 or more, the later time second",
         ),
-        ([{"trim": (9, 10)}], {}, "shot 1 has a trim that leaves nothing of its 17 frames, 16 a second, where one at least"),
+        (
+            [{"trim": (9, 10)}],
+            {},
+            "shot 1 has a trim that leaves nothing of its 17 frames at 16 fps, and must leave at least one",
+        ),
         ([{"trim": "all"}], {}, "shots.0.trim='all' is refused"),
         ([{"video": 5}], {}, "shot 1 has video=5, which must be the path of a file; correct it"),
-        ([MADE | {"seed": 1}], {}, "shot 1 has seed beside video, by which it is made already; leave one of them out"),
+        ([MADE | {"seed": 1}], {}, "shot 1 has seed together with a finished video; leave one out"),
         ([{}, MADE | {"prompt": "x" * 60_000}], {}, "shot 2 has a prompt of 60000 characters and must have plain text of at"),
-        ([MADE | {"num_frames": 0}], {}, "shot 1 has num_frames=0 and must have those of its video"),
-        ([{}, {"cut": True, "image": "/a.png"}], {}, "shot 2 is cut beside image, from which it starts; leave one of them out"),
-        ([{"image": "/a.png"}], {"name": "wan2.1-t2v-14b-480p", "num_frames": 81}, "shot 1: task=i2v is not what wan2.1-t2v-14b"),
+        ([MADE | {"num_frames": 0}], {}, "shot 1 has num_frames=0 and must have the length of its video"),
+        ([{}, {"cut": True, "image": "/a.png"}], {}, "shot 2 is cut and has image, but can start in only one way; leave one out"),
+        (
+            [{"image": "/a.png"}],
+            {"name": "wan2.1-t2v-14b-480p", "num_frames": 81},
+            "shot 1: task=i2v is not supported by wan2.1-t2v-14b",
+        ),
         ([{"image": "a.png"}], {}, "shot_images='a.png' must be an absolute path; give the whole path"),
-        ([{}], {"track": "/a.wav", "track_start": 2}, "track_start=2 must lie within the film's 1.06 seconds; begin earlier"),
+        ([{}], {"track": "/a.wav", "track_start": 2}, "track_start=2 must be within the film's 1.06 seconds; start earlier"),
         ([{}], {"track": "/a.wav", "track_volume": 3}, "track_volume=3 must be between 0 and 2"),
         ([{}], {"track": "/a.wav", "track_fade": -1}, "track_fade=-1 must be between 0 and 30"),
-        ([{}], {"track_fade": 1}, "a track's times were given but no track, to which they belong"),
+        ([{}], {"track_fade": 1}, "a track's times were given but need track"),
     ],
 )
 def test_times_that_lie_outside_and_what_does_not_go_together_are_refused_in_one_sentence(rows, changes, message):
@@ -104,7 +116,7 @@ def test_times_that_lie_outside_and_what_does_not_go_together_are_refused_in_one
 
 
 def test_without_shots_there_is_no_track():
-    with pytest.raises(RequestError, match="track was given but no shots, to which it belongs"):
+    with pytest.raises(RequestError, match="track was given but needs shots"):
         GenerationRequest.from_preset(load_preset("wan-tiny"), prompt="a fox", track="/a.wav")
 
 

@@ -59,7 +59,7 @@ def test_of_a_clip_the_first_steps_that_are_done_count():
         ({"guided_steps": -1}, "guided_steps=-1 must be between 0 and the 4 steps"),
         ({"guided_steps": "one"}, "guided_steps=one must be between"),
         ({"guided_steps": True}, "guided_steps=True must be between"),
-        ({"guided_steps": 1, "guidance_interval": (0.0, 1.0)}, "beside guidance_interval, which says the same"),
+        ({"guided_steps": 1, "guidance_interval": (0.0, 1.0)}, "together with guidance_interval, which means the same"),
         ({"guided_steps": 1, "guidance": "x"}, "guidance="),
         ({"guided_steps": 1, "guidance": 3.0}, "guidance="),
         ({"guided_steps": 1, "steps": "x"}, "steps="),
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_one_sentence(changes, message):
 
 
 def test_models_that_cannot_say_so():
-    with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
+    with pytest.raises(RequestError, match="nag=11 is not supported by wan-tiny"):
         asked("wan-tiny", nag=11.0)
     with pytest.raises(RequestError, match="has no guidance of its own"):
         asked("wan-live-tiny", guided_steps=1)

@@ -1,4 +1,4 @@
-"""MagCache's plan: the authors' rule, what it does not go together with, and what it means for a video's time."""
+"""MagCache's plan: the authors' rule, what it cannot be combined with, and what it means for a video's time."""
 
 import pytest
 
@@ -131,12 +131,12 @@ def test_a_step_reuses_only_one_of_its_own_lane(changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"step_cache": 0.1}, "mag_cache does not go together with step_cache; set step_cache to 0"),
-        ({"cfg_zero": True}, "mag_cache does not go together with cfg_zero; leave one of them out"),
+        ({"step_cache": 0.1}, "mag_cache cannot be combined with step_cache; set step_cache to 0"),
+        ({"cfg_zero": True}, "mag_cache cannot be combined with cfg_zero; leave one out"),
         ({"mag_cache": 2}, "mag_cache=2 must be between 0 and 1; 0 is off, 0.06 to 0.24 is usual"),
         (
             {"num_frames": 129},
-            "mag_cache does not go together with context windows; make the video shorter, or in one piece with --no-windows",
+            "mag_cache cannot be combined with context windows; choose a shorter video, or --no-windows",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_does_not_go_together_is_refused(changes, words):
 def test_presets_in_few_steps_with_sound_or_live_take_none(name):
     assert not load_preset(name).takes_mag_cache
     with pytest.raises(
-        RequestError, match=f"mag_cache was given, and {name} cannot have it: it works in few steps, in blocks or with"
+        RequestError, match=f"mag_cache was given, and {name} does not support it: the model has few steps, blocks or"
     ):
         asked(name, mag_cache=0.1)
 

@@ -1,4 +1,4 @@
-"""Progressive resolution: where it is offered, what it does not go together with, and how many steps are small."""
+"""Progressive resolution: where it is offered, what it cannot be combined with, and how many steps are small."""
 
 import math
 
@@ -68,16 +68,16 @@ def test_every_full_wan_and_hunyuanvideo_takes_it():
 @pytest.mark.parametrize("name", ["wan2.2-t2v-a14b-480p-fast", "ltx-2.0-512p", "wan-live-tiny", "wan2.1-vace-14b-720p"])
 def test_it_is_refused_where_all_steps_have_one_size(name):
     preset = load_preset(name)
-    with pytest.raises(RequestError, match=f"progressive was given, and {name} makes all steps at one size; leave it out"):
+    with pytest.raises(RequestError, match=f"progressive was given, and {name} does not support it; leave it out"):
         GenerationRequest.from_preset(preset, prompt="x", progressive=2)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"video": "/clip.mp4"}, "progressive does not go together with a clip; leave one of them out"),
-        ({"shots": [{"prompt": "x"}, {"prompt": "y"}]}, "progressive does not go together with a storyboard; leave it out"),
-        ({"mag_cache": 0.1}, "progressive does not go together with mag_cache; leave one of them out"),
+        ({"video": "/clip.mp4"}, "progressive cannot be combined with a clip; leave one out"),
+        ({"shots": [{"prompt": "x"}, {"prompt": "y"}]}, "progressive cannot be combined with a storyboard; leave it out"),
+        ({"mag_cache": 0.1}, "progressive cannot be combined with mag_cache; leave one out"),
         ({"progressive": 5}, "progressive=5 must be between 0 and 4; 0 is off, 2 is usual"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_does_not_go_together_is_refused(changes, words):
 
 def test_a_video_in_windows_cannot_have_it():
     preset = load_preset("wan-tiny")
-    with pytest.raises(RequestError, match="does not go together with context windows"):
+    with pytest.raises(RequestError, match="cannot be combined with context windows"):
         GenerationRequest.from_preset(preset, prompt="x", num_frames=65, progressive=2)
 
 

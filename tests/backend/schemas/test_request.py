@@ -55,8 +55,8 @@ def test_an_image_makes_it_image_to_video():
         ({"steps": 0}, "steps=0 must be between 1 and 100; 20 is usual"),
         ({"steps": 101}, "steps=101 must be between 1 and 100; 20 is usual"),
         ({"fps": 0}, "fps=0 must be between 1 and 60; 16 is usual"),
-        ({"seed": -1}, "seed=-1 must lie between 0 and 4294967295; leave it out to have one drawn"),
-        ({"seed": 2**32}, "seed=4294967296 must lie between 0 and 4294967295; leave it out to have one drawn"),
+        ({"seed": -1}, "seed=-1 must be between 0 and 4294967295; leave it out for a random seed"),
+        ({"seed": 2**32}, "seed=4294967296 must be between 0 and 4294967295; leave it out for a random seed"),
         ({"guidance": (4.0, 3.0)}, "guidance has 2 values and must have 1, one per expert of wan-tiny; 4 is usual"),
         ({"guidance": ()}, "guidance has 0 values and must have 1, one per expert of wan-tiny; 4 is usual"),
         ({"guidance": (math.nan,)}, "guidance=nan must be between 0 and 30; 4 is usual"),
@@ -64,7 +64,10 @@ def test_an_image_makes_it_image_to_video():
         ({"flow_shift": math.inf}, "flow_shift=inf must be above 0 and at most 100; 3 is usual"),
         ({"flow_shift": 0.0}, "flow_shift=0 must be above 0 and at most 100; 3 is usual"),
         ({"task": "i2v"}, "image is missing: image to video starts from one; give the first frame as image"),
-        ({"image": "/a.png", "task": "t2v"}, "image was given but text to video takes none; leave it out, or ask for task i2v"),
+        (
+            {"image": "/a.png", "task": "t2v"},
+            "image was given but text to video takes no image; leave it out, or choose task i2v",
+        ),
         ({"image": "a.png"}, "image='a.png' must be an absolute path; give the whole path"),
         ({"image": "/a.png", "last_image": "/b.png"}, "last_image was given but wan-tiny takes a first image only; leave it out"),
         (
@@ -96,7 +99,7 @@ def test_a_blank_prompt_is_refused_with_an_example(prompt):
 
 
 def test_an_image_for_a_text_model_is_refused():
-    assert refusal(WAN, image="/a.png").startswith("task=i2v is not what wan2.1-t2v-14b-720p does: text to video only")
+    assert refusal(WAN, image="/a.png").startswith("task=i2v is not supported by wan2.1-t2v-14b-720p: text to video only")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_a_wrong_type_is_a_request_error_too(changes, beginning):
     [{"sound_guidance": 7}, {"perturbed_guidance": (1, 1)}, {"modality_guidance": (3, 3)}, {"guidance_rescale": (0.7, 0)}],
 )
 def test_what_is_for_models_with_a_sound_is_refused_elsewhere(changes):
-    assert refusal(**changes) == f"{next(iter(changes))} was given and wan-tiny makes no sound; leave it out"
+    assert refusal(**changes) == f"{next(iter(changes))} was given and wan-tiny has no audio; leave it out"
 
 
 def test_a_missing_field_is_named():
@@ -270,34 +273,34 @@ def test_the_strength_says_how_many_steps_are_done(strength, steps, done):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strength": 0.5}, "strength was given but no clip, to which it belongs; give it as video, or leave this out"),
-        ({"trim": (0, 1)}, "trim was given but no clip, to which it belongs; give it as video, or leave this out"),
+        ({"strength": 0.5}, "strength was given but needs a clip; give it as video, or leave this out"),
+        ({"trim": (0, 1)}, "trim was given but needs a clip; give it as video, or leave this out"),
         (CLIP | {"strength": 0.0}, "strength=0 must be above 0 and at most 1; 0.8 is usual"),
         (CLIP | {"strength": 1.5}, "strength=1.5 must be above 0 and at most 1; 0.8 is usual"),
         (CLIP | {"strength": math.nan}, "strength=nan must be above 0 and at most 1; 0.8 is usual"),
         (
             CLIP | {"strength": 0.2, "steps": 4},
-            "strength=0.2 leaves none of 4 steps and must leave one; take at least 0.25, or more steps",
+            "strength=0.2 leaves none of 4 steps and must leave at least one; choose at least 0.25, or more steps",
         ),
         (
             CLIP | {"trim": (1, 2)},
-            "trim=1,2 is 16 frames at 16 a second and must be 13 or 17 for wan-tiny; "
-            "take 1,1.8125 (13 frames) or 1,2.0625 (17 frames)",
+            "trim=1,2 is 16 frames at 16 fps and must be 13 or 17 for wan-tiny; "
+            "choose 1,1.8125 (13 frames) or 1,2.0625 (17 frames)",
         ),
         (
             CLIP | {"trim": (0, 11)},
-            "trim=0,11 is 176 frames at 16 a second and must be 161 for wan-tiny; take 0,10.0625 (161 frames)",
+            "trim=0,11 is 176 frames at 16 fps and must be 161 for wan-tiny; choose 0,10.0625 (161 frames)",
         ),
         (
             CLIP | {"trim": (1, 2.0625), "num_frames": 33},
-            "trim=1,2.0625 is 17 frames at 16 a second and must be 33 for wan-tiny; take 1,3.0625 (33 frames)",
+            "trim=1,2.0625 is 17 frames at 16 fps and must be 33 for wan-tiny; choose 1,3.0625 (33 frames)",
         ),
-        (CLIP | {"trim": (2, 1)}, "trim=2,1 must be two times in the clip, in seconds, 0 or more, the later one second; "
+        (CLIP | {"trim": (2, 1)}, "trim=2,1 must be two times of the clip, in seconds, 0 or more, the later time second; "
                                   "0,3 are its first three seconds"),
-        (CLIP | {"trim": (-1, 1)}, "trim=-1,1 must be two times in the clip, in seconds, 0 or more, the later one second; "
+        (CLIP | {"trim": (-1, 1)}, "trim=-1,1 must be two times of the clip, in seconds, 0 or more, the later time second; "
                                    "0,3 are its first three seconds"),
         (CLIP | {"fps": 0}, "fps=0 must be between 1 and 60; 16 is usual"),
-        (CLIP | {"image": "/a.png"}, "image was given beside video, and a video begins with one of them; leave one out"),
+        (CLIP | {"image": "/a.png"}, "image was given together with video, but a video can start with only one; leave one out"),
         ({"video": "clip.mp4"}, "video='clip.mp4' must be an absolute path; give the whole path"),
     ],
 )  # fmt: skip
@@ -314,7 +317,7 @@ def test_numbers_that_are_none_are_refused_too(changes):
 
 def test_presets_without_text_to_video_take_no_clip():
     assert refusal(load_preset("wan2.1-i2v-14b-480p"), image="/a.png", **CLIP) == (
-        "video was given but wan2.1-i2v-14b-480p takes none; leave it out"
+        "video was given but wan2.1-i2v-14b-480p does not take it; leave it out"
     )
 
 

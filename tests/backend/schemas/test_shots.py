@@ -90,10 +90,10 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        ([], {}, "shots has nothing in it and must be a list of shots, each with its prompt; give one at least"),
+        ([], {}, "shots is empty and must be a list of shots, each with its prompt; give at least one"),
         ("a fox", {}, "shots='a fox' must be a list of shots, each with its prompt; give a list"),
-        ([{"prompt": " "}], {"prompt": "x"}, "shot 1 has an empty prompt and must say what it shows; give it one"),
-        ([{"seed": 1}], {}, "shot 1 has no prompt and must say what it shows; give it one"),
+        ([{"prompt": " "}], {"prompt": "x"}, "shot 1 has an empty prompt and must say what the shot shows; give it a prompt"),
+        ([{"seed": 1}], {}, "shot 1 has no prompt and must say what the shot shows; give it a prompt"),
         ([{"prompt": "x", "colour": 1}], {}, "shot 1 has 'colour' and may have prompt, num_frames, seconds, seed"),
         (
             [{"prompt": "x", "seconds": 60}],
@@ -102,19 +102,23 @@ def test_seconds_are_the_nearest_length_that_the_model_makes():
         ),
         ([{"prompt": "x", "seconds": math.nan}], {}, "shot 1 lasts 'nan' seconds and must last"),
         ([{"prompt": "x"}, {"prompt": "y", "num_frames": 18}], {}, "shot 2: num_frames=18 must be 4n+1; nearest: 17 or 21"),
-        ([{"prompt": "x", "seconds": 1, "num_frames": 17}], {}, "shot 1 has num_frames beside seconds, which say the same"),
-        ([{"prompt": "x", "seed": -1}], {}, "shot 1: seed=-1 must lie between 0 and 4294967295"),
+        (
+            [{"prompt": "x", "seconds": 1, "num_frames": 17}],
+            {},
+            "shot 1 has num_frames together with seconds, which means the same",
+        ),
+        ([{"prompt": "x", "seed": -1}], {}, "shot 1: seed=-1 must be between 0 and 4294967295"),
         ([{"prompt": "x"}] * (MAX_SHOTS + 1), {}, "25 shots were given, and at most 24 can be; leave some out"),
-        (ROWS[:2], {"name": "wan2.1-t2v-14b-480p"}, "shots were given, but wan2.1-t2v-14b-480p starts from no picture"),
+        (ROWS[:2], {"name": "wan2.1-t2v-14b-480p"}, "shots were given, but wan2.1-t2v-14b-480p cannot start from an image"),
         (
             ROWS[:1],
             {"name": "wan2.1-i2v-14b-480p"},
-            "task=t2v is not what wan2.1-i2v-14b-480p does: image to video only; give an image",
+            "task=t2v is not supported by wan2.1-i2v-14b-480p: image to video only; give an image",
         ),
         (
             ROWS,
             {"video": "/a.mp4"},
-            "video was given beside shots, of which only the first may start from a picture; leave it out",
+            "video was given together with shots, but only image is allowed, for the first shot; leave it out",
         ),
         (["x"], {}, "shots.0='x' is refused"),
     ],

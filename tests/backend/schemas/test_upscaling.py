@@ -27,11 +27,11 @@ def test_the_settings_are_stored_only_where_somebody_set_them():
     [
         ({"upscale": 3}, "upscale=3 must be 0, 2 or 4; 0 is off"),
         ({"upscale": -2}, "upscale=-2 must be 0, 2 or 4"),
-        ({"upscaler": "mine.pth"}, "upscaler was given but no scale"),
+        ({"upscaler": "mine.pth"}, "upscaler was given but needs upscale"),
         ({"upscale": 2, "upscaler": "../x.pth"}, "must be the name of a file in the data folder's upscalers folder"),
         ({"upscale": 2, "upscaler": "a/b"}, "must be the name of a file"),
         ({"upscale": 2, "upscaler": "x" * 300}, "must be the name of a file"),
-        ({"upscale": 2, "finished_video": "/etc/passwd"}, "finished_video was given but wan-tiny takes none"),
+        ({"upscale": 2, "finished_video": "/etc/passwd"}, "finished_video was given but wan-tiny does not take it"),
         ({"upscale": "many"}, "upscale='many' is refused"),
     ],
 )

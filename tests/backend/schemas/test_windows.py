@@ -78,9 +78,7 @@ def test_a_request_says_so_itself_and_keeps_it():
 
 def test_models_without_windows_refuse_them():
     for name in ("hunyuan-tiny", "wan-live-tiny"):
-        with pytest.raises(
-            RequestError, match=f"context_windows was given but {name} makes its videos without them; leave it out"
-        ):
+        with pytest.raises(RequestError, match=f"context_windows was given but {name} does not support them; leave it out"):
             asked(name, context_windows=True)
         assert asked(name, context_windows=False).window_frames is None
 

@@ -140,7 +140,7 @@ def test_the_demo_model_makes_a_clip_anew_or_goes_on_after_it(engine, visitor, c
     request = made(engine, visitor(), **given, num_frames=9, extend="after", overlap=5)
     assert (request.extend, request.overlap, request.strength, request_mode(request)) == ("after", 5, None, "extend")
     before = left(engine)
-    assert "is nothing that wan-tiny does" in refused(
+    assert "is not supported by wan-tiny" in refused(
         visitor(), "/studio/edit", given | {"num_frames": 9, "extend": "before", "overlap": 5}
     )
     assert "must be one of anew, extend for wan-tiny" in refused(visitor(), "/studio/edit", given | {"way": "paint"})

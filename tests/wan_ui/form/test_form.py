@@ -40,13 +40,13 @@ def test_a_draft_becomes_the_request_that_it_says():
 def test_the_negative_prompts_strength_goes_with_the_presets_that_take_it():
     fast = dict(preset="wan2.2-t2v-a14b-480p-fast", width=832, height=480, guidance=(1.0, 1.0), negative_prompt="text")
     assert a_draft(**fast).to_request().nag == 0 and a_draft(**fast, nag=11.0).to_request().uses_nag
-    with pytest.raises(RequestError, match="nag=11 cannot be used by wan-tiny"):
+    with pytest.raises(RequestError, match="nag=11 is not supported by wan-tiny"):
         a_draft(nag=11.0).to_request()
 
 
 def test_steps_are_reused_by_plan_where_a_preset_takes_it():
     assert sum(reused_steps(a_draft(steps=20, mag_cache=0.12).to_request())) == 10
-    with pytest.raises(RequestError, match="^mag_cache does not go together with step_cache; set step_cache to 0$"):
+    with pytest.raises(RequestError, match="^mag_cache cannot be combined with step_cache; set step_cache to 0$"):
         a_draft(mag_cache=0.12, step_cache=0.1).to_request()
     shown = control_updates(load_preset("wan-tiny"), ENGLISH, a_draft(mag_cache=0.12).to_request())["mag_cache"]
     assert (shown["value"], shown["maximum"], shown["visible"]) == (0.12, 0.3, True)

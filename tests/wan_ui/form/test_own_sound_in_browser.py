@@ -73,7 +73,7 @@ def test_a_sound_of_ones_own_becomes_that_of_the_video(visit, tmp_path):
     page.locator("#prompt textarea").fill("a red circle that comes too late")
     page.locator("#generate").click()
     page.locator("#sound-note .note:not([hidden])").wait_for()
-    assert "must lie within the 2.00 s" in page.locator("#sound-note .note").inner_text()
+    assert "must be within the 2.00 s" in page.locator("#sound-note .note").inner_text()
     page.locator("#input-sound button[aria-label=Clear], #input-sound button[title=Clear]").first.click()
     page.locator('.stage [data-act="fill:use"]').first.click()
     page.locator("#input-sound .waveform-container, #input-sound #waveform").first.wait_for()

@@ -82,7 +82,7 @@ def test_figures_are_a_list_of_names_with_uploaded_pictures():
 
 def test_programs_may_reuse_steps_by_plan_and_are_refused_in_one_sentence():
     assert wanted(settings={"mag_cache": 0.12}).to_request().mag_cache == 0.12
-    with pytest.raises(RequestError, match="^mag_cache does not go together with cfg_zero; leave one of them out$"):
+    with pytest.raises(RequestError, match="^mag_cache cannot be combined with cfg_zero; leave one out$"):
         wanted(settings={"mag_cache": 0.12, "cfg_zero": True}).to_request()
     with pytest.raises(RequestError, match="mag_ratios"):
         wanted(settings={"mag_cache": 0.12, "mag_ratios": [1.0, 1.0]}).to_request()
@@ -192,9 +192,9 @@ def test_a_program_has_a_clip_made_anew(studio, tmp_path):
     settings = {"steps": 4, "strength": 0.5, "trim": [0.5, 1.5625]}
     _, facts = client.predict("a red circle", "wan-tiny", None, settings | {"video": clip}, api_name="/generate")
     assert facts["num_frames"] == 17
-    with pytest.raises(Exception, match="must lie within the 2.00 s"):
+    with pytest.raises(Exception, match="must be within the 2.00 s"):
         client.predict("a red circle", "wan-tiny", None, {"video": clip, "trim": [1.5, 2.5625]}, api_name="/generate")
-    with pytest.raises(Exception, match="strength was given but no clip"):
+    with pytest.raises(Exception, match="strength was given but needs a clip"):
         client.predict("a red circle", "wan-tiny", None, {"strength": 0.5}, api_name="/generate")
 
 

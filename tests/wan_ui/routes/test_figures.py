@@ -121,7 +121,7 @@ def test_what_a_stranger_may_not_name_and_a_picture_that_is_none_are_answered_in
     good = bob.upload(picture)
     for figures, words in (
         ([{"name": "", "image": good}], "has no name and must have one"),
-        ([{"name": "Anna", "image": good}] * 2, "of one before it, and must have its own"),
+        ([{"name": "Anna", "image": good}] * 2, "of an earlier character, and must have its own"),
         ([{"name": "n" * 200, "image": good}], "must have a name of at most 40"),
         ([{"name": f"f{n}", "image": good} for n in range(9)], "may have at most 8"),
     ):

@@ -110,7 +110,7 @@ def test_a_table_of_shots_and_a_sound_from_a_stranger_are_answered_beside_the_fi
         (json.dumps({"shots": [{"prompt": "x"}], "track": "/etc/hostname"}), "must be an uploaded file"),
         (
             json.dumps({"shots": [{"prompt": "x"}], "track": visitor.upload(tmp_path / "good.wav"), "track_start": 99}),
-            "must lie within",
+            "must be within",
         ),
         (json.dumps({"shots": [{"prompt": "x"}] * 25}), "at most 24 can be"),
         (json.dumps({"shots": "all"}), "must be a list of shots"),

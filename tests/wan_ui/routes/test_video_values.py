@@ -51,7 +51,7 @@ def test_a_control_clip_and_what_belongs_to_it():
     fields = {"prompt": "x", "model": "ltx-2.3-704p", "control_scale": "0.8", "control_downscale": "2", "seconds": "2"}
     made = to_request(VideoBody(fields=fields, picture=Path("/a.png"), control=Path("/c.mp4")), "wan-tiny")
     assert (made.task, made.control, made.control_scale, made.control_downscale) == ("i2v", "/c.mp4", 0.8, 2)
-    with pytest.raises(RequestError, match="control was given but wan-tiny takes none"):
+    with pytest.raises(RequestError, match="control was given but wan-tiny does not take it"):
         to_request(VideoBody(fields={"prompt": "x"}, picture=None, control=Path("/c.mp4")), "wan-tiny")
 
 

@@ -133,7 +133,7 @@ def test_a_clip_is_made_anew(client, url, data_dir, tmp_path):
     with pytest.raises(openai.BadRequestError, match="must be a video") as refused:
         client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body={"video": DATA_OF_WORDS})
     assert refused.value.param == "video"
-    with pytest.raises(openai.BadRequestError, match="Trim=1.5,2.5625 must lie within the 2.00 s") as refused:
+    with pytest.raises(openai.BadRequestError, match="Trim=1.5,2.5625 must be within the 2.00 s") as refused:
         client.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=more | {"trim": [1.5, 2.5625]})
     assert refused.value.param == "trim"
     assert list((data_dir / "tmp").rglob(".part-*")) == []
