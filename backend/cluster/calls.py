@@ -1,7 +1,7 @@
-"""Calls of Ray that end before the connection to its cluster does.
+"""Make sure that all calls of Ray end before the connection to its cluster does.
 
-A call that a thread of ours makes while Ray shuts down, or a reference that it drops then, can make Ray's native code end the
-whole process, without an error and with exit code 1; a call that comes later starts another Ray on this machine.
+If a thread calls Ray or drops a reference while Ray shuts down, Ray's native code can end the process without an error, with exit
+code 1. A call after the shutdown starts another Ray on this machine.
 """
 
 import threading
@@ -10,11 +10,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-_LOOK_SECONDS = 0.5  # until a call that waits sees that the connection ends
+_LOOK_SECONDS = 0.5  # interval at which a waiting call checks whether the connection ends
 
 
 class Disconnected(Exception):
-    """The connection ends or has ended: no call is made any more."""
+    """The connection is ending or has ended, so no call is allowed."""
 
 
 class Calls:
@@ -27,7 +27,7 @@ class Calls:
 
     @contextmanager
     def count_call(self) -> Generator[None]:
-        """Ray may be called within; the connection waits for the end of that. Raises: Disconnected, at the beginning."""
+        """Allow calls of Ray inside the block. The connection does not end before the block. Raises: Disconnected, on entry."""
         with self._changed:
             if self._is_ended:
                 raise Disconnected
@@ -40,8 +40,10 @@ class Calls:
                 self._changed.notify_all()
 
     def ask(self, actor: object, method: str, *values: object, seconds: float) -> Any:
-        """The answer of the actor's method. Raises: RayError, also for what the method raised, and without an answer in so many
-        seconds; Disconnected."""
+        """Call the actor's method and return its result.
+
+        Raises: RayError if the method raised or did not answer within `seconds`; Disconnected.
+        """
         with self.count_call():
             try:
                 return self._answer(actor, method, values, seconds)
@@ -49,7 +51,7 @@ class Calls:
                 raise error.with_traceback(None) from error.__cause__  # Ray's frames hold references
 
     def end(self, seconds: float) -> bool:
-        """Lets no call begin any more; those that wait for an answer give up. Whether all have ended within so many seconds."""
+        """Refuse new calls and abort waiting ones. Return whether all calls ended within `seconds`."""
         with self._changed:
             self._is_ended = True
             return self._changed.wait_for(lambda: self._count == 0, seconds)

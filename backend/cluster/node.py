@@ -1,7 +1,7 @@
-"""A worker on a node of the cluster: runs the same worker process as one machine does, and hands on messages and files.
+"""Run a worker process on a node of the cluster, and forward its messages and files.
 
-An instance of `NodeWorker` is a Ray actor on that node, the first host of its slice; a `NodeMember` is one on each other host, if
-the slice has several. Neither imports Ray: `backend.cluster.nodes` makes them actors.
+A `NodeWorker` is a Ray actor on the first host of a slice. A `NodeMember` is a Ray actor on each other host. Neither imports Ray:
+`backend.cluster.nodes` turns them into actors.
 """
 
 import shutil
@@ -24,20 +24,20 @@ from backend.workers.process import WorkerPlan, WorkerProcess
 from backend.workers.stale_processes import kill_stale_workers
 
 FOLDER = "cluster"
-_WAIT_SECONDS = 1.0  # for something to hand on
-_LOG_BYTES = 2**18  # at most, of the worker's log at a time
+_WAIT_SECONDS = 1.0  # for a message or file to forward
+_LOG_BYTES = 2**18  # the most log output that is forwarded at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogText:
-    """What the worker has written to its log since the last time."""
+    """The worker's new log output."""
 
     data: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The worker process is gone, with this exit code. Nothing follows."""
+    """The worker process ended with this exit code. Nothing follows."""
 
     code: int
 
@@ -46,9 +46,9 @@ Item = Message | Piece | LogText | Ended
 
 
 class NodeWorker:
-    """One worker of the studio, on this node; its methods are called from the studio, several at the same time.
+    """One worker of the studio, on this node. The studio calls its methods, several at the same time.
 
-    Everything lies in the node's own data folder (STUDIO_DATA_DIR there, else `data` in the project), in `cluster/NAME`.
+    Its files are in `cluster/NAME` in the node's data folder (STUDIO_DATA_DIR on the node, default `data` in the project).
     """
 
     def __init__(self, name: str):
@@ -57,28 +57,28 @@ class NodeWorker:
         self._relay: Relay | None = None
 
     def fingerprint(self) -> str:
-        """That of the project on this node."""
+        """Return the hash of the project on this node."""
         return fingerprint()
 
     def free_port(self, address: str) -> int:
-        """Where the hosts of this node's slice can meet. Raises: OSError if this node does not have the address."""
+        """Return a free port for the hosts of this slice. Raises: OSError if this node does not have the address."""
         return free_port(address)
 
     def open(self, plan: WorkerPlan) -> None:
-        """Starts the worker of the plan, in place of one that is still there. Raises: OSError."""
+        """Start the worker of the plan. Stop an earlier worker first. Raises: OSError."""
         if self._relay is not None:
             self._relay.worker.kill()
-            self._relay.worker.stop()  # it gives back the port on which it waited for other hosts
+            self._relay.worker.stop()  # releases the port on which the worker waited for other hosts
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._relay = Relay(local_plan(plan, self._settings), self._folder)
 
     def begin(self, job_id: str) -> None:
-        """Makes an empty folder for a job, in place of those of earlier ones."""
+        """Create an empty folder for a job. Delete the folders of earlier jobs."""
         self._started_relay().begin(job_id)
 
     def put(self, piece: Piece) -> None:
-        """Takes a piece of the job's input files, or of what was done of it elsewhere."""
+        """Write a piece of one of the job's files: an input, or progress from another worker."""
         self._started_relay().put(piece)
 
     def send(self, message: Message) -> None:
@@ -86,11 +86,11 @@ class NodeWorker:
         self._started_relay().send(message)
 
     def take(self, number: int) -> list[Item]:
-        """Batch `number`, from 1, of what the worker says, in order; the same number again gives the same batch again."""
+        """Return batch `number`, from 1, of the worker's messages and files, in order. Repeating the number repeats the batch."""
         return self._started_relay().take(number)
 
     def kill(self) -> None:
-        """Ends a worker that does not answer."""
+        """Kill a worker that does not answer."""
         self._started_relay().worker.kill()
 
     def _started_relay(self) -> "Relay":
@@ -98,23 +98,23 @@ class NodeWorker:
         return self._relay
 
     def stop(self) -> None:
-        """Asks the worker to keep its work and to end, and ends it if it does not."""
+        """Ask the worker to save its work and end. Kill it if it does not."""
         if self._relay is not None:
             self._relay.worker.stop()
 
 
 class NodeMember:
-    """One of the other hosts of a worker on several."""
+    """One of the other hosts of a multihost worker."""
 
     def __init__(self) -> None:
         self._settings = from_environment()
 
     def fingerprint(self) -> str:
-        """That of the project on this node."""
+        """Return the hash of the project on this node."""
         return fingerprint()
 
     def serve(self, hosts: Hosts, index: int) -> None:
-        """Takes part as process `index` whenever the first host asks, until the actor is ended. Raises: MemberRefused."""
+        """Serve the first host as process `index` until the actor is killed. Raises: MemberRefused."""
         kill_stale_workers(self._settings.data_dir)
         Member(
             index=index,
@@ -127,32 +127,32 @@ class NodeMember:
 
 
 class Relay:
-    """The conversation with one worker: what it says waits here until the studio takes it.
+    """Queues the messages and files of one worker until the studio fetches them.
 
-    What waits is small: the pieces of files are read when they are taken.
+    The queue is small, because the pieces of files are read when they are fetched.
     """
 
     def __init__(self, plan: WorkerPlan, folder: Path):
         self._runs, self._log = folder / "runs", folder / "worker.log"
         self._changed = threading.Condition()
         self._waiting: deque[Iterator[Item]] = deque()
-        self._number, self._batch = 0, []  # taken last
-        self._log_bytes = 0  # handed on
+        self._number, self._batch = 0, []  # the number and content of the last batch
+        self._log_bytes = 0  # number of log bytes that were forwarded
         self._job: _RemoteJob | None = None
         start = MultihostTransport if plan.hosts else WorkerProcess
         self.worker = start(plan, self._log, self._receive, self._end)
 
     def begin(self, job_id: str) -> None:
-        """Makes an empty folder for a job, in place of those of earlier ones."""
+        """Create an empty folder for a job. Delete the folders of earlier jobs."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._folder_of(job_id).mkdir(parents=True)
 
     def put(self, piece: Piece) -> None:
-        """Writes a piece of one of the job's files. Raises: ValueError, OSError."""
+        """Write a piece of one of the job's files. Raises: ValueError, OSError."""
         Inbox(self._folder_of(piece.job_id)).take(piece)
 
     def send(self, message: Message) -> None:
-        """Hands a message to the worker; a job's folder is here, wherever the studio has it."""
+        """Send a message to the worker. The paths in a job are replaced by paths on this node."""
         if isinstance(message, Run):
             folder = self._folder_of(message.job_id)
             changes = Changes(message.job_id, folder)
@@ -161,7 +161,7 @@ class Relay:
         self.worker.send(message)
 
     def take(self, number: int) -> list[Item]:
-        """Batch `number` of what has been said, of about `PIECE_BYTES`; empty if nothing is said for a second."""
+        """Return batch `number` of messages and files, about `PIECE_BYTES` large. Empty if nothing arrives within a second."""
         with self._changed:
             if number != self._number:
                 self._changed.wait_for(lambda: self._waiting, _WAIT_SECONDS)
@@ -185,7 +185,7 @@ class Relay:
         return batch
 
     def _receive(self, message: Message) -> None:
-        """What the worker says, after the files that it has written: a heartbeat brings files, too."""
+        """Queue a message of the worker after the files that it wrote before. Heartbeats also trigger files."""
         job, is_last = self._job, False
         if isinstance(message, JobEvent) and job is not None and message.job_id == job.job_id:
             is_last = message.event.is_final
@@ -216,7 +216,7 @@ class Relay:
 
 @dataclass(frozen=True, kw_only=True)
 class _RemoteJob:
-    """A job that is made here: its folder in the studio and here, and what is new in the latter."""
+    """The worker's job: the folder `there` in the studio, the folder `here` on this node, and the changes in `here`."""
 
     job_id: str
     there: str
@@ -225,6 +225,6 @@ class _RemoteJob:
 
 
 def local_plan(plan: WorkerPlan, settings: Settings) -> WorkerPlan:
-    """The studio's plan for a worker of this machine; ends what an earlier studio has left here."""
+    """Adapt the studio's plan to this node. Kill the workers that an earlier studio left on this node."""
     kill_stale_workers(settings.data_dir)
     return replace(plan, settings=settings, transport="hosts" if plan.hosts else "process", share=Share(), node=None)

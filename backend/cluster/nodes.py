@@ -1,6 +1,6 @@
-"""The machines of a Ray cluster as workers: every free TPU slice or node is one, those that come and go are taken in and let go.
+"""Use the machines of a Ray cluster as workers: one per free TPU slice or node. Machines may join and leave at any time.
 
-Ray is imported when a cluster is asked for; without one nobody needs it (`requirements-cluster.txt`).
+Ray is imported only when a cluster is requested (`requirements-cluster.txt`).
 """
 
 import logging
@@ -27,22 +27,22 @@ from backend.workers.process import WorkerPlan
 
 LINK = "cluster"
 SLICE_LABEL, TOPOLOGY_LABEL, HOST_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-topology", "ray.io/tpu-worker-id"
-_HEAD = re.compile(r"TPU-.+-head")  # the resource of a slice's first host
+_HEAD = re.compile(r"TPU-.+-head")  # the resource that only a slice's first host has
 _ADDRESS = re.compile(r"auto|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.\-]+):\d{1,5}")
 _LOOK_SECONDS = 1.0
-_AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0  # until a machine that cannot work is asked again; one whose worker was lost
+_AGAIN_SECONDS, _SOON_SECONDS = 30.0, 3.0  # before a machine that cannot work is tried again; before one that lost its worker is
 _CONNECT_SECONDS, _CLOSE_SECONDS, _DISCONNECT_SECONDS = 5.0, 2.0, 3.0
 _PORT_SECONDS = 10.0  # for a slice's first host to find a free one
-_CALLS_AT_ONCE = 8  # of one worker's methods
+_CALLS_AT_ONCE = 8  # concurrent method calls per actor
 
-Node = Mapping[str, Any]  # as `ray.nodes()` gives it
+Node = Mapping[str, Any]  # an entry of `ray.nodes()`
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """One node of a slot, where others reach it, and what a worker takes of its resources."""
+    """One node of a slot, its address, and the resources that a worker reserves on it."""
 
     node: str
     address: str
@@ -53,7 +53,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSlot:
-    """Where one worker can be: all hosts of a slice, the first one first, or one node."""
+    """A place for one worker: all hosts of a slice, in order, or one node. `machine` is its name for the operator."""
 
     key: str
     machine: str
@@ -61,7 +61,7 @@ class WorkerSlot:
 
     @property
     def name(self) -> str:
-        """The worker's name; says nothing about the machine's address."""
+        """The worker's name. Does not reveal the machine's address."""
         return f"node-{self.hosts[0].node[:8]}"
 
     @property
@@ -71,7 +71,7 @@ class WorkerSlot:
 
 
 def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
-    """The slots of a cluster: its whole TPU slices; if no machine has a TPU, every node that offers CPUs."""
+    """Return the slots of a cluster: its complete TPU slices, or, if no machine has a TPU, every node that offers CPUs."""
     alive = [node for node in nodes if node["Alive"]]
     with_chips = [node for node in alive if node["Resources"].get("TPU", 0) >= 1]
     if not with_chips:
@@ -83,14 +83,14 @@ def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
 
 
 def _slice_of(node: Node) -> str:
-    """The slice's name if it has several hosts, else the node's id: nodes of one host each may all have the same name."""
+    """Return the slice's name if it has several hosts, else the node's id. Slices of one host may all have the same name."""
     labels = node.get("Labels") or {}
     is_alone = _chips(labels) <= node["Resources"]["TPU"]
     return node["NodeID"] if is_alone else labels.get(SLICE_LABEL) or node["NodeID"]
 
 
 def _chips(labels: Mapping[str, str]) -> int:
-    """The chips of the whole slice, by its topology, such as "2x4"; 0 if the node does not say."""
+    """Return the number of chips of the whole slice from its topology, such as "2x4". 0 if the node does not report it."""
     sides = labels.get(TOPOLOGY_LABEL, "").split("x")
     return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
 
@@ -123,36 +123,36 @@ def _host_name(node: Node) -> str:
 
 @dataclass(kw_only=True)
 class _ClaimedSlot:
-    """A slot that was asked for: the actors on its hosts, and whether the fleet has its worker."""
+    """A slot with the actors on its hosts. `has_worker` is True if the worker pool has its worker."""
 
     slot: WorkerSlot
     actors: list[Any]
-    answers: list[Any]  # of the project there
-    serving: list[Any] = field(default_factory=list)  # the members' answers, which come only when one ends
+    answers: list[Any]  # each actor's pending fingerprint of the project on its host
+    serving: list[Any] = field(default_factory=list)  # each member's pending `serve` call, which ends only when the member does
     has_worker: bool = False
 
 
 class WorkerPool(Protocol):
-    """The workers, to which each machine adds one: `backend.worker_pool.pool.WorkerPool`."""
+    """The interface of `backend.worker_pool.pool.WorkerPool` that a cluster uses."""
 
     def add_worker(self, plan: WorkerPlan) -> None:
-        """Starts one more worker. Raises: OSError if it cannot be started."""
+        """Start one more worker. Raises: OSError if it cannot be started."""
 
     def remove_worker(self, name: str) -> None:
-        """The machine of this worker has gone, or is no longer wanted."""
+        """Remove a worker whose machine was lost or is no longer needed."""
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All workers."""
+        """The views of all workers."""
 
 
 class Cluster:
-    """The connection to a Ray cluster. One thread looks every second which machines are there."""
+    """The connection to a Ray cluster. A thread checks every second which machines exist."""
 
     def __init__(self, address: str):
-        """Raises: RequestError if this is no address, StudioError if Ray is not installed or no cluster answers."""
+        """Connect. Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers."""
         self._fingerprint = fingerprint()
         self._claimed: dict[str, _ClaimedSlot] = {}
-        self._next_claim: dict[str, float] = {}  # when a machine that cannot work is asked again, by the slot's key
+        self._next_claim: dict[str, float] = {}  # monotonic time from which a failed slot may be claimed again, by slot key
         self._warnings: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -160,18 +160,18 @@ class Cluster:
         _connect(address)
 
     def start(self, pool: WorkerPool, plan: WorkerPlan) -> None:
-        """Takes machines into the fleet from now on, each by this plan."""
+        """Add machines to the worker pool from now on, each with this plan."""
         self._thread = threading.Thread(target=self._run, args=(pool, plan), name="cluster", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Looks no longer after the machines; their workers stay until `disconnect`."""
+        """Stop checking the machines. Their workers remain until `disconnect`."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
     def disconnect(self) -> None:
-        """Gives all machines back. The fleet must be closed."""
+        """Release all machines. The worker pool must be closed."""
         import ray
 
         if self._calls.end(_DISCONNECT_SECONDS):
@@ -186,8 +186,8 @@ class Cluster:
                     self._update_slots(pool, plan)
             except Disconnected:
                 return
-            except Exception:  # whatever Ray raises while its head is away; the workers that are there go on
-                logger.exception("The cluster could not be looked at")
+            except Exception:  # Ray raises many kinds while its head is unreachable; existing workers continue
+                logger.exception("The cluster's nodes could not be read")
             self._closing.wait(_LOOK_SECONDS)
 
     def _update_slots(self, pool: WorkerPool, plan: WorkerPlan) -> None:
@@ -213,7 +213,7 @@ class Cluster:
                 self._start_worker(key, pool, plan)
 
     def _has_lost_a_member(self, claimed: _ClaimedSlot) -> bool:
-        """Whether the actor on one of the other hosts has ended: its worker would wait for it for ever."""
+        """Return whether the actor on one of the other hosts has ended. Its worker would wait for it without a limit."""
         import ray
 
         ended = ray.wait(claimed.serving, timeout=0)[0] if claimed.serving else []
@@ -225,13 +225,13 @@ class Cluster:
         return bool(ended)
 
     def _claim(self, slot: WorkerSlot) -> _ClaimedSlot:
-        """Makes the actors, which wait in Ray's own queue while somebody else has a machine."""
+        """Create the actors. They wait in Ray's queue while the machines are in use."""
         first, *others = slot.hosts
         actors = [_actor(NodeWorker, first).remote(slot.name), *(_actor(NodeMember, host).remote() for host in others)]
         return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
     def _start_worker(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
-        """The machines are ours: starts their worker, if all have the same project."""
+        """Start the worker of a claimed slot if all its hosts have the same version of the project."""
         import ray
 
         claimed = self._claimed[key]
@@ -242,7 +242,7 @@ class Cluster:
             hosts = self._connect_hosts(claimed) if len(slot.hosts) > 1 else None
             ask = partial(self._calls.ask, claimed.actors[0])
             pool.add_worker(replace(plan, transport=LINK, name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
-        except Exception as error:  # Ray's errors are many: without a project there, without a package, without a machine
+        except Exception as error:  # Ray raises many kinds, for example for a missing project, package or machine
             self._warn_once(slot, f"{slot.machine} cannot work: {_last_line(error)}")
             self._next_claim[key] = time.monotonic() + _AGAIN_SECONDS
             self._release(key, pool)
@@ -251,7 +251,7 @@ class Cluster:
         self._warnings.pop(key, None)
 
     def _connect_hosts(self, claimed: _ClaimedSlot) -> Hosts:
-        """Sends the other hosts to the first one, which gets a port to meet at and a secret for this time."""
+        """Let the other hosts connect to the first one, at a free port and with a new secret."""
         first, address = claimed.actors[0], claimed.slot.hosts[0].address
         port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
         hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())
@@ -267,14 +267,14 @@ class Cluster:
             ray.kill(actor)
 
     def _warn_once(self, slot: WorkerSlot, sentence: str) -> None:
-        """Says it in the server's log, once."""
+        """Log a warning about a slot unless it repeats the slot's last warning."""
         if self._warnings.get(slot.key) != sentence:
             self._warnings[slot.key] = sentence
             logger.warning("%s", sentence)
 
 
 def _actor(kind: type, host: Host) -> Any:
-    """Ray's maker of actors of this class on this host, with all that a worker takes of it."""
+    """Return the Ray actor class for this host, with the resources that a worker reserves."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -289,7 +289,7 @@ def _actor(kind: type, host: Host) -> Any:
 
 
 def _connect(address: str) -> None:
-    """Joins the cluster as a driver, without Ray's own logging and its way with SIGTERM."""
+    """Join the cluster as a driver, without Ray's logging and without its handler of SIGTERM."""
     if not _ADDRESS.fullmatch(address):
         raise RequestError(f"cluster={address!r}", "must be HOST:PORT of the cluster's head, or auto", "check the address")
     if find_spec("ray") is None:
@@ -308,7 +308,7 @@ def _connect(address: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raises: StudioError if nobody is there: Ray itself would try for a minute."""
+    """Check that the address answers. Ray itself would retry for a minute. Raises: StudioError."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -328,6 +328,6 @@ def _cannot_join(address: str, why: str) -> StudioError:
 
 
 def _last_line(error: Exception) -> str:
-    """Ray's errors carry the other machine's whole traceback; the last line says what it was."""
+    """Return the last line of an error of Ray, which contains the whole traceback of the other machine."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return one_line(lines[-1])[:200] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""A job's files on their way between the studio and a worker on another machine: in pieces, under names that are checked.
+"""Transfer a job's files between the studio and a worker on another machine, in pieces and under checked names.
 
 Knows neither Ray nor any other transport.
 """
@@ -17,18 +17,18 @@ from backend.workers.messages import Message, decode, encode
 
 PIECE_BYTES = 4 * 2**20
 NOT_SENT = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
-"""Large files that are written again and again, or only spare seconds: a worker elsewhere does that part again."""
+"""Large files that are rewritten often or save only seconds. A worker on another machine repeats their work instead."""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}"
-_SHOT = rf"{FOLDER}/\d{{1,3}}"  # a storyboard's shot has the files of a job, in a folder of its own
+_SHOT = rf"{FOLDER}/\d{{1,3}}"  # each shot of a storyboard has a folder with the same files as a job
 _NAME = re.compile(rf"({_SHOT}/)?{_PART}(/{_PART})?")
 _FOLDER = re.compile(rf"{_PART}|{_SHOT}(/{_PART})?")
 
-Version = tuple[int, int, int]  # of a file: when it was written, its size, its number on the disk
+Version = tuple[int, int, int]  # a file's modification time in ns, size in bytes and inode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """At most `PIECE_BYTES` of one of a job's files, in order; or, with `is_gone`, the news that the file is no longer there."""
+    """The next bytes of one of a job's files, at most `PIECE_BYTES`. With `is_gone`, the file was deleted."""
 
     job_id: str
     name: str
@@ -39,15 +39,17 @@ class Piece:
 
 
 def check_name(name: str) -> str:
-    """The name of a file in a job's folder, in a folder there, or of one of its shots. Raises: ValueError if it could lead
-    elsewhere or is hidden."""
+    """Return the name if it is a valid relative path of a file in a job's folder.
+
+    Raises: ValueError for other paths, also for hidden files and paths that could leave the folder.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.120} must be the name of a file in the job's folder")
     return name
 
 
 def list_files(folder: Path) -> dict[str, Version]:
-    """The files that travel, by name, each with its version; without hidden ones, links and `NOT_SENT`."""
+    """Return the version of each file to transfer, by name. Hidden files, links and `NOT_SENT` are left out."""
     found: dict[str, Version] = {}
     _collect(folder, "", found)
     return found
@@ -67,12 +69,12 @@ def _collect(folder: Path, above: str, found: dict[str, Version]) -> None:
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
                     found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
-        except FileNotFoundError:  # it has just been replaced or removed
+        except FileNotFoundError:  # the entry was replaced or removed since the scan
             continue
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """The file's pieces as it is when the first is asked for; nothing if it is no longer there."""
+    """Yield the file's pieces, up to its size at the first one. Yield nothing if the file no longer exists."""
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:
@@ -87,14 +89,14 @@ def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
 
 
 class Changes:
-    """What has changed in a job's folder since it was looked at last; at first, since this was made."""
+    """Finds the changes in a job's folder since the last call of `collect`, or since construction."""
 
     def __init__(self, job_id: str, folder: Path):
         self._job_id, self._folder = job_id, folder
         self._known = list_files(folder)
 
     def collect(self) -> list[Iterator[Piece]]:
-        """The pieces of each file that is new or another one, and the news of those that have gone."""
+        """Return the pieces of each new or changed file, and a piece with `is_gone` for each deleted file."""
         before, self._known = self._known, list_files(self._folder)
         changed = [name for name, version in self._known.items() if before.get(name) != version]
         gone = [Piece(job_id=self._job_id, name=name, is_gone=True) for name in before.keys() - self._known.keys()]
@@ -102,13 +104,13 @@ class Changes:
 
 
 class Inbox:
-    """Puts the pieces that arrive for one job together in its folder: a file appears whole or not at all."""
+    """Assembles the pieces of one job's files in its folder. Files appear complete or not at all."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def take(self, piece: Piece) -> None:
-        """Writes one piece. Raises: ValueError for a name that may not be, OSError."""
+        """Write one piece. Raises: ValueError for an invalid name, OSError."""
         path = self._folder / check_name(piece.name)
         if piece.is_gone:
             path.unlink(missing_ok=True)
@@ -118,18 +120,18 @@ class Inbox:
         with part.open("wb" if piece.is_first else "ab") as file:
             file.write(piece.data)
         if piece.is_last:
-            if "previews/" not in piece.name:  # those may be lost in a power cut
+            if "previews/" not in piece.name:  # losing previews in a power cut is acceptable
                 sync(part)
             os.replace(part, path)
 
 
 def move_message_paths(message: Message, before: str, now: str) -> Message:
-    """The message with its paths as by `moved`."""
+    """Apply `move_paths` to a message."""
     return decode(move_paths(encode(message), before, now))
 
 
 def move_paths(value: object, before: str, now: str) -> Any:
-    """A JSON value in which every name of the folder `before`, or of a file in it, is one in the folder `now`."""
+    """Replace the folder `before` by the folder `now` in all paths of a JSON value."""
     if isinstance(value, str):
         return now + value[len(before) :] if value == before or value.startswith(f"{before}/") else value
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""How the studio talks to a worker on a node of the cluster: a link over the calls of a Ray actor.
+"""Connect the studio to a worker on a node of the cluster through the methods of a Ray actor.
 
-What the worker says is asked for in numbered batches, so that an answer which got lost on the way is given again; the files that
-an event names lie in the job's folder before the event is passed on. What may be named is checked here.
+The worker's messages are fetched in numbered batches, so a lost answer can be fetched again. The files that an event names are
+written to the job's folder before the event is handled. The names are checked here.
 """
 
 import logging
@@ -23,18 +23,18 @@ from backend.workers.exit_reasons import HOST_LOST, LOST
 from backend.workers.messages import Cancel, Heartbeat, JobEvent, Message, Run
 from backend.workers.process import WorkerPlan
 
-_ANSWER_SECONDS = 20.0  # for one call, among them those that carry 4 MB
-_TAKE_SECONDS = 6.0  # for a batch; the node waits one second for something to say
+_ANSWER_SECONDS = 20.0  # for one call, including calls with 4 MB
+_TAKE_SECONDS = 6.0  # for a batch; the node waits up to one second for a message
 _AWAY_SECONDS = 3.0  # without an answer, before the worker counts as lost
 _AGAIN_SECONDS = 0.25
-_STOP_SECONDS = 8.5  # the node waits 7 for the worker; a server may take ten in all
-_REST_SECONDS = 1.0  # then, for the last files
+_STOP_SECONDS = 8.5  # the node waits 7 seconds for the worker; a server may take ten seconds in total
+_REST_SECONDS = 1.0  # after that, for the last files
 
 logger = logging.getLogger(__name__)
 
 
 class ClusterTransport:
-    """One worker process on a node. It calls `on_message` and `on_exit` from a thread of its own, `on_exit` once, at the end."""
+    """One worker process on a node. A separate thread calls `on_message`, and at the end `on_exit` once."""
 
     pid = None
 
@@ -42,25 +42,25 @@ class ClusterTransport:
         self._plan, self._ask_node, self._log = plan, plan.node, log
         self._on_message, self._on_exit = on_message, on_exit
         self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._job: tuple[str, Path] | None = None  # the job whose files may come, and its folder
-        self._has_failed = threading.Event()  # a message could not be sent
+        self._job: tuple[str, Path] | None = None  # the id and folder of the job whose files are accepted
+        self._has_failed = threading.Event()  # set if a message could not be sent
         self._reader = threading.Thread(target=self._read, name="cluster-worker", daemon=True)
         self._reader.start()
 
     def send(self, message: Message) -> None:
-        """Sends a message after those before it; if the worker is lost, the message is dropped."""
+        """Queue a message. If the worker is lost, the message is dropped."""
         self._outgoing.put(message)
 
     def kill(self) -> None:
-        """Ends a worker that does not answer, or leaves it alone if its node does not answer either."""
+        """Kill a worker that does not answer. If its node does not answer either, give up."""
         try:
             self._ask("kill")
-        except Exception:  # whatever Ray says: nobody is there any more
+        except Exception:  # any error of Ray means that the node is unreachable
             logger.warning("The node of worker %s does not answer", self._plan.name)
             self._has_failed.set()
 
     def stop(self) -> None:
-        """Asks the worker to keep its work and to end; its last files come back. Must not be called from a callback."""
+        """Ask the worker to save its work and end, and fetch its last files. Must not be called from a callback."""
         try:
             self._ask("stop", seconds=_STOP_SECONDS)
         except Exception:
@@ -69,7 +69,7 @@ class ClusterTransport:
         self._reader.join(_REST_SECONDS)
 
     def _read(self) -> None:
-        """Takes what the worker says until it has ended or is lost."""
+        """Fetch and handle messages until the worker has ended or is lost."""
         code = LOST
         try:
             self._ask("open", replace(self._plan, node=None))
@@ -81,29 +81,29 @@ class ClusterTransport:
             if _is_of_ray(error):
                 logger.warning("Worker %s is lost: %s", self._plan.name, str(error).strip().partition("\n")[0])
             else:
-                logger.exception("What worker %s said could not be handled; it is ended", self._plan.name)
+                logger.exception("Killing worker %s: its message could not be handled", self._plan.name)
                 self.kill()
                 code = -signal.SIGKILL
         self._outgoing.put(None)
         self._on_exit(code)
 
     def _listen(self) -> int:
-        """Handles what the worker says; returns its exit code. Raises: RayError if it is lost, ValueError, OSError."""
+        """Handle the worker's messages and return its exit code. Raises: RayError if it is lost, ValueError, OSError."""
         number = 0
         while True:
             number += 1
             items = self._take(number)
             if any(isinstance(item, Piece) for item in items):
-                self._on_message(Heartbeat())  # a slow network is no silence
+                self._on_message(Heartbeat())  # files arrive, so the worker is alive even if the network is slow
             for item in items:
                 if isinstance(item, Ended):
-                    return LOST if item.code == HOST_LOST else item.code  # it is no slice any more: another one is asked for
+                    return LOST if item.code == HOST_LOST else item.code  # the slice is incomplete and must be replaced
                 self._handle(item)
             if not items and self._has_failed.is_set():
                 return LOST
 
     def _take(self, number: int) -> list[Item]:
-        """A batch; asks again for a while if the node does not answer."""
+        """Fetch a batch. Retry for `_AWAY_SECONDS` if the node does not answer."""
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
         until, seconds = None, _TAKE_SECONDS
@@ -126,10 +126,10 @@ class ClusterTransport:
         else:
             if isinstance(item, JobEvent):
                 self._check(item)
-            self._on_message(cast(Message, item))  # the relay's end is taken before
+            self._on_message(cast(Message, item))  # `_listen` handles `Ended`
 
     def _keep(self, piece: Piece) -> None:
-        """Writes a piece into the folder of the job that this worker has; others' are dropped."""
+        """Write a piece into the folder of the worker's job. Drop pieces of other jobs."""
         job_id, folder = self._job or ("", None)
         if piece.job_id != job_id or folder is None:
             return
@@ -139,15 +139,15 @@ class ClusterTransport:
             if not is_disk_full(error):
                 raise
             self._job = None
-            full = Interrupted(cause="The disk is full", fix="Make room", by="disk")
+            full = Interrupted(cause="The disk is full", fix="Free disk space", by="disk")
             self._on_message(JobEvent(job_id=job_id, event=full))
             self.send(Cancel(job_id=job_id))
 
     def _check(self, message: JobEvent) -> None:
-        """Raises: ValueError if the event names a file that is not in the job's folder."""
+        """Check the files that an event names. Raises: ValueError if a file is not in the job's folder."""
         event, job = message.event, self._job
         if job is None or message.job_id != job[0]:
-            return  # about an earlier job: the supervisor drops it
+            return  # the event of an earlier job: the supervisor drops it
         folder = job[1]
         if (preview := getattr(event, "preview", None)) is not None:
             check_name(preview)
@@ -157,7 +157,7 @@ class ClusterTransport:
                 raise ValueError(f"{path} must be a file in the job's folder")
 
     def _write(self) -> None:
-        """Sends the messages one after the other; before a job its files."""
+        """Send the queued messages in order, and a job's files before the job."""
         try:
             while (message := self._outgoing.get()) is not None:
                 if isinstance(message, Run):
@@ -166,7 +166,7 @@ class ClusterTransport:
         except Disconnected:
             pass
         except Exception:
-            logger.warning("Worker %s takes no more messages", self._plan.name, exc_info=True)
+            logger.warning("Messages can no longer be sent to worker %s", self._plan.name, exc_info=True)
             self._has_failed.set()
 
     def _send_files(self, job_id: str, folder: Path) -> None:
@@ -178,12 +178,12 @@ class ClusterTransport:
                     self._ask("put", piece)
 
     def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:
-        """The answer of the node's method. Raises: RayError, also for what the method raised; Disconnected."""
+        """Call the node's method and return its result. Raises: RayError, also if the method raised; Disconnected."""
         return self._ask_node(method, *values, seconds=seconds)
 
 
 def _is_of_ray(error: Exception) -> bool:
-    """Whether the other side is gone, rather than that it has said something wrong."""
+    """Return whether Ray raised this error, which means that the node is unreachable."""
     from ray.exceptions import RayError
 
     return isinstance(error, RayError)

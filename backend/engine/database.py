@@ -1,4 +1,4 @@
-"""A SQLite file that several threads and processes share. Knows no tables."""
+"""Open a SQLite file that several threads and processes share. Knows no tables."""
 
 import sqlite3
 import threading
@@ -10,14 +10,15 @@ from backend.errors import DataFolderError
 
 
 class Database:
-    """One file. Each statement, or each block of `_transaction`, is one transaction."""
+    """A SQLite file. Each statement, or each block of `_transaction`, is one transaction."""
 
     _wait_seconds = 10.0  # for another process's write
-    _use = ""  # what the file is used for, and what helps if it cannot be, in errors
+    # Parts of error messages: the purpose of the file, and what to do if the file cannot be used.
+    _use = ""
     _fix = "move it away, or choose another folder with --data-dir"
 
     def __init__(self, path: Path):
-        """Opens or makes the file. Raises: DataFolderError."""
+        """Open or create the file. Raises: DataFolderError."""
         self._lock = threading.Lock()
         opened = None
         try:
@@ -32,22 +33,22 @@ class Database:
             raise DataFolderError(what, "it must be a writable SQLite file", self._fix) from error
 
     def _prepare(self) -> None:
-        """Makes the tables that the file lacks. Raises: sqlite3.Error."""
+        """Create missing tables. Raises: sqlite3.Error."""
 
     def close(self) -> None:
-        """Closes the file, which cannot be used afterwards."""
+        """Close the file. It cannot be used afterwards."""
         with self._lock:
             self._database.close()
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
-        """All that is done in the block, or nothing of it."""
+        """Commit all changes of the block, or none of them after an error."""
         with self._lock, self._begin_transaction():
             yield self._database
 
     @contextmanager
     def _begin_transaction(self) -> Generator[None]:
-        """A transaction, for whoever holds the lock."""
+        """Begin a transaction and commit it after the block. The caller must hold the lock."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -1,4 +1,4 @@
-"""How much of the disk a job will need, and whether the disk has it."""
+"""Estimate a job's disk usage and compare it with the free space."""
 
 import shutil
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ RESERVE_BYTES = 100 * 2**20  # left for the store, the logs and uploads
 _LATENT_BYTES = (
     0.25  # for each pixel of each frame: at most 1/16 of a number of 4 bytes (16 channels for 8 x 8 pixels of 4 frames)
 )
-_LATENTS = 11  # the state's four and its next version's, the result, and a picture's two
-_PIXEL_BYTES = 6.6  # for each pixel of each frame: those decoded so far, twice while they are replaced, and the video
-_LARGER_BYTES = 0.6  # for each pixel of each larger frame: its pieces and the video that they are joined to
+_LATENTS = 11  # latent arrays: four in the state file, four in its next version, the result, and two of an input image
+_PIXEL_BYTES = 6.6  # for each pixel of each frame: decoded frames, twice while the file is replaced, and the video
+_LARGER_BYTES = 0.6  # for each pixel of each upscaled frame: its pieces and the joined video
 _PREVIEW_BYTES = 2.0  # for each pixel of each step
 # Per pixel of a frame and per shot: the shot's last frames, in its folder and as the next shot's input.
 _CARRIED_BYTES = 6.0 * max(OVERLAP_LENGTHS)
-_TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: two prompts' embeddings, 4,096 numbers each, and a picture's
+_TOKEN_BYTES = 36 * 2**10  # for each token of the longest prompt: embeddings of two prompts and an image, 4,096 numbers each
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """The disk has `free` bytes and a job needs `needed`."""
+    """The disk has `free` bytes, and a job needs `needed` bytes."""
 
     free: int
     needed: int
@@ -32,12 +32,12 @@ class Shortage:
 
     @property
     def in_all(self) -> str:
-        """In words, where `free` is the size of the whole disk."""
-        return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in all"
+        """The shortage in words, if `free` is the size of the whole disk."""
+        return f"{format_gigabytes(self.needed)} needed, {format_gigabytes(self.free)} in total"
 
 
 def needed_bytes(request: GenerationRequest) -> int:
-    """The most that the job's folder will take, from the video's size, its steps, and the longest prompt."""
+    """Return the largest size of the job's folder, in bytes, from the video's size, steps and longest prompt."""
     width, height = request.final_size
     larger = _LARGER_BYTES * width * height * request.total_frames if request.upscale else 0
     if request.finished_video:
@@ -52,7 +52,7 @@ def needed_bytes(request: GenerationRequest) -> int:
 
 
 def find_shortage(folder: Path, needed: int) -> Shortage | None:
-    """What is missing for so many bytes, with a reserve; None if the disk has enough, or does not tell."""
+    """Return the shortage for `needed` bytes and a reserve. None if the disk has enough space or does not report it."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -62,7 +62,7 @@ def find_shortage(folder: Path, needed: int) -> Shortage | None:
 
 
 def capacity_shortage(folder: Path, needed: int) -> Shortage | None:
-    """What is missing for so many bytes even on the empty disk; None if they would fit, or the disk does not report its size."""
+    """Return the shortage for `needed` bytes on the empty disk. None if they fit or the disk does not report its size."""
     try:
         total = shutil.disk_usage(folder).total
     except OSError:
@@ -72,5 +72,5 @@ def capacity_shortage(folder: Path, needed: int) -> Shortage | None:
 
 
 def format_gigabytes(count: int) -> str:
-    """So many bytes in words."""
+    """Format a number of bytes, such as "1.5 GB"."""
     return f"{count / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""The queue and its workers: requests in, stored events out. Imports neither jax nor torch."""
+"""Queue requests, run them in workers, and store their events. Imports neither jax nor torch."""
 
 import functools
 import shutil
@@ -48,21 +48,23 @@ from backend.settings import from_environment
 from backend.workers.stale_processes import kill_stale_workers
 from presets import Preset
 
-_MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3  # jobs, and shapes of them that are made ready after a start
+_MOST_RECENT_JOBS, _MOST_PREPARED_SHAPES = 40, 3  # last jobs that are read after a start, and their shapes that are prepared
 
 __all__ = ["Engine", "Job", "WorkerStatus"]
 
 
 class Engine:
-    """Runs requests in worker processes, one at a time in each; safe to use from several threads.
+    """Runs requests in worker processes, one at a time per worker. Safe to use from several threads.
 
-    Jobs that were waiting or running when an earlier engine ended are queued again, and so are those whose worker has died: what
-    was done of them is kept. `backend.engine.recovery` says when one waits for a person or fails instead.
+    Jobs of an ended engine and jobs whose worker died are requeued. They continue from their last stored step.
+    `backend.engine.recovery` decides when a job is held or fails instead.
     """
 
     def __init__(self, data_dir: Path, model: str | None = None, **choices: Any):
-        """Opens the data folder and starts the workers; `choices` are those of `EngineOptions`. Raises: DataFolderError;
-        RequestError or StudioError if the cluster cannot be joined."""
+        """Open the data folder and start the workers. `choices` are the fields of `EngineOptions`.
+
+        Raises: DataFolderError; RequestError or StudioError if the cluster cannot be joined.
+        """
         options = EngineOptions(model=model, **choices)
         self._cluster = Cluster(options.cluster) if options.cluster is not None else None
         self.settings = settings = from_environment(data_dir)
@@ -70,7 +72,7 @@ class Engine:
         self._runs = _make_folder(settings.runs_dir)
         self._store = Store(settings.data_dir / "jobs.sqlite3")
         self._lock = EngineLock(_make_folder(settings.engines_dir))
-        if self._lock.is_alone():  # another engine may see the same folder under another path
+        if self._lock.is_alone():  # other engines may use other paths for the same folder
             self._store.update_job_folders(self._runs)
         self._notifications = Notifications(options.notify, self._store, Keys(settings.data_dir))
         self.history = History(settings.data_dir / "jobs.sqlite3", self._count_jobs, self._devices_now)
@@ -118,66 +120,72 @@ class Engine:
         may_download: bool = False,
         again: tuple[str, int] | None = None,
     ) -> Job:
-        """Stores the request with copies of its images, then queues it; a storyboard whose shots are all made is cut at once, by
-        no worker. `may_download` is for the operator. `again` names a storyboard's job, and the number (from 1) of the first of
-        its shots that is made anew, by this request.
+        """Store the request with copies of its inputs, then queue it.
 
-        Raises: RequestError if the preset refuses a value today, if it needs a download that it may not begin, or if the disk
-        could never hold it; ImageError if an image cannot be used, Busy if too many images are being opened, QueueFull if there
-        is no `room` in line (None: any number may wait), DataFolderError if nothing can be written, JobNotFound. After an error
-        nothing is left on the disk.
+        A storyboard whose shots are all finished is cut at once, without a worker. `may_download` is True for the operator.
+        `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates. `room`
+        limits the queue, None for no limit.
+
+        After an error nothing remains on the disk.
+
+        Raises:
+            RequestError: if the preset refuses a value, a needed download is not allowed, or the video exceeds the whole disk.
+            ImageError: if an image cannot be used.
+            Busy: if too many images are being opened.
+            QueueFull: if the queue has no place for this owner.
+            DataFolderError: if the data folder cannot be written.
+            JobNotFound: if the storyboard of `again` does not exist.
         """
         steps = self.submit_steps(request, owner, room, may_download=may_download, again=again)
         return self.sandbox.run_steps(steps, Requester(owner=owner, address=room.address if room else ""))
 
     def job(self, job_id: str) -> Job:
-        """Raises: JobNotFound."""
+        """Return the job with its whole request. Raises: JobNotFound."""
         return self._store.job(job_id)
 
     def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
-        """All jobs, or those of one owner, or those with one seed, newest first; at most so many."""
+        """Return all jobs, or the jobs of one owner or with one seed, newest first. `most` limits their number."""
         return self._store.jobs(owner, most=most, seed=seed)
 
     def events(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Yields the events with a sequence number above `after`, then new ones as they come; ends after the final one.
+        """Yield the events with a sequence number above `after`, then new events as they are stored.
 
-        Also ends when the engine closes. Raises: JobNotFound, at the call.
+        Ends after the final event, or when the engine closes. Raises: JobNotFound, at the call.
         """
         self._store.job(job_id)
         return self._event_log.follow_events(job_id, after)
 
     def queue_position(self, job_id: str) -> int | None:
-        """How many waiting jobs are before this one (0: it is next); None once it runs or has ended."""
+        """Return the number of waiting jobs before this job, 0 for the next job. None if it runs or has ended."""
         return next((place for place, entry in enumerate(self._dispatcher.waiting()) if entry.job_id == job_id), None)
 
     def is_held(self, job_id: str) -> bool:
-        """Whether the job waits until a person lets it go on."""
+        """Return whether the job waits until a visitor resumes it."""
         return any(entry.job_id == job_id and entry.is_held for entry in self._dispatcher.waiting())
 
     def waiting_job_ids(self) -> list[str]:
-        """The ids of the waiting jobs in the order in which they will run."""
+        """Return the ids of the waiting jobs in the order in which they will run."""
         return [entry.job_id for entry in self._dispatcher.waiting()]
 
     def disk_shortage(self, owner: str | None = None) -> Shortage | None:
-        """What the disk lacks for the first job that waits for room on it: of this owner's jobs, or of all. None if no job waits
-        for the disk."""
+        """Return the shortage of the first job that waits for disk space, of this owner or of all. None without one."""
         return self._dispatcher.find_shortage(owner)
 
     def changes(self) -> int:
-        """A number that grows with each change: while it stays the same, there is nothing new to show."""
+        """Return a number that increases with each change of a job."""
         return self._event_log.count()
 
     def wait_for_change(self, after: int, seconds: float) -> int | None:
-        """Waits until `changes()` is no longer `after`, at most so long, and returns it; None once the engine is closed."""
+        """Wait up to `seconds` until `changes()` differs from `after`. Return the number, None if the engine is closed."""
         return self._event_log.wait(after, seconds)
 
     def touch(self) -> None:
-        """Counts a change that was made outside the queue, so that every page looks again."""
+        """Count a change outside the queue, so that all pages refresh."""
         self._touches += 1
         self._event_log.touch()
 
     def touches(self) -> int:
-        """A number that grows with each `touch`."""
+        """Return the number of calls of `touch`."""
         return self._touches
 
     def last_event(self, job_id: str) -> Event | None:
@@ -185,65 +193,70 @@ class Engine:
         return self._store.last_event(job_id)
 
     def last_progress(self, job_id: str) -> Event | None:
-        """The job's newest event that holds no video: a list need not read the request in a video's facts."""
+        """Return the job's newest event without a video. Lists use it, because a video's event contains the whole request."""
         return self._store.last_progress(job_id)
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
-        """How often and why work on this job was interrupted, oldest first."""
+        """Return the interruptions of the job, oldest first."""
         return self._store.interruptions(job_id)
 
     def move(self, job_id: str, index: int) -> None:
-        """Makes a waiting job number `index` (from 0) among its owner's; does nothing if it is no longer waiting."""
+        """Move a waiting job to place `index` (from 0) among its owner's jobs. Do nothing if it no longer waits."""
         self._dispatcher.move(job_id, index)
 
     def revise(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Job:
-        """Replaces the request of a waiting job; `may_download` as for `submit`.
+        """Replace the request of a waiting job. `may_download` is as in `submit`.
 
-        Raises: JobHasBegun if it is no longer waiting, RequestError if it needs a download that it may not begin, ImageError if
-        an image cannot be used, Busy if too many are being opened. After an error nothing has changed.
+        After an error nothing has changed.
+
+        Raises:
+            JobHasBegun: if the job no longer waits.
+            RequestError: if a needed download is not allowed.
+            ImageError: if an image cannot be used.
+            Busy: if too many images are being opened.
         """
         return self.sandbox.run_steps(self.revise_steps(job_id, request, may_download=may_download))
 
     def has_weights(self, preset: Preset) -> bool:
-        """Whether a video can be made with this preset and without a download, judged by the files here."""
+        """Return whether this machine has all files that the preset needs."""
         return has_weights(preset, self._model)
 
     def upscalers(self) -> list[str]:
-        """The names of the models here that make finished videos larger, the usual one first."""
+        """Return the names of the installed upscalers, the default first."""
         return list_upscalers(self.settings.upscalers_dir)
 
     def shape(self, request: GenerationRequest) -> Shape:
-        """What is compiled for this request."""
+        """Return the shape of the request, which selects the programs to compile."""
         return Shape.from_request(request, self._model)
 
     def estimate(self, request: GenerationRequest) -> Estimate | None:
-        """How long it will take, from this machine's runs; without any, a prediction for TPUs, and None for other devices."""
+        """Estimate the request's seconds from earlier videos of this machine. Without any, predict for TPUs; None for others."""
         shape = self.shape(request)
         is_kept = shape.model in self._dispatcher.pool.kept_models()
         return self._timings.estimate(request, shape, self._representative_worker(), self.is_warm(shape), is_kept)
 
     def shape_of_job(self, job: ListedJob) -> Shape:
-        """`shape` of the job's request, which is parsed once."""
+        """Return `shape` of the job's request. The request is parsed once."""
         return self._memo.value(job, "shape", self.shape)
 
     def estimate_job(self, job: ListedJob) -> Estimate | None:
-        """`estimate` of the job's request, which is parsed again only after a change that may change the estimate."""
+        """Return `estimate` of the job's request. The request is parsed again only if the estimate may have changed."""
         shape, worker = self.shape_of_job(job), self._representative_worker()
         is_warm, is_kept = self.is_warm(shape), shape.model in self._dispatcher.pool.kept_models()
         name = "estimate", is_warm, is_kept, worker.device_kind, len(worker.facts.devices), self._timings.count
         return self._memo.value(job, name, self.estimate)
 
     def prepare_for(self, request: GenerationRequest) -> None:
-        """Somebody may want this soon: an idle worker makes its model and its programs ready, if that needs no download."""
+        """Let an idle worker load the model and compile the programs of this request, if that needs no download."""
         if self._may_prepare(request):
             self._dispatcher.prepare_for(request, self.shape(request))
 
     def is_warm(self, shape: Shape) -> bool:
-        """Whether a worker has compiled all programs of this shape; that of making a video larger takes a moment."""
+        """Return whether a worker has compiled all programs of this shape. Always True for upscaling, which compiles quickly."""
         return shape.task == UPSCALING or any(shape in worker.facts.warm for worker in self.workers())
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job, waiting or running; does nothing to one that has ended.
+        """Cancel a waiting or running job. Do nothing to an ended job.
 
         Raises: JobNotFound, StudioError for a job of another engine on the same data folder.
         """
@@ -251,26 +264,28 @@ class Engine:
         self._dispatcher.cancel(job_id)
 
     def steer_live(self, job_id: str, *, prompt: str | None = None, action: str | None = None) -> None:
-        """Changes the prompt or the action of an open video from its next block on.
+        """Change the prompt or the action of a live video from its next block on.
 
-        Raises: JobNotFound, RequestError if nothing is being made or its model cannot follow this.
+        Raises: JobNotFound, RequestError if the video is not running, or if its model does not support the change.
         """
         job = self._store.job(job_id)
         if job.state != "running" or not job.request.is_open:
-            raise RequestError("nothing is being made live here, so this", "cannot be followed", "start a live video first")
+            raise RequestError("this job", "must be a running live video", "start a live video first")
         cue = Cue(block=0, prompt=prompt, action=action)
         check_cue(cue, find_preset(job.request.preset))
         self._dispatcher.pool.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
-        """Writes a project as one file, as steps; how many videos it has. Raises: RequestError, Busy, OSError."""
+        """Return steps that write a project to one file and return its number of videos. Raises: RequestError, Busy, OSError."""
         return export_project(self._store, project, path)
 
     def import_project_steps(
         self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
     ) -> Steps[tuple[Project, int]]:
-        """Brings a project that came as a file into a new one of the owner's, as steps, see `moving_projects.import_project`. If
-        `is_limited` it must fit into what a visitor may keep. Raises: as that, RequestError."""
+        """Return steps that import a project file as a new project of the owner. See `moving_projects.import_project`.
+
+        With `is_limited`, the file must fit into the visitor's quota. Raises: RequestError, and as `import_project`.
+        """
         self._check_open()
         if is_limited:
             self.cleaner.check_visitor_quota(owner, archive.stat().st_size)
@@ -279,34 +294,34 @@ class Engine:
         return project
 
     def notify_operator(self, job_id: str) -> None:
-        """The operator is told of the end of this job, if they have given an address for it."""
+        """Notify the operator when this job ends, if the server has an address for notifications."""
         self._store.request_notification(job_id)
 
     def resume(self, job_id: str) -> None:
-        """Lets a held job go on; does nothing to others. Raises: JobNotFound."""
+        """Release a held job. Do nothing to other jobs. Raises: JobNotFound."""
         self._store.job(job_id)
         self._dispatcher.resume(job_id)
 
     def remove_model(self, source: str) -> int:
-        """Removes a checkpoint or a LoRA file from this machine; as `Models.remove`. No job can come in meanwhile."""
+        """Delete a checkpoint or a LoRA file from this machine. See `Models.remove`. No job can be queued meanwhile."""
         with self._event_log.changed:
             return self.models.remove(source)
 
     def keep_model(self, worker: str, model: str, how: CacheAction) -> None:
-        """Pins a model that this worker keeps, lets it go again, or drops it if it is not in use."""
+        """Keep a cached model of this worker loaded, undo that, or unload the model if it is not in use."""
         self._dispatcher.pool.manage_model(worker, model, how)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All workers, always in the same order: state, devices, model, log and current job of each."""
+        """Return the state, devices, model, log and current job of each worker, always in the same order."""
         return self._dispatcher.pool.workers()
 
     def worker_status(self, job_id: str | None = None) -> WorkerStatus:
-        """The status of the worker that has this job; else a summary of all workers, "failed" only if all have failed."""
+        """Return the status of the job's worker, or a summary of all workers, which is "failed" only if all have failed."""
         worker = self._dispatcher.pool.worker_of(job_id) if job_id else None
         return worker.status if worker else summarize_status(self.workers())
 
     def close(self) -> None:
-        """Stops the workers and the queue; waiting and running jobs stay stored, for the next engine. May be called twice."""
+        """Stop the workers and the queue. Waiting and running jobs remain stored for the next engine. May be called twice."""
         with self._event_log.changed:
             if self._event_log.is_closed:
                 return
@@ -328,7 +343,7 @@ class Engine:
             self._lock.release()
 
     def check_queue_limits(self, owner: str, room: Room | None, more: int = 1) -> None:
-        """Raises: QueueFull if there is no `room` in line for so many more videos of this owner."""
+        """Check that the queue may take `more` videos of this owner. Raises: QueueFull."""
         if room is not None:
             room.check(self._dispatcher.waiting(), owner, more)
 
@@ -341,7 +356,7 @@ class Engine:
         may_download: bool = False,
         again: tuple[str, int] | None = None,
     ) -> Steps[Job]:
-        """The steps of `submit`, for callers who wait in an event loop while files are opened."""
+        """Return the steps of `submit`, for callers that wait in an event loop while files are opened."""
         self._check(request, may_download)
         keep = None
         if again is not None:
@@ -367,15 +382,15 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
             raise DataFolderError(
                 f"{folder.parent} cannot be written ({error}):",
-                "it must be a folder with room",
-                "make room, or choose another with --data-dir",
+                "it must be a writable folder with free space",
+                "free disk space, or choose another folder with --data-dir",
             ) from error
         except (StudioError, GeneratorExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """The steps of `revise`. New inputs lie in a folder of their own until the job is known to be waiting still."""
+        """Return the steps of `revise`. New inputs remain in a separate folder until it is certain that the job still waits."""
         self._check(request, may_download)
         job = self._store.job(job_id)
         with tempfile.TemporaryDirectory(prefix=".revised-", dir=job.folder) as name:
@@ -383,7 +398,7 @@ class Engine:
             with self._event_log.changed:
                 if job.id not in self.waiting_job_ids():
                     raise JobHasBegun(
-                        "this video is being made already and", "can be changed only while it waits", "stop it, or queue another"
+                        "this video", "can be changed only while it waits, and it has started", "stop it, or queue another"
                     )
                 request = move_request_files(new, Path(name), job.folder)
                 self._store.replace_waiting_request(job.id, request)
@@ -402,7 +417,7 @@ class Engine:
         now, shape = time.time(), self.shape(request)
         with self._event_log.changed:
             self._check_open()
-            self.check_queue_limits(owner, room)  # again: others may have come while the inputs were written
+            self.check_queue_limits(owner, room)  # again: other jobs may have been queued while the inputs were written
             place = new_place(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,
@@ -423,7 +438,7 @@ class Engine:
             return self._store.job(job_id)
 
     def _recent_requests(self) -> list[tuple[GenerationRequest, Shape]]:
-        """A request of each of the last shapes that were made here and need no download, the newest first."""
+        """Return one request per shape of the last videos, newest first. Requests that need a download are left out."""
         made: dict[Shape, GenerationRequest] = {}
         for request in self._store.generated_requests(_MOST_RECENT_JOBS):
             if self._may_prepare(request):
@@ -431,14 +446,14 @@ class Engine:
         return [(request, shape) for shape, request in made.items()][:_MOST_PREPARED_SHAPES]
 
     def _has_local_weights(self, preset: str) -> bool:
-        """Whether this preset, which may have been removed, needs no download."""
+        """Return whether this preset exists and needs no download."""
         try:
             return self.has_weights(find_preset(preset))
         except RequestError:
             return False
 
     def _may_prepare(self, request: GenerationRequest) -> bool:
-        """Whether a worker may load and compile ahead for this request."""
+        """Return whether a worker may load and compile ahead for this request."""
         try:
             check_current_limits(request)
         except RequestError:
@@ -446,7 +461,7 @@ class Engine:
         return _can_be_prepared(request) and self._has_local_weights(request.preset)
 
     def _check(self, request: GenerationRequest, may_download: bool) -> None:
-        """Check a request before it is queued, whatever its source. Raises: RequestError."""
+        """Check a request before it is queued. Raises: RequestError."""
         check_current_limits(request)
         lacking = capacity_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
@@ -459,11 +474,11 @@ class Engine:
             check_here(request, self._model)
 
     def _check_upscaling_space(self, request: GenerationRequest) -> None:
-        """Raises: RequestError for a larger video that the disk cannot hold: the line would wait for it."""
+        """Check that the disk has space for an upscaled video, because the queue would wait for it. Raises: RequestError."""
         lacking = find_shortage(self._runs, needed_bytes(request))
         if lacking is not None:
-            what = f"this video made {request.upscale} times larger"
-            raise RequestError(what, f"may need more than the disk has ({lacking})", "take a smaller scale, or a shorter video")
+            what = f"this video, upscaled {request.upscale} times,"
+            raise RequestError(what, f"may need more than the disk has ({lacking})", "choose a smaller scale, or a shorter video")
 
     def _measure_ended_job(self, job_id: str, event: Event) -> None:
         if event.is_final:
@@ -471,34 +486,34 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._event_log.is_closed:
-            raise StudioError("the studio is shutting down and", "takes no more requests", "start it again")
+            raise StudioError("the studio is shutting down and", "accepts no more requests", "start it again")
 
     def _sources_in_use(self) -> set[str]:
-        """The checkpoints and LoRA files of all jobs that have not ended."""
+        """Return the checkpoints and LoRA files of all jobs that have not ended."""
         own = {self._model} if self._model else set()
         unended = self.library.unended(None)
         return own.union(*(self._memo.value(job, "sources", sources_of) for job in unended))
 
     def _count_jobs(self) -> tuple[int, int]:
-        """How many videos wait, and how many run."""
+        """Return the numbers of waiting and running videos."""
         return len(self._dispatcher.waiting()), sum(worker.job_id is not None for worker in self.workers())
 
     def _devices_now(self) -> list[Device]:
-        """The devices of all workers."""
+        """Return the devices of all workers."""
         return [device for worker in self.workers() for device in worker.facts.devices]
 
     def _devices(self) -> tuple[Device, ...]:
         return self._representative_worker().facts.devices
 
     def _representative_worker(self) -> WorkerView:
-        """The first worker whose devices are known, else the first, else one of which nothing is known."""
+        """Return the first worker with known devices, else the first worker, else an empty view."""
         workers = self.workers()
         nobody = WorkerView(name="", status=summarize_status(()), facts=WorkerFacts())
         return next((worker for worker in workers if worker.facts.devices), next(iter(workers), nobody))
 
 
 def _can_be_prepared(request: GenerationRequest) -> bool:
-    """Whether it is one video in one piece, whose model and programs can be made ready ahead."""
+    """Return whether the request is one continuous video, so that its model and programs can be prepared."""
     return not (request.shots or request.is_open or request.finished_video)
 
 
@@ -507,6 +522,8 @@ def _make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataFolderError(
-            f"{folder} cannot be made ({error.strerror}):", "the data folder must be writable", "choose another with --data-dir"
+            f"{folder} cannot be created ({error.strerror}):",
+            "the data folder must be writable",
+            "choose another with --data-dir",
         ) from error
     return folder

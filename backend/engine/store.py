@@ -1,4 +1,4 @@
-"""Jobs and their events in SQLite. Knows no queue and no worker; safe from several threads and processes."""
+"""Store jobs and their events in SQLite. Knows no queue and no worker. Safe to use from several threads and processes."""
 
 import json
 import sqlite3
@@ -37,28 +37,28 @@ CREATE TABLE IF NOT EXISTS projects (
 CREATE TABLE IF NOT EXISTS timings (
     number INTEGER PRIMARY KEY, shape TEXT NOT NULL, steps INTEGER NOT NULL, tokens INTEGER NOT NULL, seconds TEXT NOT NULL);
 """
-# Columns added after the first version; a file of that version gets them when it is opened.
+# Columns that later versions added. An older file gets them when it is opened.
 _LATER_COLUMNS = {
     "jobs": {
         "place": "REAL",  # orders an owner's waiting jobs; NULL: by creation
         "starred": "INTEGER NOT NULL DEFAULT 0",
         "deleted": "REAL",  # seconds since the epoch
         "has_video": "INTEGER",
-        "held": "INTEGER NOT NULL DEFAULT 0",  # waits until a person lets it go on
-        "stopped": "INTEGER NOT NULL DEFAULT 0",  # somebody has pressed Stop while it ran
-        "cleaned": "INTEGER NOT NULL DEFAULT 0",  # its intermediate files and most of its events have gone
-        "project": "TEXT NOT NULL DEFAULT ''",  # one's id; '': none
+        "held": "INTEGER NOT NULL DEFAULT 0",  # 1: waits until a visitor presses Resume
+        "stopped": "INTEGER NOT NULL DEFAULT 0",  # 1: a visitor pressed Stop while the job ran
+        "cleaned": "INTEGER NOT NULL DEFAULT 0",  # 1: its intermediate files and most of its events were deleted
+        "project": "TEXT NOT NULL DEFAULT ''",  # the project's id; '': no project
         "tags": "TEXT NOT NULL DEFAULT '[]'",
-        "seconds": "REAL",  # of the video; NULL: it has none, or is not known yet
-        "told": "INTEGER NOT NULL DEFAULT 0",  # its end is told to the operator
-        "bytes": "INTEGER",  # of its folder when it was measured last; NULL: never
-        "summary": "TEXT",  # JSON of what lists show of the request
-        "has_sound": "INTEGER",  # whether the video has sound; NULL: there is none
-        "made_seconds": "REAL",  # how long the video took; NULL: it has none, or that is not known
+        "seconds": "REAL",  # the video's length; NULL: no video, or the length is not known
+        "told": "INTEGER NOT NULL DEFAULT 0",  # 1: notify the operator when the job ends
+        "bytes": "INTEGER",  # the folder's size when it was last measured; NULL: never measured
+        "summary": "TEXT",  # JSON of `RequestSummary`
+        "has_sound": "INTEGER",  # 1: the video has audio; NULL: no video
+        "made_seconds": "REAL",  # how long the generation took; NULL: no video, or the time is not known
     },
     "timings": {"device": "TEXT NOT NULL DEFAULT ''"},  # the kind of device; '': not known
 }
-# Old results do not say whether they have sound: the request decides, as in `VideoResult.from_json`.
+# Old results do not contain `has_sound`. The request decides then, as in `VideoResult.from_json`.
 _FILL_LATER_COLUMNS = """
 UPDATE jobs SET has_video = EXISTS (
     SELECT 1 FROM events WHERE job_id = jobs.id AND json_extract(event, '$.result.path') IS NOT NULL) WHERE has_video IS NULL;
@@ -88,13 +88,13 @@ _LISTED = (
     " has_video, made_seconds, CASE WHEN summary IS NULL THEN request END AS request"
 )
 _EVENTS = "(SELECT job_id, sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id)"
-_MOST_LOG_BYTES = 64 * 2**20  # of the write-ahead log, when it has been taken into the file
-MOST_TIMINGS = 500  # the newest that estimates look at
+_MOST_LOG_BYTES = 64 * 2**20  # the write-ahead log is cut to this size after a checkpoint
+MOST_TIMINGS = 500  # older timings are deleted
 ReadJob = TypeVar("ReadJob", Job, ListedJob)
 
 
 class Store(Database):
-    """The one SQLite file. Each method is one transaction."""
+    """The SQLite file of jobs. Each method is one transaction."""
 
     _wait_seconds = 2.0  # each write takes milliseconds
     _use = " as job store"
@@ -109,7 +109,7 @@ class Store(Database):
         self._add_later_columns()
 
     def update_job_folders(self, runs: Path) -> None:
-        """Names the folders of jobs anew whose data folder was moved or copied: they are in `runs` now."""
+        """Replace the stored folders of jobs by folders in `runs`, after the data folder was moved or copied."""
         parent = "substr(folder, 1, length(folder) - length(id) - 1)"
         newest = f"SELECT {parent} AS before, id, MAX(number) FROM jobs WHERE deleted IS NULL GROUP BY before HAVING before <> ?"
         for row in self._rows(newest, (str(runs),)):
@@ -119,7 +119,7 @@ class Store(Database):
                     database.execute(sql, (str(runs), row["before"]))
 
     def add(self, job: Job, engine: str) -> None:
-        """Stores a new job, which belongs to one engine."""
+        """Store a new job and the engine that owns it."""
         row = (
             job.id,
             job.owner,
@@ -143,14 +143,14 @@ class Store(Database):
             )
 
     def job(self, job_id: str) -> Job:
-        """Raises: JobNotFound."""
+        """Return the job with its whole request. Raises: JobNotFound, RequestError if this version refuses the request."""
         rows = self._rows("SELECT * FROM jobs WHERE id = ?", (job_id,))
         if not rows:
-            raise JobNotFound(f"job {job_id[:60]!r}", "must be one of those in the store", "check its id")
+            raise JobNotFound(f"job {job_id[:60]!r}", "does not exist", "check the id")
         return _job(rows[0])
 
     def jobs(self, owner: str | None = None, *, most: int | None = None, seed: int | None = None) -> list[Job]:
-        """All jobs, or those of one owner, or those with one seed, newest first; at most so many."""
+        """Return all jobs, or the jobs of one owner or with one seed, newest first. `most` limits their number."""
         wanted = {"owner = ?": owner, "json_extract(summary, '$.seed') = ?": seed}
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
@@ -158,8 +158,10 @@ class Store(Database):
         return _jobs(self._rows(sql, (*given.values(), -1 if most is None else most)))
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
-        """At most so many jobs, of all owners or of one, that are not deleted: the newest, or the oldest; of these the ones that
-        follow the job `after`, which may be deleted. Nothing follows a job that does not exist."""
+        """Return up to `most` jobs that are not deleted, of one owner or of all, newest or oldest first.
+
+        The page starts after the job `after`, which may be deleted. Return nothing if that job does not exist.
+        """
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         sql = (
             f"SELECT {_LISTED} FROM jobs WHERE deleted IS NULL AND (:owner IS NULL OR owner = :owner)"
@@ -169,13 +171,13 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, {"owner": owner, "after": after, "most": most}))
 
     def unended(self, owner: str | None = None) -> list[ListedJob]:
-        """The jobs that wait or run, of all owners or of one, oldest first."""
+        """Return the waiting and running jobs of one owner or of all, oldest first."""
         where = "state IN ('queued', 'running') AND (? IS NULL OR owner = ?)"
         sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY number"
         return _listed_jobs(self._rows(sql, (owner, owner)))
 
     def ended(self, owner: str | None = None, most: int = 6) -> list[ListedJob]:
-        """The jobs that ended last and are not deleted, newest end first."""
+        """Return the `most` jobs that ended last and are not deleted, last end first."""
         sql = (
             f"SELECT {_LISTED} FROM jobs WHERE ended IS NOT NULL AND deleted IS NULL AND (? IS NULL OR owner = ?)"
             " ORDER BY ended DESC LIMIT ?"
@@ -183,13 +185,13 @@ class Store(Database):
         return _listed_jobs(self._rows(sql, (owner, owner, most)))
 
     def prompts(self, owner: str, most: int) -> list[str]:
-        """The prompts of the owner's last jobs, newest first."""
+        """Return the prompts of the owner's last jobs, newest first."""
         where = "owner = ? AND summary IS NOT NULL"
         sql = f"SELECT json_extract(summary, '$.prompt') FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
         return [row[0] for row in self._rows(sql, (owner, most))]
 
     def figures(self, selection: Selection) -> list[tuple[str, str]]:
-        """The name and the picture's path of each figure with a picture in the selected storyboards, in their order."""
+        """Return the name and the image path of each character with an image, in the order of the selected storyboards."""
         where, values = where_clause(selection)
         columns = "id, folder, json_extract(request, '$.figures') AS figures, json_extract(request, '$.figure_images') AS images"
         sql = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
@@ -202,37 +204,37 @@ class Store(Database):
         return found
 
     def generated_requests(self, most: int) -> list[GenerationRequest]:
-        """The requests of the videos that workers of this studio finished last, newest first; imported ones are left out."""
+        """Return the requests of the last videos that this studio's workers finished, newest first, without imported ones."""
         where = "state = 'finished' AND started IS NOT NULL AND deleted IS NULL"
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
         return [job.request for job in _jobs(self._rows(sql, (most,)))]
 
     def videos(self, selection: Selection) -> list[ListedJob]:
-        """The jobs with a video that fit the selection, in its order."""
+        """Return the selected jobs with a video, in the order of the selection."""
         where, values = where_clause(selection)
         sql = f"SELECT {_LISTED} FROM jobs WHERE {where} ORDER BY {order_clause(selection)} LIMIT ?"
         return _listed_jobs(self._rows(sql, (*values, selection.most)))
 
     def count_videos(self, selection: Selection) -> int:
-        """How many fit the selection, without a limit."""
+        """Return the number of selected jobs with a video, without the limit of the selection."""
         where, values = where_clause(selection)
         return self._rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """Return the number of jobs by state."""
         return {row["state"]: row["n"] for row in self._rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state")}
 
     def star(self, job_id: str, is_starred: bool) -> None:
-        """Marks a job as one of the best, or takes the mark away."""
+        """Add or remove a job's star."""
         self._execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
 
     def set_deleted(self, job_id: str, is_deleted: bool) -> None:
-        """Puts an ended job into the bin, or takes it out again. Its files stay until `forget`."""
+        """Move an ended job to the bin, or restore it. Its files remain until `forget`."""
         sql = "UPDATE jobs SET deleted = ? WHERE id = ? AND state NOT IN ('queued', 'running')"
         self._execute(sql, (time.time() if is_deleted else None, job_id))
 
     def ended_jobs(self) -> list[EndedJob]:
-        """All ended jobs, oldest first."""
+        """Return all ended jobs, oldest first."""
         sql = "SELECT id, folder, ended, deleted, has_video, starred, cleaned FROM jobs WHERE ended IS NOT NULL ORDER BY number"
         return [
             EndedJob(
@@ -248,12 +250,12 @@ class Store(Database):
         ]
 
     def job_ids(self, *, is_deleted: bool = True) -> set[str]:
-        """The ids of all jobs, with or without those in the bin."""
+        """Return the ids of all jobs, with or without jobs in the bin."""
         where = "" if is_deleted else " WHERE deleted IS NULL"
         return {row["id"] for row in self._rows(f"SELECT id FROM jobs{where}")}
 
     def last_preview(self, job_id: str) -> str | None:
-        """The file name, inside the job's folder, of the newest preview that its events name."""
+        """Return the newest preview in the job's events, as a path in the job's folder. None without one."""
         sql = (
             "SELECT json_extract(event, '$.preview') AS preview FROM events"
             " WHERE job_id = ? AND preview IS NOT NULL ORDER BY sequence DESC LIMIT 1"
@@ -261,94 +263,96 @@ class Store(Database):
         return next((row["preview"] for row in self._rows(sql, (job_id,))), None)
 
     def mark_cleaned(self, job_id: str) -> None:
-        """Removes the events of an ended job but for the first, the interruptions and the last, and, if it left no video, that of
-        its last preview. Marks the job as cleaned."""
+        """Mark an ended job as cleaned and delete most of its events.
+
+        Keeps the first and the last event, the interruptions, and, without a video, the event with the last preview.
+        """
         with self._transaction() as database:
             database.execute(_CLEAN, {"job": job_id})
             database.execute("UPDATE jobs SET cleaned = 1 WHERE id = ?", (job_id,))
 
     def forget(self, job_id: str) -> None:
-        """Removes a job and its events for good."""
+        """Delete a job and its events permanently."""
         with self._transaction() as database:
             database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
             database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
     def measure_folder(self, job_id: str) -> None:
-        """Notes how many bytes the job's folder takes now."""
+        """Measure the job's folder and store its size in bytes."""
         for row in self._rows("SELECT folder FROM jobs WHERE id = ?", (job_id,)):
             self._execute("UPDATE jobs SET bytes = ? WHERE id = ?", (folder_size(Path(row["folder"])).total, job_id))
 
     def unmeasured_jobs(self) -> list[str]:
-        """The ids of the ended jobs whose folders were never measured, as by an older studio."""
+        """Return the ids of ended jobs whose folders were never measured, because an older version added them."""
         return [row["id"] for row in self._rows("SELECT id FROM jobs WHERE bytes IS NULL AND ended IS NOT NULL")]
 
     def stored_bytes(self, owner: str | None, *, is_deleted: bool = False) -> int:
-        """The bytes of all jobs of one owner or of all, as they were measured last; or only of those in the bin."""
+        """Return the last measured bytes of all jobs, or of one owner's jobs. With `is_deleted`, count only jobs in the bin."""
         where = " AND deleted IS NOT NULL" if is_deleted else ""
         sql = f"SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE (? IS NULL OR owner = ?){where}"
         return self._rows(sql, (owner, owner))[0][0]
 
     def oldest_deleted(self, owner: str | None) -> str | None:
-        """The id of the job, of one owner or of all, that has been in the bin longest; None if the bin is empty."""
+        """Return the id of the job that was deleted first, of one owner or of all. None if the bin is empty."""
         where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
         rows = self._rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
         return rows[0]["id"] if rows else None
 
     def set_place(self, job_id: str, place: float) -> None:
-        """Gives a job another place in line."""
+        """Change a job's place in the queue."""
         self._execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
 
     def replace_waiting_request(self, job_id: str, request: GenerationRequest) -> bool:
-        """Replaces the request of a waiting job; False if it is no longer waiting."""
+        """Replace the request of a waiting job. Return False if the job no longer waits."""
         with self._transaction(is_durable=True) as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND state = 'queued'"
             values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             return database.execute(sql, values).rowcount == 1
 
     def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
-        """Replaces the request of an open video by the one that makes it again; does nothing to others."""
+        """Replace the request of a live video by the request that regenerates it. Do nothing to other jobs."""
         with self._transaction() as database:
             sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
             values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             database.execute(sql, values)
 
     def last_event(self, job_id: str) -> Event | None:
-        """The job's newest event."""
+        """Return the job's newest event, None without events."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? ORDER BY sequence DESC LIMIT 1"
         return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def last_progress(self, job_id: str) -> Event | None:
-        """The job's newest event that holds no video."""
+        """Return the job's newest event without a video."""
         sql = (
             f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.result') IS NULL ORDER BY sequence DESC LIMIT 1"
         )
         return next(map(_event, self._rows(sql, (job_id,))), None)
 
     def result(self, job_id: str) -> VideoResult | None:
-        """The job's video, if it has one."""
+        """Return the job's video, None without one."""
         return getattr(self.last_event(job_id), "result", None)
 
     def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
-        """Those of these jobs whose video has sound."""
+        """Return the given jobs whose video has audio."""
         sql = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND has_sound"
         rows = self._rows(sql, (json.dumps(list(job_ids)),))
         return frozenset(row["id"] for row in rows)
 
     def failures(self, most: int) -> list[tuple[ListedJob, Failed]]:
-        """The jobs that failed last, with their reasons, newest first."""
+        """Return the jobs that failed last, with their reasons, newest first."""
         sql = f"SELECT {_LISTED} FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
         ends = [(job, self.last_event(job.id)) for job in _listed_jobs(self._rows(sql, (most,)))]
         return [(job, event) for job, event in ends if isinstance(event, Failed)]
 
     def add_run(self, run: Run) -> None:
-        """Keeps the seconds of a finished video, so that the next can be estimated."""
+        """Store the timings of a finished video, for estimates."""
         row = (json.dumps(asdict(run.shape)), run.steps, run.num_tokens, json.dumps(run.seconds), run.device)
         with self._transaction() as database:
             database.execute("INSERT INTO timings (shape, steps, tokens, seconds, device) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("DELETE FROM timings WHERE number <= (SELECT MAX(number) FROM timings) - ?", (MOST_TIMINGS,))
 
     def load_runs(self) -> list[Run]:
-        """The runs of finished videos, newest first."""
+        """Return the stored timings of finished videos, newest first."""
         return [
             Run(
                 shape=Shape(**json.loads(row["shape"])),
@@ -361,42 +365,42 @@ class Store(Database):
         ]
 
     def mark_running(self, job_id: str) -> bool:
-        """Marks a waiting job as running; False if it is no longer waiting."""
+        """Mark a waiting job as running. Return False if it no longer waits."""
         sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
         return self._execute(sql, (time.time(), job_id)) == 1
 
     def request_stop(self, job_id: str) -> None:
-        """Remembers that a running job is to end, also if its worker dies before it does."""
+        """Store that a running job must end, in case its worker dies first."""
         self._execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
 
     def request_notification(self, job_id: str) -> None:
-        """Remembers that the operator is to be told of the job's end."""
+        """Store that the operator must be notified when the job ends."""
         self._execute("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
 
     def requeue(self, job_id: str, is_held: bool) -> None:
-        """Makes a running job wait again; a held one until `release`."""
+        """Queue a running job again. With `is_held`, it waits until `clear_hold`."""
         sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
         self._execute(sql, (int(is_held), job_id))
 
     def clear_hold(self, job_id: str) -> None:
-        """Lets a held job go on."""
+        """Release a held job."""
         self._execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
 
     def interruptions(self, job_id: str) -> list[Interrupted]:
-        """How often and why its work was interrupted, oldest first."""
+        """Return the job's interruptions, oldest first."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND json_extract(event, '$.kind') = 'interrupted' ORDER BY sequence"
-        return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query takes no others
+        return [cast(Interrupted, _event(row)) for row in self._rows(sql, (job_id,))]  # the query selects only this kind
 
     def append_event(self, job_id: str, event: Event) -> int | None:
-        """Stores an event and returns its sequence number, from 1; a final one also ends the job.
+        """Store an event and return its sequence number, from 1. A final event also ends the job.
 
-        Returns None and stores nothing if the job has ended: nothing follows a final event.
+        Return None and store nothing if the job has already ended.
         """
         with self._transaction(is_durable=event.is_final) as database:
             return self._insert_event(database, job_id, event)
 
     def append_events(self, changes: Iterable[tuple[str, Event]]) -> dict[str, int]:
-        """Stores one event for each of several jobs, as when a job moves in line. Returns the sequence numbers by job id."""
+        """Store one event per job, for example new places in the queue. Return the sequence numbers by job id."""
         with self._transaction() as database:
             numbers = {job_id: self._insert_event(database, job_id, event) for job_id, event in changes}
         return {job_id: number for job_id, number in numbers.items() if number is not None}
@@ -411,26 +415,26 @@ class Store(Database):
         return sequence
 
     def events(self, job_id: str, after: int = 0) -> list[tuple[int, Event]]:
-        """The events with a sequence number above `after`, in order."""
+        """Return the events with a sequence number above `after`, in order."""
         sql = f"SELECT * FROM {_EVENTS} WHERE job_id = ? AND sequence > ? ORDER BY sequence"
         return [(row["sequence"], _event(row)) for row in self._rows(sql, (job_id, after))]
 
     def engines_with_open_jobs(self) -> list[str]:
-        """The engines that have jobs which wait or run."""
+        """Return the engines that own waiting or running jobs."""
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
         return [row["engine"] for row in self._rows(sql)]
 
     def unfinished_jobs(self, engine: str) -> list[str]:
-        """The ids of one engine's jobs that have not ended, in their order."""
+        """Return the ids of one engine's waiting and running jobs, in the order of their places."""
         sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
         return [row["id"] for row in self._rows(sql, (engine,))]
 
     def owning_engine(self, job_id: str) -> str | None:
-        """The engine that has the job; None if there is no such job."""
+        """Return the engine that owns the job, None if the job does not exist."""
         return next((row["engine"] for row in self._rows("SELECT engine FROM jobs WHERE id = ?", (job_id,))), None)
 
     def assign_engine(self, job_id: str, engine: str) -> None:
-        """Gives a job to another engine."""
+        """Make another engine the owner of a job."""
         self._execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
 
     @staticmethod
@@ -447,7 +451,7 @@ class Store(Database):
         return database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount == 1
 
     def _check_integrity(self) -> None:
-        """Raises: sqlite3.DatabaseError if a page of the file is damaged, which else shows only when the page is needed."""
+        """Check all pages of the file now, not when they are first read. Raises: sqlite3.DatabaseError if a page is damaged."""
         [(verdict,)] = self._database.execute("PRAGMA quick_check(1)").fetchall()
         if verdict != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
@@ -462,14 +466,16 @@ class Store(Database):
                 database.execute(statement)
             rows = database.execute("SELECT id, folder, request FROM jobs WHERE summary IS NULL").fetchall()
             for row in rows:
-                with suppress(RequestError):  # logged; the job is not listed
+                with suppress(RequestError):  # already logged; the job is not listed
                     summary = RequestSummary.from_request(read_request(row["request"], row["folder"], row["id"]))
                     database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (json.dumps(summary.to_json()), row["id"]))
 
     @contextmanager
     def _transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
-        """One transaction. After a power cut those that were not durable may be missing: the last events, never a job that
-        somebody was told of, nor its end."""
+        """Run one transaction. A power cut may lose the last transactions that are not durable.
+
+        Only progress events are not durable. Jobs and their final events are.
+        """
         with self._lock:
             if is_durable:
                 self._database.execute("PRAGMA synchronous=FULL")
@@ -481,13 +487,13 @@ class Store(Database):
                     self._database.execute("PRAGMA synchronous=NORMAL")
 
     def _execute(self, sql: str, values: tuple) -> int:
-        """One statement in a transaction of its own; how many rows it has changed."""
+        """Run one statement in a transaction. Return the number of changed rows."""
         with self._transaction() as database:
             return database.execute(sql, values).rowcount
 
 
 def _stored_json(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
-    """The JSON of a job's request or event, for the table."""
+    """Return the JSON of a job's request or event as the table stores it."""
     rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
     return json.dumps(make_relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
 
@@ -497,7 +503,7 @@ def _event(row: sqlite3.Row) -> Event:
 
 
 def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
-    """The fields of a `ListedJob`."""
+    """Return the fields of a `ListedJob`."""
     return {
         "id": row["id"],
         "owner": row["owner"],

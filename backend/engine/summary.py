@@ -1,4 +1,4 @@
-"""The few values of a request that lists show, stored in one small column so that no list parses whole requests."""
+"""The values of a request that lists show. They are stored in a small column, so that lists do not parse whole requests."""
 
 import hashlib
 import json
@@ -12,8 +12,11 @@ from backend.schemas.request import GenerationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSummary:
-    """What lists show of a request. `final_width` and `final_height` are the pixels of the file. `is_upscaling`: it only makes a
-    finished video larger. `digest` differs whenever the request does."""
+    """The values of a request that lists show.
+
+    `final_width` and `final_height` are the pixels of the video file. `is_upscaling` is True if the request only upscales a
+    finished video. `digest` is a hash of the request.
+    """
 
     preset: str
     prompt: str
@@ -35,7 +38,7 @@ class RequestSummary:
 
     @classmethod
     def from_request(cls, request: GenerationRequest) -> Self:
-        """The summary of a whole request."""
+        """Summarize a request."""
         text = json.dumps(request.to_json(), sort_keys=True)
         final_width, final_height = request.final_size
         return cls(
@@ -60,16 +63,16 @@ class RequestSummary:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The summary that `to_json` wrote. Fields of a newer version are ignored."""
+        """Read the JSON that `to_json` wrote. Fields of newer versions are ignored."""
         return cls(**{each.name: data[each.name] for each in fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `from_json`."""
+        """Return the summary as plain values, for `from_json`."""
         return asdict(self)
 
 
 def _total_frames(request: GenerationRequest) -> int:
-    """The frames of all shots together; of a preset that no longer exists, those of one shot."""
+    """Return the number of frames of all shots, or of one shot if the preset no longer exists."""
     try:
         return request.total_frames
     except RequestError:

@@ -197,7 +197,7 @@ class Worker:
             logger.exception("Job %s failed", task.job_id)
             outcome = failure_outcome(error)
             if is_disk_full(error):
-                return Interrupted(cause="The disk is full", fix="Make room", by="disk"), outcome
+                return Interrupted(cause="The disk is full", fix="Free disk space", by="disk"), outcome
             if is_device_lost(error) or (not self._sync.is_alone and is_runtime_error(error)):
                 self._channel.send(Exiting(reason=f"A device was lost ({one_line(str(error))[:200]})"))
                 self._end(DEVICE_LOST)

@@ -28,7 +28,7 @@ def here(tmp_path):
 
 
 def carry(changes: Changes, inbox: Inbox) -> list[Piece]:
-    pieces = [piece for group in changes.look() for piece in group]
+    pieces = [piece for group in changes.collect() for piece in group]
     for piece in pieces:
         inbox.take(piece)
     return pieces

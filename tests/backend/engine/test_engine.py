@@ -263,7 +263,7 @@ def test_closing_ends_readers_and_refuses_more(make_engine, close_gate, tmp_path
     engine.close()
     reader.join(60)
     assert not reader.is_alive()
-    with pytest.raises(StudioError, match="takes no more requests"):
+    with pytest.raises(StudioError, match="accepts no more requests"):
         engine.submit(request())
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 2
     gate.open()

@@ -20,19 +20,19 @@ def test_a_sample_has_the_mean_of_the_steps_before_it_and_bytes_that_are_told(tm
     devices = [Device(name=f"TPU_{n}", kind="v6e", bytes_in_use=n * 100, bytes_limit=1000) for n in (1, 2)]
     made = history(tmp_path, [*devices, Device(name="cpu", kind="cpu")])
     for event in (step(1.0), step(3.0), Decoding(1, 2)):
-        made.note("job", event)
-    sample = made.take()
+        made.record_step("job", event)
+    sample = made.take_sample()
     assert (sample.waiting, sample.running, sample.step_seconds) == (2, 1, 2.0)
     assert (sample.device_bytes, sample.device_limit) == (300, 2000) and 0 < sample.disk_bytes <= sample.disk_limit
-    assert made.take().step_seconds is None
+    assert made.take_sample().step_seconds is None
     made.close()
 
 
 def test_a_day_is_kept_over_a_restart_and_no_more(tmp_path):
     made, now = history(tmp_path), time.time()
     for age in (DAY_SECONDS + 60, DAY_SECONDS - 60, 30):
-        made.take(now - age)
-    made.take(now)
+        made.take_sample(now - age)
+    made.take_sample(now)
     made.close()
     again = history(tmp_path)
     assert [round(now - sample.time) for sample in again.samples_since(2 * DAY_SECONDS)] == [DAY_SECONDS - 60, 30, 0]

@@ -112,7 +112,7 @@ def test_a_key_still_opens_where_its_use_cannot_be_kept(some, tmp_path, monkeypa
 def test_a_damaged_file_is_named(some, tmp_path):
     some.create("shop")
     (tmp_path / "data" / FILE).write_bytes(b"no database" * 1000)
-    for ask in (some.known, lambda: some.find_by_secret("studio-x"), lambda: some.create("two")):
+    for ask in (some.list_keys, lambda: some.find_by_secret("studio-x"), lambda: some.create("two")):
         with pytest.raises(DataFolderError, match=f"{FILE} cannot be used"):
             ask()
 

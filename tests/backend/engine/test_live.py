@@ -43,7 +43,7 @@ def test_what_cannot_be_followed_is_refused(engine):
             engine.steer_live(job.id, **words)
     engine.cancel(job.id)
     assert isinstance(all_events(engine, job.id)[-1], Finished)
-    with pytest.raises(RequestError, match="nothing is being made live"):
+    with pytest.raises(RequestError, match="must be a running live video"):
         engine.steer_live(job.id, action="left")
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_said_to_a_video_of_one_piece(engine, close_gate):
     with pytest.raises(RequestError, match="in one piece"):
         GenerationRequest.from_preset(preset, prompt="x", is_open=True)
     job = engine.submit(GenerationRequest.from_preset(preset, prompt="a held square", steps=3))
-    with pytest.raises(RequestError, match="nothing is being made live"):
+    with pytest.raises(RequestError, match="must be a running live video"):
         engine.steer_live(job.id, prompt="a blue square")
     engine.cancel(job.id)
 

@@ -185,7 +185,7 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
     two = hosts(2)
     engine = make_engine(hosts=two)
     wait_for(lambda: "Waiting for the other hosts" in engine.worker_status().detail)
-    is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_STRANGERS)
+    is_over, crowd = threading.Event(), deque(maxlen=4 * slice_link._MOST_UNPROVEN)
 
     def come_again_and_again() -> None:
         while not is_over.wait(0.02):
@@ -197,7 +197,7 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(make_engine, tmp_path):
     stranger = threading.Thread(target=come_again_and_again)
     stranger.start()
     try:
-        wait_for(lambda: len(crowd) > slice_link._MOST_STRANGERS)
+        wait_for(lambda: len(crowd) > slice_link._MOST_UNPROVEN)
         with members(two, tmp_path):
             assert isinstance(all_events(engine, engine.submit(request()).id)[-1], Finished)
     finally:
@@ -218,7 +218,7 @@ def test_hosts_that_count_differently_are_refused(make_engine, tmp_path):
         text=True,
         timeout=30,
     )
-    assert done.returncode == 1 and "must give one number" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "give both the same number" in done.stderr.splitlines()[-1]
 
 
 def test_hosts_with_other_libraries_are_refused():
@@ -257,7 +257,7 @@ def test_a_members_files_stay_in_its_folder(tmp_path, name):
 
 def test_hosts_that_do_not_ask_the_same_are_noticed():
     follower = SeveralHosts(1, channel=None)
-    follower.take(Decide(what="begin", value=True))
+    follower.handle(Decide(what="begin", value=True))
     with pytest.raises(RuntimeError, match="the hosts do not do the same"):
         follower.decide("cancelled", False)
 

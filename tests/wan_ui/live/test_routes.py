@@ -101,7 +101,7 @@ def test_a_video_is_steered_by_its_own_visitor_alone_and_hears_nothing_after_its
     assert anna.post(f"/studio/live/{job}/stop").json() == {}
     while not engine.job(job).has_ended:
         time.sleep(0.02)
-    assert "nothing is being made live" in refused(anna, f"/studio/live/{job}/say", {"prompt": "a blue square"}).lower()
+    assert "must be a running live video" in refused(anna, f"/studio/live/{job}/say", {"prompt": "a blue square"}).lower()
     assert engine.job(job).request.cues[-1].action == "left"
     packets = anna.get(f"/studio/live/{job}/frames").content  # a stream that broke off in its last moment is opened again
     how = json.loads(packets[packets.rindex(b'{"phase"') :])
