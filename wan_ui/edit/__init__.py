@@ -1,1 +1,1 @@
-"""The view in which a clip is made anew."""
+"""The view in which clips are edited."""

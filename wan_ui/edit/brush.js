@@ -1,5 +1,5 @@
-// The brush: what is painted over the shown frame, on a canvas as large as the clip's frames. Painted areas are regenerated. Strokes
-// are kept, so that each can be undone; an uploaded picture of a mask is one of them.
+// The brush paints on the shown frame, on a canvas as large as the clip's frames. Painted areas are regenerated. Each stroke can be
+// undone. An uploaded mask image counts as a stroke.
 import { capture, filesOf, find, on, onRelease, play } from '../components/dom.js';
 import { fill } from '../components/text.js';
 import { isPainted, paintLight, penWidth, pointOnFrame, scaleOf, seenStrokes } from './strokes.js';
@@ -22,22 +22,22 @@ export const createBrush = (client, view) => {
     stroke: /** @type {Line | null} */ (null),
     erases: false,
     plays: false,
-    /** The painted mask on the server, until the paint changes. */
+    /** The path of the painted mask on the server, "" after a change. */
     path: '',
-    /** A mask that is a clip. @type {Mask | null} */
+    /** An uploaded clip as the mask. @type {Mask | null} */
     clip: null,
   };
 
   const isInverted = () => input('#edit-invert').checked;
 
   /** @param {HTMLCanvasElement} target */
-  const penOf = target => {
+  const getPen = target => {
     const pen = target.getContext('2d');
     if (!pen) throw new Error('the browser draws no pictures');
     return pen;
   };
 
-  /** Draws a stroke, or its part after the first `from` points. If the painted part is kept, paint takes the color away.
+  /** Draws a stroke, or its part after the first `from` points. An inverted brush removes the color.
    * @param {CanvasRenderingContext2D} pen @param {Stroke} stroke @param {number} [from] */
   const draw = (pen, stroke, from = 0) => {
     const erases = 'erases' in stroke && stroke.erases;
@@ -56,7 +56,7 @@ export const createBrush = (client, view) => {
   };
 
   const redraw = () => {
-    const pen = penOf(canvas('#edit-canvas'));
+    const pen = getPen(canvas('#edit-canvas'));
     const { width, height } = pen.canvas;
     state.path = '';
     pen.globalCompositeOperation = 'source-over';
@@ -74,7 +74,7 @@ export const createBrush = (client, view) => {
     redraw();
   };
 
-  /** Forgets all strokes and takes the size of the clip. */
+  /** Removes all strokes and resizes the canvas to the clip. */
   const clear = () => {
     const clip = view.clip();
     const shown = canvas('#edit-canvas');
@@ -92,7 +92,7 @@ export const createBrush = (client, view) => {
   };
   const width = () => penWidth(canvas('#edit-canvas'), Number(input('#edit-brush-size').value));
 
-  /** Shows how large the brush is, around the pointer. @param {Element} target @param {PointerEvent} event */
+  /** Shows the size of the brush around the pointer. @param {Element} target @param {PointerEvent} event */
   const showRing = (target, event) => {
     const shown = canvas('#edit-canvas');
     const ring = one('.ring');
@@ -111,7 +111,7 @@ export const createBrush = (client, view) => {
     event.preventDefault();
     target.focus({ preventScroll: true });
     state.stroke = { points: [pointOf(event)], width: width(), erases: state.erases };
-    draw(penOf(canvas('#edit-canvas')), state.stroke);
+    draw(getPen(canvas('#edit-canvas')), state.stroke);
   });
   on(element, 'pointermove', (target, event) => {
     if (view.isPainting()) showRing(target, event);
@@ -120,7 +120,7 @@ export const createBrush = (client, view) => {
     const from = points.length;
     for (const one of event.getCoalescedEvents?.() ?? []) points.push(pointOf(one));
     if (points.length === from) points.push(pointOf(event));
-    draw(penOf(canvas('#edit-canvas')), state.stroke, from);
+    draw(getPen(canvas('#edit-canvas')), state.stroke, from);
   });
   onRelease(element, () => {
     if (!state.stroke) return;
@@ -161,10 +161,10 @@ export const createBrush = (client, view) => {
     if (target.id === 'edit-invert') redraw();
     if (target.id !== 'edit-mask') return;
     const [file] = filesOf(target);
-    if (file) takeMask(file);
+    if (file) loadMask(file);
   });
 
-  /** Plays the clip, or, while it is painted, stops it at a frame; the visitor may look at the others. @param {boolean} [plays] */
+  /** Plays the clip. While the visitor paints, the clip stays paused unless Play is pressed. @param {boolean} [plays] */
   const setPlaying = (plays = state.plays) => {
     const player = client.video('#edit-player');
     state.plays = plays;
@@ -173,7 +173,7 @@ export const createBrush = (client, view) => {
     else player.pause();
   };
 
-  // An uploaded mask: a picture becomes paint, a clip is used as it is.
+  // An uploaded mask image becomes a stroke. A mask clip is used unchanged.
   /** @param {Mask | null} mask */
   const useClip = mask => {
     state.clip = mask;
@@ -182,7 +182,7 @@ export const createBrush = (client, view) => {
     one('.brought span').textContent = mask ? fill(words().mask_name, { name: mask.name }) : '';
   };
   /** @param {File} file */
-  const takeMask = async file => {
+  const loadMask = async file => {
     const clip = view.clip();
     const mask = clip && (await upload(file));
     const facts = mask && (await send('/mask', { mask, clip: clip.path }));
@@ -209,7 +209,7 @@ export const createBrush = (client, view) => {
   const paintOf = image => {
     const { width, height } = view.clip() ?? image;
     const paint = Object.assign(document.createElement('canvas'), { width, height });
-    const pen = penOf(paint);
+    const pen = getPen(paint);
     pen.drawImage(image, 0, 0, width, height);
     const pixels = pen.getImageData(0, 0, width, height);
     paintLight(pixels.data, COLOR);
@@ -217,14 +217,14 @@ export const createBrush = (client, view) => {
     return paint;
   };
 
-  /** The mask's path on the server; "" if nothing is painted, null if the mask could not be sent. @returns {Promise<string | null>} */
-  const path = async () => {
+  /** Returns the path of the mask on the server: "" without paint, null if the upload failed. @returns {Promise<string | null>} */
+  const uploadMask = async () => {
     if (state.clip) return state.clip.path;
     if (!isPainted(state.strokes)) return '';
     if (state.path) return state.path;
     const shown = canvas('#edit-canvas');
     const { width, height } = shown;
-    const pen = penOf(Object.assign(document.createElement('canvas'), { width, height }));
+    const pen = getPen(Object.assign(document.createElement('canvas'), { width, height }));
     pen.drawImage(shown, 0, 0);
     for (const [operation, color] of /** @type {const} */ ([
       ['source-in', '#fff'],
@@ -240,5 +240,5 @@ export const createBrush = (client, view) => {
     return state.path || null;
   };
 
-  return { clear, path, setPlaying, show };
+  return { clear, setPlaying, show, uploadMask };
 };

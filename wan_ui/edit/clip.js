@@ -1,14 +1,14 @@
-// The clip that the visitor brought, and the part of it that is used. It plays from the visitor's own file; the server gets the file
-// once, and then says what it is and shows pictures of it.
+// The uploaded clip and its selected part. The clip plays from the local file. The server receives the file once and returns its facts
+// and thumbnails.
 import { capture, fieldValue, find, findVideo, on, onRelease } from '../components/dom.js';
 import { fill } from '../components/text.js';
 import { ANY_LENGTH, filmPlaces, fittingPart, latestStart } from './clip_math.js';
 
-const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
+const RESTING_MILLISECONDS = 40; // between two checks of a paused player
 
 /** @typedef {import('./clip_math.js').Limits} Limits */
 /**
- * What the server says of a clip.
+ * The facts of a clip, from the server.
  * @typedef {object} Facts
  * @property {string} path
  * @property {string} name
@@ -28,25 +28,25 @@ const RESTING_MILLISECONDS = 40; // between two looks at a player that is paused
  *   shown: () => void,
  *   partChanged: () => void,
  *   restarted: () => void,
- * }} view `shown` and `partChanged` are called after another clip or another part was chosen, `restarted` at the part's start.
+ * }} view `shown` is called after another clip, `partChanged` after another part, `restarted` at the part's start.
  */
 export const createClip = (client, view) => {
   const { element, words, note, send, upload, one, input, canvas, video, image } = client;
-  /** The part starts at `start` seconds and has so many `frames` of the model's rate; `fits`: it is long enough for the model. */
+  /** The part has `frames` frames at the model's rate from `start` seconds. `fits`: it is long enough for the model. */
   const state = { facts: /** @type {Facts | null} */ (null), start: 0, frames: 0, fits: false };
   let address = '';
-  let turn = 0;
+  let latestUpload = 0;
 
-  /** Reads a clip. A clip that is dropped meanwhile takes its place. @param {File} file */
-  const take = async file => {
+  /** Uploads a clip. A clip that is dropped meanwhile replaces it. @param {File} file */
+  const load = async file => {
     if (!find('.clip', element)) return;
-    const own = ++turn;
+    const uploadNumber = ++latestUpload;
     note('');
     if (file.size > Number(words().bytes)) return note(words().large);
     showBusy(true);
     const path = await upload(file);
     const facts = path && (await send('/clip', { clip: path }));
-    if (own !== turn) return;
+    if (uploadNumber !== latestUpload) return;
     showBusy(false);
     if (facts) show(facts, URL.createObjectURL(file), file.type === 'image/gif' || /\.gif$/i.test(file.name));
   };
@@ -83,7 +83,7 @@ export const createClip = (client, view) => {
     view.shown();
   };
 
-  /** Draws the thumbnails that fit beside each other. */
+  /** Draws as many thumbnails as fit side by side. */
   const drawFilm = () => {
     const sheet = find('.thumbs', element);
     const strip = find('.strip', element);
@@ -125,15 +125,15 @@ export const createClip = (client, view) => {
     still.hidden = false;
   };
 
-  // The part: only so many frames as the model can make. The first handle moves the part, the last one changes its length.
+  // The part has a number of frames that the model supports. The first handle moves the part, the last handle changes its length.
   const counts = () => (view.isExtending() ? { ...view.limits(), ...ANY_LENGTH } : view.limits());
   const rounding = () => Number(one('.strip').dataset.rounding);
   const end = () => state.start + state.frames / view.limits().fps;
   /** @param {number} frames @param {Facts} facts */
   const lastStart = (frames, facts) => latestStart(frames, facts.seconds, view.limits().fps, rounding());
 
-  /** Chooses the part that is nearest to this one. @param {number} start @param {number} frames */
-  const part = (start, frames) => {
+  /** Selects the supported part that is nearest to this part. @param {number} start @param {number} frames */
+  const selectPart = (start, frames) => {
     if (!state.facts) return;
     const { seconds } = state.facts;
     const { fps, min_frames: least, title } = counts();
@@ -159,10 +159,10 @@ export const createClip = (client, view) => {
   on(element, 'input', target => {
     if (!state.facts) return;
     const value = Number(fieldValue(target));
-    if (target.id === 'edit-from') part(value, state.frames);
-    if (target.id === 'edit-to') part(state.start, Math.round((value - state.start) * view.limits().fps));
+    if (target.id === 'edit-from') selectPart(value, state.frames);
+    if (target.id === 'edit-to') selectPart(state.start, Math.round((value - state.start) * view.limits().fps));
   });
-  // The whole part is moved by its middle.
+  // Dragging the middle moves the whole part.
   /** @type {{x: number, start: number} | null} */
   let held = null;
   on(element, 'pointerdown', (target, event) => {
@@ -173,13 +173,13 @@ export const createClip = (client, view) => {
   on(element, 'pointermove', (_, event) => {
     if (!held || !state.facts) return;
     const start = held.start + ((event.clientX - held.x) / one('.strip').clientWidth) * state.facts.seconds;
-    part(Math.min(start, lastStart(state.frames, state.facts)), state.frames);
+    selectPart(Math.min(start, lastStart(state.frames, state.facts)), state.frames);
   });
   onRelease(element, () => {
     held = null;
   });
 
-  // The player stays in the part; a line shows where it is. The page asks for animation frames only while the clip plays.
+  // The player stays in the part, and a line shows its position. The script requests for animation frames only while the clip plays.
   const follow = () => {
     const player = findVideo('#edit-player', element);
     const isSeen = state.facts !== null && player !== null && !player.hidden && element.offsetParent !== null;
@@ -194,6 +194,6 @@ export const createClip = (client, view) => {
   };
   follow();
 
-  return Object.assign(state, { cannotPlay, drawFilm, end, part, show, take });
+  return Object.assign(state, { cannotPlay, drawFilm, end, load, selectPart, show });
 };
 /** @typedef {ReturnType<typeof createClip>} Clip */

@@ -1,6 +1,6 @@
-"""What visitors bring to the edit view, as its script knows it: a clip with its thumbnails, a mask, a picture.
+"""Facts of uploaded files for the edit view's script: clips with thumbnails, masks and images.
 
-Opens strangers' files, so it runs in the sandbox and imports no Gradio. Results are plain values.
+These functions open untrusted files, so they run in the sandbox. They import no Gradio and return plain values.
 """
 
 import base64
@@ -16,13 +16,13 @@ from backend.media.masks import LIGHT, check_mask_shape, is_single_image
 from backend.media.pictures import load_checked_image
 from backend.schemas.request import GenerationRequest
 
-THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # of the timeline; pixels, twice what is shown
+THUMBNAILS, THUMBNAIL_HEIGHT = 12, 72  # thumbnails in the timeline; pixels, twice the displayed height
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 
 def read_clip_for_page(path: Path) -> dict[str, Any]:
-    """Plain values; the thumbnails are one picture inside them, as a data address. Decodes. Raises: ClipError."""
+    """Return the facts of a clip as plain values. The thumbnails are one image, as a data URL. Raises: ClipError."""
     facts = read_clip_facts(path)
     pictures = read_thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
     return {
@@ -37,7 +37,10 @@ def read_clip_for_page(path: Path) -> dict[str, Any]:
 
 
 def read_uploaded_clip(path: Path) -> dict[str, Any]:
-    """As `described`; an upload that is no clip is of no use and is removed, unless it is a picture. Raises: ClipError."""
+    """Read an uploaded clip (see `read_clip_for_page`). Delete an upload that is neither a clip nor an image.
+
+    Raises: ClipError.
+    """
     try:
         return read_clip_for_page(path)
     except ClipError:
@@ -47,7 +50,7 @@ def read_uploaded_clip(path: Path) -> dict[str, Any]:
 
 
 def read_mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
-    """What a mask from a visitor is, for the view's script. One that nobody can use is removed. Raises: ClipError, ImageError."""
+    """Return the facts of an uploaded mask, and delete an unusable mask. Raises: ClipError, ImageError."""
     is_one = is_single_image(mask)
     try:
         _ = load_checked_image(mask) if is_one else read_clip_facts(mask)
@@ -59,8 +62,7 @@ def read_mask_facts(mask: Path, clip: Path) -> dict[str, Any]:
 
 
 def read_image_facts(path: Path) -> dict[str, Any]:
-    """What a picture from a visitor is, for the view's script. Raises: ImageError for a file that is none; it is removed, unless
-    it may be a clip."""
+    """Return the facts of an uploaded image. Delete a file that is neither an image nor a clip. Raises: ImageError."""
     try:
         width, height = load_checked_image(path).size
     except ImageError:
@@ -71,20 +73,20 @@ def read_image_facts(path: Path) -> dict[str, Any]:
 
 
 def check_painted_mask(request: GenerationRequest) -> None:
-    """Raises: ClipError if a picture that is painted over the clip has not the size of its frames, or nothing is painted."""
+    """Check that a painted mask has the size of the clip's frames, and that it is not empty. Raises: ClipError."""
     if request.mask is None or request.video is None or not is_single_image(request.mask):
         return
     mask, facts = load_checked_image(request.mask), read_clip_facts(request.video)
     if mask.size != (facts.width, facts.height):
         what = f"the mask has {mask.width}x{mask.height} pixels and"
         raise ClipError(what, f"must have as many as the clip's frames, {facts.width}x{facts.height}", "paint it again")
-    _, lightest = cast(tuple[int, int], mask.convert("L").getextrema())  # of the one channel
+    _, lightest = cast(tuple[int, int], mask.convert("L").getextrema())  # a grey image has one channel
     if lightest <= LIGHT:
-        raise ClipError("the mask is black all over,", "so nothing would be made anew", "paint what should be")
+        raise ClipError("the mask is black everywhere,", "so nothing would be regenerated", "paint the areas to regenerate")
 
 
 def _join_thumbnails(pictures: list[Image.Image]) -> str:
-    """Side by side in one JPEG; where some are missing at the end, the last one again."""
+    """Join the thumbnails side by side in one JPEG. Repeat the last thumbnail if some are missing."""
     pictures = [*pictures, *[pictures[-1]] * (THUMBNAILS - len(pictures))]
     width, height = pictures[0].size
     row = Image.new("RGB", (width * len(pictures), height))

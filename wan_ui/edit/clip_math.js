@@ -32,23 +32,24 @@
 export const ANY_LENGTH = { frame_step: 1, first_frames: 1, min_frames: 1, max_frames: Infinity };
 
 /**
- * How many frames the model can take from `start` to the clip's end. `rounding`: the part of a frame that may be missing.
+ * Returns the number of frames from `start` to the clip's end, at most the model's limit. `rounding`: the share of a frame that can
+ * be missing.
  * @param {number} start @param {number} seconds The clip's length. @param {Counts} counts @param {number} rounding
  */
 export const mostFrames = (start, seconds, counts, rounding) =>
   Math.min(counts.max_frames, Math.floor((seconds - start) * counts.fps + rounding));
 
-/** The latest start of a part with so many frames. @param {number} numFrames @param {number} seconds @param {number} fps @param {number} rounding */
+/** Returns the latest start of a part with `numFrames` frames. @param {number} numFrames @param {number} seconds @param {number} fps @param {number} rounding */
 export const latestStart = (numFrames, seconds, fps, rounding) => seconds - (numFrames - rounding) / fps;
 
-/** The nearest number of frames that the model can make, of at most `most`. @param {number} wanted @param {number} most @param {Counts} counts */
+/** Returns the supported number of frames that is nearest to `wanted`, at most `most`. @param {number} wanted @param {number} most @param {Counts} counts */
 export const fittingFrames = (wanted, most, { frame_step: step, first_frames: first, min_frames: least }) => {
   const nearest = first + step * Math.round((wanted - first) / step);
   return Math.max(least, Math.min(nearest, first + step * Math.floor((most - first) / step)));
 };
 
 /**
- * The part of a clip that is nearest to the wanted one. `fits`: whether the clip is long enough for the model.
+ * Returns the part of the clip that is nearest to the wanted part. `fits`: the clip is long enough for the model.
  * @param {number} start @param {number} wanted Frames. @param {number} seconds @param {Counts} counts @param {number} rounding
  */
 export const fittingPart = (start, wanted, seconds, counts, rounding) => {
@@ -58,13 +59,13 @@ export const fittingPart = (start, wanted, seconds, counts, rounding) => {
   return { start: begin, frames: fittingFrames(wanted, most, counts), fits: most >= counts.min_frames };
 };
 
-/** The model's own length, or that of the clip if the clip drives the video. @param {Limits} limits @param {number | null} clipSeconds */
+/** Returns the model's usual length, for Animate the length of the clip. @param {Limits} limits @param {number | null} clipSeconds */
 export const usualLength = (limits, clipSeconds) =>
   limits.ways.includes('animate') && clipSeconds !== null
     ? Math.min(limits.max_frames, Math.floor(clipSeconds * limits.fps))
     : limits.num_frames;
 
-/** The size whose shape is nearest to a clip's. @param {number[][]} sizes @param {Size} clip */
+/** Returns the size whose shape is nearest to the clip. @param {number[][]} sizes @param {Size} clip */
 export const nearestSize = (sizes, clip) => {
   /** @param {number[]} size */
   const distance = ([width, height]) => Math.abs(Math.log(((width / height) * clip.height) / clip.width));
@@ -72,8 +73,8 @@ export const nearestSize = (sizes, clip) => {
 };
 
 /**
- * The margins, left, top, right, bottom, around a clip that keeps its whole picture in the video's size. The clip is made smaller
- * if that leaves too little space. Multiples of 8.
+ * Returns margins (left, top, right, bottom) around the whole clip in the video's size, as multiples of 8. The clip shrinks if the
+ * margins would be too small.
  * @param {number[]} size @param {Size} clip
  */
 export const proposedMargins = ([width, height], clip) => {
@@ -87,11 +88,11 @@ export const proposedMargins = ([width, height], clip) => {
   return [half(across), half(down), half(across), half(down)];
 };
 
-/** How many steps a restyled clip takes. @param {number} steps @param {number} strength */
+/** Returns the number of steps of a restyled clip. @param {number} steps @param {number} strength */
 export const stepsOf = (steps, strength) => Math.min(Math.trunc(steps * strength), steps);
 
 /**
- * Whether a new video can see so many frames of the clip that it extends: whole latent frames, at most half of the video.
+ * Returns whether a new video can repeat `overlap` frames of the clip: whole latent frames, at most half of the video.
  * @param {number} overlap @param {number} clipFrames @param {number} numFrames The video's. @param {Counts} counts
  */
 export const isOverlap = (overlap, clipFrames, numFrames, { first_frames: first, frame_step: step }) =>
@@ -101,7 +102,7 @@ export const isOverlap = (overlap, clipFrames, numFrames, { first_frames: first,
 export const mostOverlap = (clipFrames, numFrames) => Math.min(clipFrames, (numFrames + 1) / 2);
 
 /**
- * Where the thumbnails are drawn, of a sheet of `count` beside each other: as many as fit, each cut to its place.
+ * Returns the places of as many thumbnails as fit, each cropped to its place. The sheet has `count` thumbnails side by side.
  * @param {Size} sheet @param {Size} film @param {number} count
  */
 export const filmPlaces = (sheet, film, count) => {

@@ -1,5 +1,5 @@
-// The edit view: the settings of the chosen model, what is asked for, and how long that takes. Its parts do not know each other: each
-// calls back when something changed.
+// The edit view: the settings of the selected model, the request and its estimate. Its parts do not know each other: each part calls
+// back after a change.
 import { takeFiles } from '../assets/files.js';
 import { fieldValue, filesOf, find, findAll, on, togglePlaying } from '../components/dom.js';
 import { addressOf, createViewClient } from '../components/http.js';
@@ -8,10 +8,10 @@ import { createBrush } from './brush.js';
 import { createClip } from './clip.js';
 import { usualLength as lengthOf, nearestSize, stepsOf } from './clip_math.js';
 import { createExtraClips } from './extra_clips.js';
-import { createWays } from './modes.js';
+import { createModes } from './modes.js';
 import { createPictures } from './pictures.js';
 
-const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is asked for
+const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is requested
 
 /** @typedef {import('./clip_math.js').Limits} Limits */
 
@@ -19,10 +19,10 @@ const ESTIMATE_MILLISECONDS = 300; // without a change, before the estimate is a
 export const startEdit = ({ element, trigger, watch }, [queued]) => {
   const client = createViewClient(element, 'edit');
   const { words, note, send, post, one, input, select } = client;
-  let usual = 0; // the usual length of the model that was chosen last
-  let filled = ''; // the settings that were shown last
+  let usual = 0; // the usual length of the previously selected model
+  let filled = ''; // the settings that were loaded last
 
-  /** What the chosen model allows; null if the visitor has no model. @returns {Limits | null} */
+  /** Returns the limits of the selected model, null without a model. @returns {Limits | null} */
   const limitsOrNone = () => {
     const picker = find('#edit-preset', element);
     return picker instanceof HTMLSelectElement ? JSON.parse(picker.selectedOptions[0]?.dataset.limits ?? 'null') : null;
@@ -35,12 +35,12 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   const usualLength = () => lengthOf(limits(), clip.facts?.seconds ?? null);
 
   let timer = 0;
-  /** Asks how long the video takes, when nothing has changed for a moment. */
+  /** Requests the estimate after a moment without a change. */
   const estimate = () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
       const line = find('.edit-estimate', element);
-      if (line && ways.isComplete()) showEstimate(line, asked());
+      if (line && modes.isComplete()) showEstimate(line, buildRequest());
       else line?.replaceChildren();
     }, ESTIMATE_MILLISECONDS);
   };
@@ -52,35 +52,35 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
       line.textContent = '';
     }
   };
-  const picturesChanged = () => {
-    ways.showMake();
+  const imagesChanged = () => {
+    modes.showMake();
     estimate();
   };
 
-  const brush = createBrush(client, { clip: () => clip.facts, isPainting: () => ways.current() === 'paint', changed: estimate });
-  const pictures = createPictures(client, { limits: limitsOrNone, changed: picturesChanged });
-  const extraClips = createExtraClips(client, { limits: limitsOrNone, changed: picturesChanged });
+  const brush = createBrush(client, { clip: () => clip.facts, isPainting: () => modes.current() === 'paint', changed: estimate });
+  const pictures = createPictures(client, { limits: limitsOrNone, changed: imagesChanged });
+  const extraClips = createExtraClips(client, { limits: limitsOrNone, changed: imagesChanged });
   const clip = createClip(client, {
     limits,
-    isExtending: () => ways.current() === 'extend',
+    isExtending: () => modes.current() === 'extend',
     shown: () => {
       chooseSize();
-      ways.proposeMargins();
+      modes.proposeMargins();
       brush.clear();
-      clip.part(0, usualLength());
-      ways.choose(ways.current());
-      estimateLarger();
+      clip.selectPart(0, usualLength());
+      modes.choose(modes.current());
+      showUpscaleEstimate();
     },
     partChanged: () => {
-      ways.showMake();
-      ways.showOverlap();
+      modes.showMake();
+      modes.showOverlap();
       estimate();
       brush.setPlaying();
     },
     restarted: () => brush.setPlaying(),
   });
   /** @param {string} [way] */
-  const choosePreset = (way = ways.current()) => {
+  const choosePreset = (way = modes.current()) => {
     const own = limitsOrNone();
     if (!own) return;
     const set = {
@@ -97,17 +97,17 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     select('#edit-size').replaceChildren(...asPicture, ...own.sizes.map(sizeOption));
     chooseSize();
     showStrength();
-    if (clip.frames === usual) clip.frames = usualLength(); // nobody has asked for another length
+    if (clip.frames === usual) clip.frames = usualLength(); // the visitor chose no other length
     usual = usualLength();
-    ways.showLengths();
-    ways.proposeMargins();
-    ways.choose(own.ways.includes(way) ? way : own.ways[0]);
+    modes.showLengths();
+    modes.proposeMargins();
+    modes.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  const ways = createWays(client, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
+  const modes = createModes(client, { limits, usualLength, choosePreset, estimate, clip, brush, pictures, extraClips });
 
   /** @param {number[]} size */
   const sizeOption = ([width, height]) => new Option(`${width} × ${height}`, `${width}x${height}`);
-  /** Chooses the size whose shape is nearest to the clip's; a character's video has that of its picture. */
+  /** Selects the size whose shape is nearest to the clip. Animate uses the shape of the image. */
   const chooseSize = () => {
     const own = limitsOrNone();
     if (!own || !clip.facts || own.ways.includes('animate')) return;
@@ -125,14 +125,14 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   });
   on(element, 'change', target => {
     if (target.id === 'edit-preset') choosePreset();
-    if (target.id === 'edit-larger') estimateLarger();
+    if (target.id === 'edit-larger') showUpscaleEstimate();
     if (target.id !== 'edit-file') return;
     const [file] = filesOf(target);
-    if (file) clip.take(file);
+    if (file) clip.load(file);
   });
 
-  /** What the server is sent. @param {string} [mask] The path of what was painted. */
-  const asked = mask => {
+  /** Returns the request for the server. @param {string} [mask] The path of the painted mask. */
+  const buildRequest = mask => {
     /** @param {string} id */
     const number = id => (input(id).value === '' ? null : Number(input(id).value));
     const chosen = select('#edit-size').value;
@@ -142,7 +142,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
       preset: select('#edit-preset').value,
       prompt: fieldValue(one('#edit-prompt')),
       negative_prompt: fieldValue(one('#edit-negative')),
-      ...ways.asked(mask),
+      ...modes.requestFields(mask),
       width,
       height,
       steps: number('#edit-steps'),
@@ -151,7 +151,7 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
       kept: kept(),
     };
   };
-  /** The settings of a loaded video that have no field here, unless the visitor removed them. */
+  /** Returns the settings of a loaded video that have no field here, except removed ones. */
   const kept = () => Object.assign({}, ...findAll('[data-kept]', element).map(one => JSON.parse(one.dataset.kept ?? '{}')));
   /** @param {Element} chip */
   const removeKept = chip => {
@@ -160,13 +160,13 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     if (!box?.querySelector('[data-kept]')) box?.remove();
     estimate();
   };
-  const make = async () => {
+  const generate = async () => {
     const button = client.button('#edit-make');
-    if (!ways.isComplete()) return;
+    if (!modes.isComplete()) return;
     button.disabled = true;
-    const mask = ways.current() === 'paint' ? await brush.path() : undefined;
+    const mask = modes.current() === 'paint' ? await brush.uploadMask() : undefined;
     if (mask === '') note(words().unpainted);
-    else if (mask !== null) await queue(asked(mask));
+    else if (mask !== null) await queue(buildRequest(mask));
     button.disabled = false;
   };
   /** @param {object} request */
@@ -174,20 +174,20 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     const given = await send('', request);
     if (given) trigger(queued, { what: 'queued', job: given.job });
   };
-  /** The request to upscale the whole clip, as it is. */
-  const largerRequest = () => {
+  /** Returns the request to upscale the whole clip. */
+  const buildUpscaleRequest = () => {
     if (!clip.facts) return null;
     const { path, width, height, seconds, fps } = clip.facts;
     return { way: 'upscale', clip: path, width, height, seconds, fps, upscale: select('#edit-larger').value };
   };
-  const estimateLarger = async () => {
+  const showUpscaleEstimate = async () => {
     const line = find('.larger output', element);
-    const request = line && largerRequest();
+    const request = line && buildUpscaleRequest();
     if (request) await showEstimate(line, request);
   };
   /** @param {HTMLButtonElement} button */
-  const makeLarger = async button => {
-    const request = largerRequest();
+  const queueUpscale = async button => {
+    const request = buildUpscaleRequest();
     if (!request) return;
     button.disabled = true;
     await queue(request);
@@ -196,8 +196,8 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
   on(element, 'click', target => {
     const chip = target.closest('[data-kept]');
     if (chip) removeKept(chip);
-    if (target.id === 'edit-upscale' && target instanceof HTMLButtonElement) makeLarger(target);
-    if (target.id === 'edit-make') make();
+    if (target.id === 'edit-upscale' && target instanceof HTMLButtonElement) queueUpscale(target);
+    if (target.id === 'edit-make') generate();
     if (target.id === 'edit-stop' && target instanceof HTMLElement) target.dataset.job = find('.stage')?.dataset.job ?? '';
     if (target instanceof HTMLVideoElement && target.id === 'edit-player') togglePlaying(target);
   });
@@ -209,13 +209,13 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     },
     true,
   );
-  takeFiles('.edit', ways.take);
+  takeFiles('.edit', modes.takeFile);
 
-  /** The page was opened, or an earlier video's settings are shown. */
+  /** Shows the view after the page has opened, or an earlier video's settings. */
   const open = () => {
     const view = find('.edit', element);
     const text = view?.dataset.fill ?? 'null';
-    if (!view?.dataset.clip) clip.facts = null; // the view was drawn again
+    if (!view?.dataset.clip) clip.facts = null; // the view was rendered again
     choosePreset();
     const given = JSON.parse(text);
     if (!given || text === filled) return;
@@ -240,10 +240,10 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
       size,
     };
     for (const [id, value] of Object.entries(fields)) Object.assign(one(`#edit-${id}`), { value });
-    if (!sizes.value) chooseSize(); // another model, which does not offer the size
+    if (!sizes.value) chooseSize(); // the selected model does not offer this size
     showStrength();
-    ways.restore(given);
-    if (given.clip) clip.part(given.start, Math.round((given.end - given.start) * limits().fps));
+    modes.restore(given);
+    if (given.clip) clip.selectPart(given.start, Math.round((given.end - given.start) * limits().fps));
   };
   watch('value', open);
   open();

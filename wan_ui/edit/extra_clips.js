@@ -1,5 +1,5 @@
-// Clips beside the one that drives: a face, and the clip into which a character is put, with its mask. Each is sent when it is
-// chosen, and the server says whether it can be used.
+// Inputs beside the driving video: a clip of the face, and a clip with its mask in which the person is replaced. Each file is uploaded
+// when it is chosen, and the server checks it.
 import { filesOf, find, on } from '../components/dom.js';
 
 /** @typedef {{path: string, name: string}} ExtraClip */
@@ -16,7 +16,7 @@ export const createExtraClips = (client, view) => {
   const names = /** @type {Name[]} */ (Object.keys(state));
 
   /** @param {Name} name @param {File} file */
-  const take = async (name, file) => {
+  const loadFile = async (name, file) => {
     note('');
     const isPicture = name === 'mask' && /^image\//.test(file.type) && file.type !== 'image/gif';
     const path = await upload(file);
@@ -40,7 +40,7 @@ export const createExtraClips = (client, view) => {
   on(element, 'change', target => {
     const name = nameOf(target);
     const [file] = name ? filesOf(target) : [];
-    if (name && file) take(name, file);
+    if (name && file) loadFile(name, file);
   });
   on(element, 'click', target => {
     const name = nameOf(target);
@@ -49,14 +49,14 @@ export const createExtraClips = (client, view) => {
     show();
   });
 
-  const isTaken = () => view.limits()?.inputs.includes('face') ?? false;
+  const takesFace = () => view.limits()?.inputs.includes('face') ?? false;
 
   return {
-    /** What the server is sent; nothing if the model takes none of them. */
-    asked: () => (isTaken() ? Object.fromEntries(names.map(name => [name, state[name]?.path])) : {}),
-    /** A face is needed; a mask and its clip belong together. */
-    isComplete: () => !isTaken() || (state.face !== null && (state.video === null) === (state.mask === null)),
-    /** Shows an earlier video's clips. @param {Partial<Record<Name, ExtraClip>> | null | undefined} given */
+    /** Returns the fields of the request, {} if the model takes no face. */
+    requestFields: () => (takesFace() ? Object.fromEntries(names.map(name => [name, state[name]?.path])) : {}),
+    /** Returns whether the face is present, and the mask only together with its clip. */
+    isComplete: () => !takesFace() || (state.face !== null && (state.video === null) === (state.mask === null)),
+    /** Shows the clips of an earlier video. @param {Partial<Record<Name, ExtraClip>> | null | undefined} given */
     restore: given => {
       for (const name of names) state[name] = given?.[name] ?? null;
       show();

@@ -1,5 +1,7 @@
-"""Draws the edit view when a page opens, fills it with an earlier video's clip and settings, and puts what was queued on the
-stage. What is dropped and asked for there goes through `wan_ui.edit.routes`."""
+"""Handlers of the edit view: render it, load an earlier video's clip and settings, and show a queued video on the stage.
+
+`wan_ui.edit.routes` handles uploads and requests of the view's script.
+"""
 
 import time
 from collections.abc import Mapping
@@ -40,8 +42,6 @@ _CONTINUED = frozenset({"prompt", "negative_prompt", "width", "height", "num_fra
 
 @dataclass(frozen=True, kw_only=True)
 class EditHandlers(Panel):
-    """The handlers of the edit view."""
-
     context: StudioContext
     panel: gr.HTML
     stage: StageHandlers
@@ -53,31 +53,33 @@ class EditHandlers(Panel):
 
     @property
     def acts(self) -> Acts:
-        """`edit:use` loads what a video was made from and its settings, `edit:full` with the model that its draft stands for,
-        `edit:fits` at a size and a length that would fit; `edit:clip` takes the video itself as the clip, `edit:continue` to go
-        on after its end."""
+        """Map the group `edit` to its handler.
+
+        `edit:use` loads the clip and settings of a video. `edit:full` does so with the full model of a draft. `edit:fits` loads
+        proposed settings that fit into memory. `edit:clip` opens a video as the clip. `edit:continue` opens it to extend it.
+        """
         return {"edit": self.act}  # ty: ignore[invalid-explicit-return]  # ty 0.0.108 finds two equal types different
 
     def wire(self) -> None:
-        """The stage follows what is queued here."""
+        """Let the stage follow the videos that this view queues."""
         shown = self.stage.panel.job_id
         queued = self.panel.queued(self.show_queued_job, shown, shown, **EACH)
         self.stage.follow_after(queued)
 
     def show_queued_job(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
-        """The job that the view has just queued, for the stage, unless the job there has not ended."""
+        """Return the job that the view has queued, for the stage. Skip it while the stage shows an unfinished job."""
         caller = self.context.identify_caller(request)
         job, old = self.context.find_job(Act.from_event(event).job, caller), self.context.find_job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
     def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
-        """The visitor's words and presets."""
+        """Render the view for this visitor's language and presets."""
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         return {} if is_first_page else {self.panel: self._render(caller)}
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Loads the clip or the pictures, and the settings, of a video that was made from them; or any video as a clip."""
+        """Load the inputs and settings of an edited video, or open any video as the clip."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         job = self.context.find_job(act.job, caller)
         takes_video = {"clip": caller.texts.loaded_as_clip, "continue": caller.texts.loaded_extend}
@@ -94,7 +96,7 @@ class EditHandlers(Panel):
             if act.what == "fits":
                 fill |= _fitting_settings(job.request, fill["start"], parse_proposed_size(act.value))
         except (StudioError, OSError) as error:
-            what = "the video" if act.what in takes_video else "a file that this video was made from"
+            what = "the video" if act.what in takes_video else "an input file of this video"
             error = error if isinstance(error, StudioError) else StudioError(what, "is no longer there")
             return {self.message: Message.from_error(error).html(caller.texts)}
         full, loaded = full_preset(job.request) if act.what == "full" else None, shown_settings(job.request) | fill["kept"].keys()
@@ -107,14 +109,14 @@ class EditHandlers(Panel):
         return {self.panel: self._render(caller, fill), self.message: message.html(caller.texts)}
 
     def _choose_preset(self, request: GenerationRequest, caller: Caller) -> Preset:
-        """The request's own preset if that makes something of clips, else the first that does. Raises: RequestError."""
+        """Return the request's preset if it can edit clips, else the first preset that can. Raises: RequestError."""
         presets = {preset.name: preset for preset in clip_presets(self.context.preset_filter(caller))}
         if not presets:
-            raise RequestError("editing", "needs a model that makes something of clips, and none is here", "download one")
+            raise RequestError("editing", "needs a model that can edit clips, and no such model is installed", "download one")
         return presets.get(request.preset) or next(iter(presets.values()))
 
     def _load_settings(self, job: Job) -> Steps[dict[str, Any]]:
-        """The settings for the view's script, with the clip copied to where it may be used again.
+        """Return the settings for the view's script, with the inputs copied to Gradio's cache.
 
         Raises: StudioError, OSError.
         """
@@ -126,7 +128,7 @@ class EditHandlers(Panel):
             "clip": clip,
             "kept": kept_settings(request),
             "time": time.monotonic(),
-        }  # new each time
+        }  # makes the value differ each time
         if request.drive:
             filled["figure"] = _file_entry(files["image"][0])
             filled["besides"] = {role: _file_entry(files[role][0]) for role in ("face", "video", "mask") if role in files}
@@ -138,8 +140,10 @@ class EditHandlers(Panel):
         return filled
 
     def _load_as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
-        """The settings for the view's script with the job's video as the clip, whole, or to go on after its end. Raises:
-        StudioError, OSError."""
+        """Return the settings for the view's script, with the whole video of the job as the clip.
+
+        Raises: StudioError, OSError.
+        """
         request, clip = job.request, (yield from _read_clip(Path(copy_to_cache(job.folder / "video.mp4"))))
         same = ("prompt", "negative_prompt", "width", "height", "num_frames")
         settings = {name: getattr(request, name) for name in same}
@@ -157,7 +161,8 @@ class EditHandlers(Panel):
 
 
 def _fitting_settings(request: GenerationRequest, start: float, size: dict[str, int]) -> dict[str, Any]:
-    """What changes where a smaller or shorter video would fit: a clip's part is as long as the video, unless that goes on."""
+    """Return the settings that change for a smaller or shorter video. Except for Extend, the clip's part has the video's
+    length."""
     return size if request.extend else {**size, "end": make_trim(start, size["num_frames"], request.fps)[1]}
 
 
@@ -176,7 +181,7 @@ def _file_entry(path: Path) -> dict[str, Any]:
 
 
 def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str, Any]:
-    """What the view's script asks for again, but for files; `seconds` is how long the clip is."""
+    """Return the settings that the view's script shows, without files. `seconds` is the length of the clip."""
     same = ("preset", "prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "strength")
     shown = ("control_kind", "control_scale", "control_downscale", "margins", "extend", "overlap", "keeps_pixels")
     way = ("drive_prompt",) if request.drive else () if request.strength is not None else shown
@@ -188,6 +193,6 @@ def page_settings(request: GenerationRequest, seconds: float = 0.0) -> dict[str,
 
 
 def _clip_part(request: GenerationRequest, seconds: float) -> dict[str, float]:
-    """The part of the clip, from and to in seconds; where a request leaves it open, the clip's end or beginning."""
+    """Return start and end of the clip's part in seconds. Without a trim, use the start or end of the clip."""
     start, end = request.trim or Part.from_request(request).resolve_start(seconds).trim
     return {"start": start, "end": end}

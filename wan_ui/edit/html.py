@@ -1,4 +1,4 @@
-"""Draws the edit view without a clip in it; its script does the rest. Pure."""
+"""HTML of the edit view without a clip. The view's scripts do the rest."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,15 +35,19 @@ _ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 
 def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
-    """The presets that make something of clips and can be used."""
+    """Return the available presets that can edit clips."""
     return [preset for preset in list_presets() if {"video", "drive"} & preset.inputs.keys() and can_run(preset)]
 
 
 def edit_html(
     presets: Sequence[Preset], texts: Texts, fill: Mapping[str, Any] | None = None, larger: Sequence[UpscaleOffer] = ()
 ) -> str:
-    """The view, for a visitor who may use these presets; `fill` are the settings and the clip to begin with, if any, and `larger`
-    what a clip can be made larger by."""
+    """Render the view for these presets.
+
+    Args:
+        fill: Settings and a clip to start with.
+        larger: The upscalers that are offered for the clip.
+    """
     if not presets:
         return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
     data, kept = {"words": _script_texts(texts), "fill": fill}, (fill or {}).get("kept", {})
@@ -61,13 +65,13 @@ def edit_html(
 
 
 def _script_texts(texts: Texts) -> dict[str, str]:
-    """What the scripts say."""
+    """Return the texts and limits of the scripts."""
     large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
     return texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
 
 
 def _clip_html(texts: Texts) -> str:
-    """Where a clip is dropped, and plays."""
+    """Render the area into which a clip is dropped and where it plays."""
     return (
         f'<div class="clip" data-of="{_WITH_CLIP}"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
         f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
@@ -77,7 +81,7 @@ def _clip_html(texts: Texts) -> str:
 
 
 def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
-    """Thumbnails, and over them the part that is taken, with a handle at each end; and what makes the whole clip larger."""
+    """Render the thumbnails, the handles of the selected part, and the upscalers."""
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
         f'<div class="strip" data-count="{THUMBNAILS}" data-rounding="{ROUNDING}">'
@@ -91,7 +95,7 @@ def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
 
 
 def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
-    """What makes the clip larger as it is, without a model for videos; nothing if there is no upscaler."""
+    """Render the controls that upscale the whole clip. Return "" without an upscaler."""
     if not larger:
         return ""
     options = "".join(f'<option value="{escape(one.value)}">{escape(one.label(texts))}</option>' for one in larger)
@@ -102,7 +106,7 @@ def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
 
 
 def _kept_settings_html(kept: Mapping[str, Any], texts: Texts) -> str:
-    """The settings of a loaded video that have no field here; a press on one takes it away."""
+    """Render the settings of a loaded video that have no field here. A press on a setting removes it."""
     chips = "".join(_kept_setting_html(name, value, texts) for name, value in kept.items())
     return f'<fieldset class="wide kept"><legend>{escape(texts.loaded_also)}</legend>{chips}</fieldset>' if kept else ""
 
@@ -116,7 +120,7 @@ def _kept_setting_html(name: str, value: Any, texts: Texts) -> str:
 
 
 def _settings_html(presets: Sequence[Preset], texts: Texts, kept: Mapping[str, Any]) -> str:
-    """The settings, filled for the first preset by the script."""
+    """Render the settings. The script fills them for the first preset."""
     options = "".join(_preset_option(preset, texts) for preset in presets)
     return (
         f'<div class="asked"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
@@ -143,7 +147,7 @@ def _number_input(element: str, smallest: float, largest: float, step: float, pl
 
 
 def _preset_option(preset: Preset, texts: Texts) -> str:
-    """The preset, with all that the script must know of it."""
+    """Render the preset with all facts that the scripts need."""
     title = preset.words(texts.language).title
     limits = {name: getattr(preset, name) for name in _LIMITS} | {
         "title": title,

@@ -1,11 +1,11 @@
-// The modes: what is done with the clip, what each mode asks for beside it, and what the server is sent of that.
+// The modes of Edit: their controls, and the request's fields of each mode.
 import { fieldValue, find, findAll, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { isOverlap, mostOverlap, proposedMargins } from './clip_math.js';
 
 const SIDES = ['left', 'top', 'right', 'bottom'];
-/** Some fields are restored as they are: by their ids, the names of the settings. */
+/** Fields that are restored unchanged: the settings' names by the fields' ids. */
 const RESTORED = {
   kind: 'control_kind',
   scale: 'control_scale',
@@ -31,10 +31,10 @@ const RESTORED = {
  *   extraClips: ReturnType<typeof import('./extra_clips.js').createExtraClips>,
  * }} view
  */
-export const createWays = (client, view) => {
+export const createModes = (client, view) => {
   const { element, words, note, one, input, select, button } = client;
   const { clip, brush, pictures, extraClips, limits } = view;
-  /** Where the part started when the clip was extended: at its end. @type {number | null} */
+  /** The start of the part that Extend selected at the end of the clip. @type {number | null} */
   let moved = null;
 
   const current = () => {
@@ -42,7 +42,7 @@ export const createWays = (client, view) => {
     return chosen ? fieldValue(chosen) : 'anew';
   };
 
-  /** Chooses a mode, with another model if this one does not have it. @param {string} way */
+  /** Selects a mode, and another model if the current one does not support it. @param {string} way */
   const choose = way => {
     const picker = find('#edit-preset', element);
     if (!(picker instanceof HTMLSelectElement)) return;
@@ -71,12 +71,12 @@ export const createWays = (client, view) => {
     showFrame();
     pictures.show();
     const before = clip.start;
-    if (clip.facts) clip.part(startOf(way), clip.frames || view.usualLength());
+    if (clip.facts) clip.selectPart(startOf(way), clip.frames || view.usualLength());
     if (way !== 'extend') moved = null;
     else if (clip.start !== before) moved = clip.start;
     brush.setPlaying(false);
   };
-  /** A clip is extended after its very end, unless the visitor chose another part; only this mode uses that. @param {string} way */
+  /** Returns the start of the part. Extend uses the end of the clip, unless the visitor chose a part. @param {string} way */
   const startOf = way => {
     if (way !== 'extend') return moved === clip.start ? 0 : clip.start;
     return clip.start === 0 && clip.frames ? extendedStart() : clip.start;
@@ -89,7 +89,7 @@ export const createWays = (client, view) => {
     const seconds = (frames / limits().fps).toFixed(1);
     return new Option(fill(words().lengths, { frames, seconds }), String(frames));
   };
-  /** Offers the lengths of a model whose videos need not be as long as a clip. A chosen length stays if it is offered. */
+  /** Offers the lengths of a model whose videos can differ from the clip's length. Keeps a selected length if it is offered. */
   const showLengths = () => {
     const { ways, frame_counts: counts, num_frames: usual } = limits();
     const field = select('#edit-length');
@@ -102,7 +102,7 @@ export const createWays = (client, view) => {
   const showScaleValue = () => {
     one('.scale output').textContent = Number(input('#edit-scale').value).toFixed(2);
   };
-  /** Shows how strongly a clip can be followed, and the fields of a model that sees the clip beside the video. @param {string} way */
+  /** Shows the control strength, and the fields of models with a control LoRA. @param {string} way */
   const showScale = way => {
     const { beside, scaled, scales, ways } = limits();
     const field = input('#edit-scale');
@@ -111,14 +111,14 @@ export const createWays = (client, view) => {
     showScaleValue();
     for (const part of findAll('.beside', element)) part.hidden = !beside;
   };
-  /** Offers the ends at which this model can extend a clip. */
+  /** Enables the ends at which this model can extend a clip. */
   const showEnds = () => {
     const field = select('#edit-where');
     const ends = limits().extends;
     for (const option of field.options) option.disabled = !ends.includes(option.value);
     if (ends.length && !ends.includes(field.value)) field.value = ends[0];
   };
-  /** Offers how much of the clip the new video can see. */
+  /** Enables the overlaps that the new video can have with the clip. */
   const showOverlap = () => {
     if (current() !== 'extend' || !clip.facts) return;
     const length = pictures.lastFrame() + 1;
@@ -157,32 +157,32 @@ export const createWays = (client, view) => {
     one('#edit-inner').textContent = fill(words().inner, { inner: `${across} × ${down}`, outer: `${width} × ${height}` });
   };
 
-  /** What the server is sent. @param {string} [mask] The path of what was painted. */
-  const asked = mask => {
+  /** Returns the mode's fields of the request. @param {string} [mask] The path of the painted mask. */
+  const requestFields = mask => {
     const way = current();
-    const isKept = { keeps_pixels: input('#edit-keeps').checked };
-    const heard = { keeps_sound: input('#edit-keeps-sound').checked };
+    const keepPixels = { keeps_pixels: input('#edit-keeps').checked };
+    const keepSound = { keeps_sound: input('#edit-keeps-sound').checked };
     const part = clip.facts && { clip: clip.facts.path, start: clip.start, num_frames: clip.frames };
     const references = pictures.references().map(picture => picture.path);
     const shared = { references, control_scale: Number(input('#edit-scale').value) };
     const num_frames = pictures.lastFrame() + 1;
-    const beside = limits().beside && {
+    const controlLora = limits().beside && {
       control_downscale: Number(select('#edit-downscale').value),
       loras: fieldValue(one('#edit-loras')),
     };
     /** @type {Record<string, () => object>} */
     const settings = {
-      anew: () => ({ ...part, ...heard, strength: Number(input('#edit-strength').value) }),
-      follow: () => ({ ...part, ...shared, ...beside, control_kind: select('#edit-kind').value }),
-      paint: () => ({ ...part, ...shared, ...isKept, ...heard, mask }),
-      widen: () => ({ ...part, ...shared, ...isKept, ...heard, margins: margins() }),
+      anew: () => ({ ...part, ...keepSound, strength: Number(input('#edit-strength').value) }),
+      follow: () => ({ ...part, ...shared, ...controlLora, control_kind: select('#edit-kind').value }),
+      paint: () => ({ ...part, ...shared, ...keepPixels, ...keepSound, mask }),
+      widen: () => ({ ...part, ...shared, ...keepPixels, ...keepSound, margins: margins() }),
       sound: () => ({ ...part }),
       animate: () => ({
         ...part,
-        ...heard,
+        ...keepSound,
         figure: pictures.figure()?.path,
         drive_prompt: fieldValue(one('#edit-drive-prompt')),
-        ...extraClips.asked(),
+        ...extraClips.requestFields(),
       }),
       extend: () => ({
         ...part,
@@ -196,7 +196,7 @@ export const createWays = (client, view) => {
     };
     return { way, ...settings[way]() };
   };
-  /** Whether everything that the mode needs is given. */
+  /** Returns whether all inputs of the mode are present. */
   const isComplete = () => {
     if (current() === 'keys') return pictures.keys().length + pictures.references().length > 0;
     if (!clip.facts || !clip.fits) return false;
@@ -210,7 +210,7 @@ export const createWays = (client, view) => {
     const { id } = target;
     if (target instanceof HTMLInputElement && target.name === 'edit-way') choose(target.value);
     if (id === 'edit-where' && clip.facts) {
-      clip.part(extendedStart(), clip.frames);
+      clip.selectPart(extendedStart(), clip.frames);
       moved = clip.start;
     }
     if (id === 'edit-length') pictures.keepWithin();
@@ -230,17 +230,17 @@ export const createWays = (client, view) => {
     if (target.id === 'edit-scale') showScaleValue();
   });
 
-  /** Takes a file that was dropped on the page: a picture is a keyframe, a character or a reference, everything else the clip.
+  /** Accepts a dropped file: an image becomes a keyframe, a person or a reference image, any other file the clip.
    * @param {File} file */
-  const take = file => {
+  const takeFile = file => {
     const way = current();
     const isPicture = /^image\//.test(file.type) && (way === 'keys' || file.type !== 'image/gif');
     if (way === 'keys') return pictures.addKeys([file]);
     if (way === 'animate' && isPicture) return pictures.setFigure(file);
-    return isPicture && limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.take(file);
+    return isPicture && limits().inputs.includes('references') ? pictures.addReferences([file]) : clip.load(file);
   };
 
-  /** Shows an earlier video's settings. @param {Record<string, any>} given */
+  /** Shows the settings of an earlier video. @param {Record<string, any>} given */
   const restore = given => {
     choose(given.way);
     const lengths = select('#edit-length');
@@ -272,5 +272,5 @@ export const createWays = (client, view) => {
     if (given.mask) brush.show(given.mask, addressOf(given.mask.path));
   };
 
-  return { asked, choose, current, isComplete, proposeMargins, restore, showLengths, showMake, showOverlap, take };
+  return { requestFields, choose, current, isComplete, proposeMargins, restore, showLengths, showMake, showOverlap, takeFile };
 };

@@ -1,8 +1,8 @@
-"""What can be made of a clip, way by way: which models can, and a request's fields from what the page sent, whatever that is.
+"""The modes of Edit: which modes a model supports, and how a request is read from the page's values.
 
-A model that makes clips anew by their strength has that way; one with control blocks has all others but that of making a sound,
-which belongs to models that make one; some of these follow a clip and have key frames too. Any model whose videos can begin with
-frames of a clip has that of going on. A model that a clip drives has the way of a figure in a picture, and no other.
+Models with strength support Restyle. Models with control blocks support all modes except Restyle, Add audio and Animate. Models
+that generate audio support Add audio, and some of them Motion control, Extend and Keyframes. Models whose videos can start with
+frames of a clip support Extend. Models with a driving video support only Animate.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ MODES_WITH_CLIP_AUDIO: tuple[Mode, ...] = ("anew", "paint", "widen", "animate")
 """The modes whose videos can keep the audio of the clip."""
 
 _SHOWN_ALWAYS = frozenset(("prompt", "negative_prompt", "width", "height", "num_frames", "steps", "guidance", "seed", "trim"))
-_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}  # a clip is measured at the model's own rate
+_NOT_KEPT = _SHOWN_ALWAYS | {"preset", "task", "fps", "mag_ratios"}  # a clip is resampled to the model's frame rate
 KEPT = frozenset(one.name for one in FIELDS if one.part == "core" and not one.personal) - _NOT_KEPT
-"""The settings that the view has no field for, and that are sent as they were in the loaded video."""
+"""The settings that have no field in the view. A loaded video's values are sent with the next video."""
 
 _SHOWN_IN: Mapping[Mode, frozenset[str]] = {
     "anew": frozenset({"video", "strength"}),
@@ -44,7 +44,7 @@ _LARGEST = 1e6  # seconds, frames, pixels
 
 
 def supported_modes(preset: Preset) -> tuple[Mode, ...]:
-    """What this model can make of a clip, or without one of pictures."""
+    """Return the modes that this model supports."""
     if preset.segment_frames is not None:
         return ("animate",)
     if preset.makes_sound:
@@ -60,14 +60,14 @@ def supported_modes(preset: Preset) -> tuple[Mode, ...]:
 
 
 def control_scale_range(preset: Preset) -> tuple[float, float]:
-    """From and to which scale a clip may be followed."""
+    """Return the smallest and the largest control strength of this model."""
     limits = SETTINGS["control_scale"].limits
     assert limits is not None, "the table says"
     return (0.05, 1.0) if appends_control_clip(preset) else limits
 
 
 def request_mode(request: GenerationRequest) -> Mode:
-    """The way whose settings the request has."""
+    """Return the mode that the request's settings belong to."""
     if request.make == "sound":
         return "sound"
     if request.drive:
@@ -79,7 +79,7 @@ def request_mode(request: GenerationRequest) -> Mode:
 
 
 def shown_settings(request: GenerationRequest) -> frozenset[str]:
-    """Returns the names of the settings that the view shows of the request, in its way."""
+    """Return the names of the request's settings that the view shows in its mode."""
     way = request_mode(request)
     shown = _SHOWN_ALWAYS | _SHOWN_IN[way] | (frozenset({"keeps_sound"}) if way in MODES_WITH_CLIP_AUDIO else frozenset())
     if way == "anew":
@@ -90,14 +90,16 @@ def shown_settings(request: GenerationRequest) -> frozenset[str]:
 
 
 def kept_settings(request: GenerationRequest) -> dict[str, Any]:
-    """Returns the settings of the request that the view has no field for and sends with the next video, as JSON values."""
+    """Return the request's settings, as JSON values, that have no field here and are sent with the next video."""
     names = {one.name for one in changed_settings(request)} & (KEPT - shown_settings(request))
     return {name: value for name, value in request.model_dump(mode="json", include=names).items() if value is not None}
 
 
 def read_request_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """The request's fields that say what it is made from, and those kept from a loaded video. Raises: RequestError, ClipError,
-    ImageError."""
+    """Read the inputs of a request and its kept settings from the page's values.
+
+    Raises: RequestError, ClipError, ImageError.
+    """
     kept, fields = _read_kept_settings(given.get("kept")), _read_mode_fields(given, preset)
     if "loras" in kept and "loras" in fields:
         own = fields["loras"]
@@ -107,11 +109,11 @@ def read_request_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, A
 
 
 def _read_kept_settings(given: Any) -> dict[str, Any]:
-    """Returns the kept settings that the page sent. Raises: RequestError for a setting that is not kept."""
+    """Read the kept settings from the page's values. Raises: RequestError for any other setting."""
     if given is None:
         return {}
     if not isinstance(given, dict) or not given.keys() <= KEPT:
-        raise RequestError(f"kept={short(given)}", f"must have none but {', '.join(sorted(KEPT))}", "load the video again")
+        raise RequestError(f"kept={short(given)}", f"must have only {', '.join(sorted(KEPT))}", "load the video again")
     if "loras" not in given:
         return dict(given)
     try:
@@ -124,7 +126,7 @@ def _read_mode_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any
     ways = supported_modes(preset)
     way = given.get("way", ways[0])
     if way not in ways:
-        raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "take another model")
+        raise RequestError(f"way={short(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "choose another model")
     fields = _READERS[way](given, preset)
     if way in MODES_WITH_CLIP_AUDIO:
         fields |= {"keeps_sound": given.get("keeps_sound")}
@@ -148,7 +150,7 @@ def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset) -> dic
 
 
 def _read_control_lora_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """What a clip beside the video has of its own; the LoRAs come on top of the preset's."""
+    """Read the settings of a control LoRA. Its LoRAs are added to the preset's LoRAs."""
     lines = given.get("loras")
     if lines is not None and not isinstance(lines, str):
         raise RequestError("the LoRAs", "must be lines of text, one for each", "write them again")
@@ -174,7 +176,7 @@ def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset) -> dict[str,
 
 def _read_extend_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     if given.get("extend") is None:
-        raise RequestError("extend is missing:", "it says where the clip goes on", "give after or before")
+        raise RequestError("extend is missing:", "it states where to extend the clip", "give after or before")
     end = _read_number(given, "end")
     return {
         **_read_part(given, preset),
@@ -203,11 +205,11 @@ def _read_animate_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, 
 def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = given.get("keyframes") or []
     if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
-        raise RequestError("the key frames", "must each have a place, a frame's number, and a picture", "add them again")
+        raise RequestError("the keyframes", "must each have a frame number and an image", "add them again")
     if len(frames) > preset.max_frames:
-        raise RequestError(f"{len(frames)} key frames were given, and", f"at most {preset.max_frames} can be", "leave some out")
+        raise RequestError(f"{len(frames)} keyframes were given, and", f"at most {preset.max_frames} can be", "leave some out")
     if not frames and not given.get("references"):
-        raise RequestError("no picture was given", "and the video is made from key frames and references", "add one")
+        raise RequestError("no image was given, and", "the video needs a keyframe or a reference image", "add one")
     frames = sorted(frames, key=lambda one: one["frame"])
     return {
         "num_frames": _read_number(given, "num_frames", int),
@@ -229,17 +231,17 @@ _READERS = {
 
 
 def _read_part(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """The part of the clip, as long as the video."""
+    """Read the part of the clip. It has the video's length."""
     start, frames = given.get("start"), given.get("num_frames")
     if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
-        raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames say which it is", "give both")
+        raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames select it", "give both")
     return {"trim": make_trim(start, frames, preset.fps), "num_frames": frames}
 
 
 def _read_references(given: Mapping[str, Any]) -> tuple[str, ...]:
     paths = given.get("references") or []
     if not isinstance(paths, list):
-        raise RequestError("the references", "must be a list of pictures", "add them again")
+        raise RequestError("the references", "must be a list of images", "add them again")
     if len(paths) > MAX_REFERENCES:
         raise RequestError(f"{len(paths)} references were given, and", f"at most {MAX_REFERENCES} can be", "leave some out")
     return tuple(str(check_upload_path(path)) for path in paths)
@@ -254,10 +256,10 @@ def _read_upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str
 
 
 def _read_number(given: Mapping[str, Any], name: str, kind: object = int | float) -> Any:
-    """The number of this name; None if there is none."""
+    """Return the number of this name, None if it is missing."""
     value = given.get(name)
     if value is not None and not _is_bounded(value, kind):
-        raise RequestError(f"{name}={short(value)}", "must be a number, and not that far from 0", f"correct {name}")
+        raise RequestError(f"{name}={short(value)}", "must be a number of a sensible size", f"correct {name}")
     return value
 
 

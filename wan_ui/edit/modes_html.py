@@ -1,7 +1,7 @@
-"""Draws what belongs to the ways of the edit view: their menu, brush, margins, the key frames' track, reference pictures. Pure.
+"""HTML of the modes of Edit: their menu, brush, margins, keyframes and reference images.
 
-An element with `data-of` is seen in the ways that it names, and in no other; one with `data-takes` where the model takes such an
-input.
+An element with `data-of` is shown only in the modes that it names. An element with `data-takes` is shown only for models that
+take this input.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _PICTURES = "image/png,image/jpeg,image/webp,.png,.jpg,.jpeg,.webp"
 _MASKS = f"{_PICTURES},video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 _CLIPS = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 _SIDES = ("left", "top", "right", "bottom")
-_LARGEST_BRUSH = 40  # per cent of the frame's shorter side
+_LARGEST_BRUSH = 40  # per cent of the shorter side of the frame
 
 
 def modes_menu_html(presets: Sequence[Preset], texts: Texts) -> str:
-    """The ways that any of these models can go, and a line about the chosen one; hidden if there is only one."""
+    """Render the modes that any of these models supports, and a hint about the selected mode. A single mode is hidden."""
     ways = [way for way in MODES if any(way in supported_modes(preset) for preset in presets)]
     names, hints = texts.with_prefix("edit_way_"), texts.with_prefix("edit_hint_")
     buttons = "".join(
@@ -39,23 +39,23 @@ def modes_menu_html(presets: Sequence[Preset], texts: Texts) -> str:
 
 
 def canvas_html(texts: Texts) -> str:
-    """What is painted over the shown frame, and the ring that shows the brush."""
+    """Render the canvas for painting over the shown frame, and the ring that shows the brush."""
     label = escape(texts.edit_canvas)
     return f'<canvas id="edit-canvas" tabindex="0" aria-label="{label}" hidden></canvas><i class="ring" hidden></i>'
 
 
 def below_clip_html(texts: Texts) -> str:
-    """The brush, the margins, or the figure."""
+    """Render the controls below the clip."""
     return f"{_person_html(texts)}{_brush_html(texts)}{_margins_html(texts)}{_keep_pixels_html(texts)}{_keep_audio_html(texts)}"
 
 
 def below_timeline_html(texts: Texts) -> str:
-    """What each way asks beside the clip."""
+    """Render the controls below the timeline."""
     return f"{_motion_control_html(texts)}{_keyframes_html(texts)}{_extend_html(texts)}"
 
 
 def _person_html(texts: Texts) -> str:
-    """The picture of the figure that moves as the clip's does."""
+    """Render the image of the person that Animate moves."""
     return (
         f'<div class="figure" data-of="animate"><p class="title">{escape(texts.edit_figure)}</p><div class="tiles takes-files">'
         f'<label class="tile add" title="{escape(texts.edit_add_figure)}"><input type="file" id="edit-figure"'
@@ -64,7 +64,7 @@ def _person_html(texts: Texts) -> str:
 
 
 def extra_clips_html(texts: Texts) -> str:
-    """What belongs to a clip of poses: a clip of the face, and the clip with a mask into which the figure is put."""
+    """Render the inputs beside a clip of poses: a clip of the face, and a clip with a mask in which the person is replaced."""
     rows = (
         ("face", "edit-face", _CLIPS, texts.edit_face),
         ("video", "edit-into", _CLIPS, texts.edit_into),
@@ -80,7 +80,7 @@ def extra_clips_html(texts: Texts) -> str:
 
 
 def drive_prompt_html(texts: Texts) -> str:
-    """What the clip that drives is said to show."""
+    """Render the prompt of the driving video."""
     return (
         f'<label class="wide" data-of="animate">{escape(texts.edit_drive_prompt)}<textarea id="edit-drive-prompt" rows="2"'
         f' maxlength="{LONGEST_TEXT}"></textarea></label>'
@@ -144,7 +144,7 @@ def _motion_control_html(texts: Texts) -> str:
 
 
 def _keyframes_html(texts: Texts) -> str:
-    """Where key frames lie in the video, and what can be done with the chosen one."""
+    """Render the keyframes' track and the buttons for the selected keyframe."""
     return (
         f'<div class="keys" data-of="keys"><div class="track takes-files" role="group" aria-label="{escape(texts.edit_track)}">'
         f'<label class="empty">{_image_input("edit-keys-first")}{escape(texts.edit_track_empty)}</label></div>'
@@ -168,7 +168,7 @@ def _extend_html(texts: Texts) -> str:
 
 
 def references_html(texts: Texts) -> str:
-    """Pictures of what should be seen, to be added and removed."""
+    """Render the reference images, with a button that adds one."""
     return (
         '<div class="references wide" data-takes="references">'
         f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
@@ -178,7 +178,7 @@ def references_html(texts: Texts) -> str:
 
 
 def scale_html(texts: Texts) -> str:
-    """How strongly the control blocks act, or a clip beside the video; the script sets what the model allows."""
+    """Render the control strength. The script sets the model's limits."""
     return (
         f'<label class="wide scale"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
         f'<input type="range" id="edit-scale" min="0" max="2" step="0.05" value="1"></label>'

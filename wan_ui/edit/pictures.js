@@ -1,5 +1,5 @@
-// Pictures beside the clip: keyframes, each at a frame of the video, reference pictures, and the character that moves. Each picture
-// is sent when it is added, and the server says whether it can be used.
+// Images beside the clip: keyframes, reference images, and the person of Animate. Each image is uploaded when it is added, and the server
+// checks it.
 import { capture, filesOf, find, findAll, on, onRelease } from '../components/dom.js';
 import { fill } from '../components/text.js';
 import { frameBeyond, freeFrame, nearestFrame, nextFrame } from './keyframes.js';
@@ -27,7 +27,7 @@ export const createPictures = (client, view) => {
   const lastFrame = () => Number(select('#edit-length').value) - 1;
   const maxReferences = () => view.limits()?.max_references ?? 0;
 
-  /** Sends a picture. Returns null if it cannot be used. @param {File} file @returns {Promise<Picture | null>} */
+  /** Uploads an image. Returns null if it is unusable. @param {File} file @returns {Promise<Picture | null>} */
   const takePicture = async file => {
     if (!/^image\//.test(file.type) && !/\.(png|jpe?g|webp)$/i.test(file.name)) {
       note(words().images_only);
@@ -100,16 +100,16 @@ export const createPictures = (client, view) => {
       if (key.button.parentNode !== track) track.append(key.button);
       key.button.style.setProperty('--at', String(key.frame / Math.max(1, lastFrame())));
       key.button.setAttribute('aria-pressed', String(key === state.chosen));
-      key.button.setAttribute('aria-label', `${key.name}: ${wordsOf(key)}`);
+      key.button.setAttribute('aria-label', `${key.name}: ${keyText(key)}`);
     }
     one('.track .empty').hidden = state.keys.length > 0;
-    one('.keys output').textContent = state.chosen ? wordsOf(state.chosen) : '';
+    one('.keys output').textContent = state.chosen ? keyText(state.chosen) : '';
     one('#edit-key-remove').hidden = !state.chosen;
     showTiles('.references', state.references, maxReferences());
     showTiles('.figure', state.figure ? [state.figure] : [], 1);
     view.changed();
   };
-  /** Shows the pictures of a row, each as a button that removes it. @param {string} row @param {Picture[]} pictures @param {number} most */
+  /** Shows the images of a row as buttons that remove them. @param {string} row @param {Picture[]} pictures @param {number} most */
   const showTiles = (row, pictures, most) => {
     const add = one(`${row} .tile.add`);
     for (const old of findAll(`${row} .tile:not(.add)`, element)) old.remove();
@@ -123,14 +123,14 @@ export const createPictures = (client, view) => {
     add.hidden = pictures.length >= most;
   };
   /** @param {Key} key */
-  const wordsOf = ({ frame }) =>
+  const keyText = ({ frame }) =>
     fill(words().key, { frame, last: lastFrame(), at: (frame / (view.limits()?.fps ?? 1)).toFixed(2) });
   const removeChosen = () => {
     if (state.chosen) state.keys.splice(state.keys.indexOf(state.chosen), 1);
     show();
   };
 
-  // A keyframe is dragged along the track, or moved by keys.
+  // Dragging or keys move a keyframe along the track.
   /** @type {{key: Key, off: number} | null} */
   let dragged = null;
   /** @param {number} clientX */
@@ -196,7 +196,7 @@ export const createPictures = (client, view) => {
     else addKeys(files);
   });
 
-  // Files that are dropped on these fields are not for the page.
+  // These fields handle dropped files themselves.
   /** @param {Element} target @returns {HTMLElement | null} */
   const fieldOf = target => target.closest('.takes-files');
   on(element, 'dragover', (target, event) => {
@@ -219,7 +219,7 @@ export const createPictures = (client, view) => {
     else addKeys(files, frameAt(event.clientX));
   });
 
-  /** Shows an earlier video's pictures. @param {Key[]} keys @param {Picture[]} references @param {Picture | null} figure */
+  /** Shows the images of an earlier video. @param {Key[]} keys @param {Picture[]} references @param {Picture | null} figure */
   const restore = (keys, references, figure) => Object.assign(state, { keys, references, figure });
 
   return {

@@ -1,6 +1,6 @@
-"""The edit view's addresses: what an uploaded clip, mask or picture is, a video made of them, and how long it will take.
+"""Routes of the edit view: facts of uploaded files, queueing a video, and its estimate.
 
-All are given paths of uploads of this server, as `gateway/uploads.py` checks it; a video's files are copied into its own folder.
+Files are paths of uploads of this server, which `gateway/uploads.py` checks. A video's input files are copied into its folder.
 """
 
 import asyncio
@@ -29,13 +29,11 @@ from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_c
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import parse_offer
 
-_FAR = 1e5  # pixels, seconds, frames a second
+_FAR = 1e5  # pixels, seconds, frames per second
 _OPTIONAL = ("negative_prompt", "steps", "guidance", "seed", "strength")
 
 
 def edit_routes(context: StudioContext) -> Sequence[Route]:
-    """The addresses."""
-
     async def run_in_sandbox(request: Request, opening: SandboxCall) -> dict[str, Any]:
         who, path = requester_from_caller(context.identify_caller(gr.Request(request))), opening.arguments[0]
         facts = await cancel_on_disconnect(request, context.engine.sandbox.run_async(opening, who))
@@ -80,7 +78,7 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
 
 
 async def _queue_video(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
-    """Queues the video that is asked for. Raises: StudioError."""
+    """Queue the requested video. Raises: StudioError."""
     if wanted.mask is not None:
         opening = SandboxCall(work=check_painted_mask, arguments=(wanted,), seconds=LONG_SECONDS)
         await context.engine.sandbox.run_async(opening, requester_from_caller(caller))
@@ -88,7 +86,7 @@ async def _queue_video(context: StudioContext, caller: Caller, wanted: Generatio
 
 
 def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """The line at the button; empty while what is asked for is not whole, but for the prompt and what is still to be painted."""
+    """Render the estimate. Return "" for an incomplete request. A missing prompt or mask does not matter."""
     if _is_upscale(given):
         return _render_upscale_estimate(context, caller, given)
     prompt = given.get("prompt")
@@ -104,19 +102,19 @@ def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, An
 
 
 def _is_upscale(given: dict[str, Any]) -> bool:
-    """Whether the clip is to be made larger, as it is."""
+    """Return whether the whole clip will be upscaled."""
     return given.get("way") == "upscale"
 
 
 async def _build_upscale_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
-    """The request for that: the clip is opened for its size and its settings. Raises: StudioError."""
+    """Build the request to upscale the clip. Opens the clip for its size and settings. Raises: StudioError."""
     clip, (scale, name) = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
     opening = SandboxCall(work=upscale_file_values, arguments=(clip, scale, name), seconds=LONG_SECONDS)
     return GenerationRequest.from_stored(await context.engine.sandbox.run_async(opening, requester_from_caller(caller)))
 
 
 def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """The line at that button, from what the page says of the clip: no file is opened for an estimate."""
+    """Render the estimate for upscaling, from the page's facts of the clip. No file is opened."""
     try:
         facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
         numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -130,18 +128,18 @@ def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict
 
 
 async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
-    """The request for a video made of the clip. Raises: StudioError."""
+    """Build the request for a video from the clip. Raises: StudioError."""
     return await request_from_settings(context, caller, *await asyncio.to_thread(_read_settings, given))
 
 
 def to_request(given: dict[str, Any]) -> GenerationRequest:
-    """The request in what the page sent, which may be anything; no file is opened. Raises: StudioError."""
+    """Build the request from unchecked values of the page. No file is opened. Raises: StudioError."""
     preset, settings = _read_settings(given)
     return GenerationRequest.from_preset(preset, **settings)
 
 
 def _read_settings(given: dict[str, Any]) -> tuple[Preset, dict[str, Any]]:
-    """The model and the request's settings in what the page sent. Raises: StudioError."""
+    """Read the model and the request's settings from the page's values. Raises: StudioError."""
     preset = find_preset(str(given.get("preset", "")))
     wanted = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
     prompt = given.get("prompt") if isinstance(given.get("prompt"), str) else ""

@@ -11,7 +11,7 @@ export const seenStrokes = strokes => strokes.slice(strokes.findLastIndex(one =>
 export const isPainted = strokes => seenStrokes(strokes).some(one => 'picture' in one || ('points' in one && !one.erases));
 
 /**
- * The point of the frame below a pointer. The frame lies in the middle of its box, as large as fits.
+ * The point of the frame below a pointer. The frame is in the middle of its box, as large as possible.
  * @param {{x: number, y: number}} pointer @param {{left: number, top: number, width: number, height: number}} box
  * @param {{width: number, height: number}} frame @returns {Point}
  */

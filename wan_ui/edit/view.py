@@ -1,9 +1,9 @@
-"""The view in which a clip is made anew: what is asked for, and beside it the stage. One piece of HTML, whose own scripts talk to
-`wan_ui.edit.routes`, and to Gradio once a video is queued.
+"""The view in which clips are edited: the settings, and the stage beside them. The view is one piece of HTML. Its scripts call
+`wan_ui.edit.routes`, and notify Gradio when a video is queued.
 
 Element ids: `edit`, inside it `edit-file`, `edit-player`, `edit-from`, `edit-to`, `edit-part`, `edit-preset`, `edit-prompt`,
 `edit-strength`, `edit-size`, `edit-seed`, `edit-steps`, `edit-guidance`, `edit-guidance-low`, `edit-negative`, `edit-make`,
-`edit-stop`; of the ways `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
+`edit-stop`; of the modes `edit-canvas`, `edit-brush`, `edit-eraser`, `edit-brush-size`, `edit-undo`, `edit-clear`, `edit-play`,
 `edit-invert`, `edit-mask`, `edit-mask-remove`, `edit-keeps`, `edit-keeps-sound`, `edit-left`, `edit-top`, `edit-right`,
 `edit-bottom`, `edit-inner`, `edit-kind`, `edit-where`, `edit-overlap`, `edit-length`, `edit-goes`, `edit-keys-first`,
 `edit-keys`, `edit-key-remove`, `edit-references`, `edit-scale`, `edit-larger`, `edit-upscale`, `edit-figure`, `edit-face`,
@@ -22,7 +22,7 @@ from wan_ui.view import Shell, View
 
 
 def build_edit(shell: Shell) -> EditHandlers:
-    """The panel, with no clip in it, and its handlers."""
+    """Build the view without a clip, and its handlers."""
     html = edit_html(clip_presets(shell.context.preset_filter()), shell.texts, larger=offers_for_any_clip(shell.context.engine))
     panel = gr.HTML(html, js_on_load=start_script("edit", "queued"), elem_id="edit", apply_default_css=False)
     return EditHandlers(context=shell.context, panel=panel, stage=shell.stage, message=shell.message)

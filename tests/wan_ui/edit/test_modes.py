@@ -202,7 +202,7 @@ def test_key_frames_past_the_end_or_at_one_place_are_refused(engine, visitor, pi
 
 
 @pytest.mark.parametrize(
-    ("size", "grey", "words"), [((64, 48), 255, "128x96"), ((96, 128), 255, "128x96"), (SIZE, 0, "black all over")]
+    ("size", "grey", "words"), [((64, 48), 255, "128x96"), ((96, 128), 255, "128x96"), (SIZE, 0, "black everywhere")]
 )
 def test_a_painted_mask_of_another_size_or_without_paint_is_refused(engine, visitor, clip, picture, size, grey, words):
     before = left(engine)
