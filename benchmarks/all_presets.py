@@ -28,7 +28,7 @@ from benchmarks.predicted_tables import changed_files
 COMPILED = ("backend", "kernels", "presets", ":!presets/needs.json", "benchmarks/all_presets_run.py")
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -91,16 +91,16 @@ def run(rows: Sequence[Row], *, again: bool) -> bool:
     for row in rows:
         commit = commit_of_tree()
         if not again and is_current(row, commit):
-            say(f"{row.preset} on {row.slice}: stored at {commit_of(row)}, nothing has changed since")
+            print_progress(f"{row.preset} on {row.slice}: stored at {commit_of(row)}, nothing has changed since")
             continue
         try:
             figures = compiled(row, commit, again=again)
         except StudioError as error:
             failed = True
-            say(f"{row.preset} on {row.slice}: {error}")
+            print_progress(f"{row.preset} on {row.slice}: {error}")
             continue
         store(figures, row.key, row)
-        say(f"{row.preset} on {row.slice}: {_words(row.figures)} -> {_words(figures)}")
+        print_progress(f"{row.preset} on {row.slice}: {_words(row.figures)} -> {_words(figures)}")
     return not failed
 
 
@@ -116,7 +116,7 @@ def write_documents(*, check: bool) -> bool:
     """Write the stored figures to the documents, or only compare with `check`. Return whether they agree."""
     changed = changed_files(read_rows())
     for path, text in changed.items():
-        say(f"{path.relative_to(PROJECT_FOLDER)} {'differs from what is stored' if check else 'written'}")
+        print_progress(f"{path.relative_to(PROJECT_FOLDER)} {'differs from what is stored' if check else 'written'}")
         if not check:
             path.write_text(text, "utf-8")
     return not (check and changed)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.hostile_requests import Stranger, red_picture, with_picture
+from benchmarks.hostile_requests import HttpVisitor, red_picture, with_picture
 from benchmarks.studio_load import SLOWEST_ANSWER_SECONDS, resident, start, wait_until_ready
 
 MOST_SERVER_MB = 700  # with its child processes, except the workers
@@ -196,7 +196,7 @@ def person(server: Server) -> Generator[Asks]:
 
 def _use(url: str, pipe: Connection) -> None:
     """Use the studio as the other visitor."""
-    visitor = Stranger(url, OTHER)
+    visitor = HttpVisitor(url, OTHER)
     picture = visitor.upload("mine.png", red_picture(1280, 720))
     ask = {
         "/healthz": lambda: visitor.client.get("/healthz").status_code == 200,

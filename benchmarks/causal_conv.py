@@ -55,8 +55,8 @@ SHAPES = (
 def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     """Compile the convolution and return four numbers.
 
-    They are the bundles of a grid step with loops counted as they run, the number of grid steps, the cycles of whole tiles in
-    all steps, and the number of normalised elements.
+    They are the bundles of a grid step, the number of grid steps, the cycles of whole tiles in all steps, and the number of
+    normalised elements. Loops count as often as they run.
     """
     rows, channels, out = padded_rows(shape.rows), padded_channels(shape.channels), padded_channels(shape.out)
     taps = (shape.earlier + 1, 3, 3)

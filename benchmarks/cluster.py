@@ -2,8 +2,8 @@
 
 The benchmark starts real Ray on this machine: a head, and `--nodes` TPU slices of `--hosts` raylets each, which pretend to be
 hosts (the worker's devices are the CPU). The real engine generates `--jobs` videos of the demo model there. Every
-`--kill-seconds` the last host of a running worker is killed, and another slice is added some seconds later, before the next kill. The worker of a
-video that has lost two workers is not killed, because a third loss would end the video (docs/scale.md).
+`--kill-seconds` the last host of a running worker is killed, and another slice is added some seconds later, before the next kill.
+The worker of a video that has lost two workers is not killed, because a third loss would end the video (docs/scale.md).
 
 Checks: every video is finished once and complete in the studio's folder. Finished steps are not repeated, except for
 `MOST_SECONDS_AGAIN`. This needs `requirements-cluster.txt`. It prints a table. The exit code is 1 if a check fails.

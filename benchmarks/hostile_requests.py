@@ -19,14 +19,14 @@ from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS
 MOST_MB, MOST_SECONDS = 300, 2.0  # limits of one hostile request
 
 
-class Stranger:
+class HttpVisitor:
     """A visitor with an address and a cookie, who calls the page's handlers over HTTP."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None, timeout: float = 120):
         self.client = httpx.Client(base_url=url, headers=headers or {}, timeout=timeout)
         self.client.get("/")
         self.config = self.client.get("/config").json()
-        self.session = f"stranger{id(self):x}"
+        self.session = f"attacker{id(self):x}"
         self._props = {component["id"]: component["props"] for component in self.config["components"]}
 
     def call(self, handler: str, given: dict[str, Any], event: Any = None, query: str = "") -> httpx.Response:
@@ -51,70 +51,70 @@ class Attack:
     megabytes: int = MOST_MB
 
 
-def attacks(stranger: Stranger, folder: Path) -> dict[str, Attack]:
+def attacks(attacker: HttpVisitor, folder: Path) -> dict[str, Attack]:
     """Return the hostile requests by description. Their files are uploaded here, before the measurement."""
     return {
-        **{what: Attack(send=send) for what, send in (_of_pictures(stranger, folder) | _of_words(stranger)).items()},
-        **_of_slow_files(stranger, folder),
+        **{what: Attack(send=send) for what, send in (_of_pictures(attacker, folder) | _of_words(attacker)).items()},
+        **_of_slow_files(attacker, folder),
     }
 
 
-def _of_pictures(stranger: Stranger, folder: Path) -> dict[str, Callable[[], Any]]:
-    thin = stranger.upload("thin.png", red_picture(32_000, 16))
-    large = stranger.upload("large.png", red_picture(7000, 7000))
-    boxes = stranger.upload("boxes.mp4", _boxes(8_000_000))
-    pages = stranger.upload("mask.tif", _pages(60_000))
-    clip = stranger.upload("clip.mp4", _clip(folder, "64x64:r=8:d=2"))
-    post = stranger.client.post
+def _of_pictures(attacker: HttpVisitor, folder: Path) -> dict[str, Callable[[], Any]]:
+    thin = attacker.upload("thin.png", red_picture(32_000, 16))
+    large = attacker.upload("large.png", red_picture(7000, 7000))
+    boxes = attacker.upload("boxes.mp4", _boxes(8_000_000))
+    pages = attacker.upload("mask.tif", _pages(60_000))
+    clip = attacker.upload("clip.mp4", _clip(folder, "64x64:r=8:d=2"))
+    post = attacker.client.post
     return {
-        "bars around a picture of 32000x16": lambda: stranger.call("pad_image", with_picture(thin)),
-        "preview of a picture of 49 MP": lambda: stranger.call("show_new_image", with_picture(large)),
-        "video of 8 MB of empty boxes": lambda: stranger.call("drop", {}, {"what": "drop", "value": boxes}),
+        "bars around a picture of 32000x16": lambda: attacker.call("pad_image", with_picture(thin)),
+        "preview of a picture of 49 MP": lambda: attacker.call("show_new_image", with_picture(large)),
+        "video of 8 MB of empty boxes": lambda: attacker.call("drop", {}, {"what": "drop", "value": boxes}),
         "mask of 60,000 pages": lambda: post("/studio/edit/mask", json={"mask": pages, "clip": clip}),
-        "pictures that are none": lambda: post("/studio/edit/picture", json={"picture": boxes}),
+        "invalid images": lambda: post("/studio/edit/picture", json={"picture": boxes}),
     }
 
 
-def _of_slow_files(stranger: Stranger, folder: Path) -> dict[str, Attack]:
-    clear = stranger.upload("clear.png", red_picture(7000, 7000, "RGBA"))
-    large = stranger.upload("video.mp4", _video(folder, 16_200, "png"))
-    many = stranger.upload("many.mp4", _clip(folder, "16x16:r=1000:d=120"))
-    heavy = stranger.upload("heavy.mp4", _video(folder, 5_900, "libx265", "-pix_fmt", "yuv444p10le", "-preset", "ultrafast"))
-    drop = lambda path: stranger.call("drop", {}, {"what": "drop", "value": path})  # noqa: E731
+def _of_slow_files(attacker: HttpVisitor, folder: Path) -> dict[str, Attack]:
+    clear = attacker.upload("clear.png", red_picture(7000, 7000, "RGBA"))
+    large = attacker.upload("video.mp4", _video(folder, 16_200, "png"))
+    many = attacker.upload("many.mp4", _clip(folder, "16x16:r=1000:d=120"))
+    heavy = attacker.upload("heavy.mp4", _video(folder, 5_900, "libx265", "-pix_fmt", "yuv444p10le", "-preset", "ultrafast"))
+    drop = lambda path: attacker.call("drop", {}, {"what": "drop", "value": path})  # noqa: E731
     return {
         "preview of a transparent picture of 49 MP": Attack(
-            send=lambda: stranger.call("show_new_image", with_picture(clear)), seconds=QUICK_SECONDS
+            send=lambda: attacker.call("show_new_image", with_picture(clear)), seconds=QUICK_SECONDS
         ),
         "video with a frame of 16200x16200": Attack(send=lambda: drop(large)),
         "video with a frame of 5900x5900, HEVC, 4:4:4": Attack(send=lambda: drop(heavy), seconds=QUICK_SECONDS, megabytes=400),
-        "clip of 120 s at 1000 frames a second": Attack(
-            send=lambda: stranger.client.post("/studio/edit/clip", json={"clip": many}), seconds=LONG_SECONDS
+        "clip of 120 s at 1000 fps": Attack(
+            send=lambda: attacker.client.post("/studio/edit/clip", json={"clip": many}), seconds=LONG_SECONDS
         ),
     }
 
 
-def _of_words(stranger: Stranger) -> dict[str, Callable[[], Any]]:
-    nested, post, get = "[" * 100_000, stranger.client.post, stranger.client.get
+def _of_words(attacker: HttpVisitor) -> dict[str, Callable[[], Any]]:
+    nested, post, get = "[" * 100_000, attacker.client.post, attacker.client.get
     wide = b'{"prompt":[' + b",".join([b'{"":0}'] * 140_000) + b"]}"
     links = {"guidance": {"guidance": []}, "steps": {"steps": 10**30}, "size": {"width": 10**9}}
     call = {"name": "generate_video", "arguments": {"prompt": "x", "preset": "wan2.1-t2v-14b-720p"}}
     missing = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     return {
-        "search for 50 MB of text": lambda: stranger.call("search", {"library-search": "x" * 50_000_000}),
-        "preset of 900,000 letters": lambda: stranger.call("choose_preset", {"preset": "x" * 900_000}),
-        "body of 300 MB": lambda: send_body(stranger.client, 300_000_000),
+        "search for 50 MB of text": lambda: attacker.call("search", {"library-search": "x" * 50_000_000}),
+        "preset of 900,000 letters": lambda: attacker.call("choose_preset", {"preset": "x" * 900_000}),
+        "body of 300 MB": lambda: send_body(attacker.client, 300_000_000),
         "JSON of 980 KB, a list of objects": lambda: post("/v1/videos", content=wide, headers=_JSON),
         "JSON of 59 MB, beginnings of data URLs": lambda: post("/v1/videos", content=b'"data:' * 9_800_000, headers=_JSON),
         "JSON of 59 MB, quotation marks": lambda: post("/v1/videos", content=b'"' * 59_000_000, headers=_JSON),
         "JSON of 20 MB, a list of objects": lambda: post("/v1/videos", content=wide * 20, headers=_JSON),
         "recording of 38 MB": lambda: post("/gradio_api/process_recording", files={"file": ("a.mp4", b"x" * 38_000_000)}),
         "upload under another name, 38 MB": lambda: post("/gradio_api/upload", files={"other": ("a", b"x" * 38_000_000)}),
-        "deep link of the session": lambda: get(f"/gradio_api/deep_link?session_hash={stranger.session}"),
+        "deep link of the session": lambda: get(f"/gradio_api/deep_link?session_hash={attacker.session}"),
         "a handler's name with a new line": lambda: post("/gradio_api/run/a%0aTEXT%1b[31m", json={"data": []}),
         "a comparison that is not there": lambda: get("/studio/compare/x.mp4"),
         "JSON of 100,000 brackets": lambda: [post(path, content=nested, headers=_JSON) for path in _TAKE_JSON],
         "a preset that is not here": lambda: post("/mcp", json=missing),
-        **{f"link with an impossible {name}": _linked(stranger, changes) for name, changes in links.items()},
+        **{f"link with an impossible {name}": _linked(attacker, changes) for name, changes in links.items()},
     }
 
 
@@ -127,7 +127,7 @@ def with_picture(path: str) -> dict[str, Any]:
     return {"input-image": {"path": path}, "resolution": "96x96"}
 
 
-def _linked(stranger: Stranger, changes: dict[str, Any]) -> Callable[[], Any]:
+def _linked(attacker: HttpVisitor, changes: dict[str, Any]) -> Callable[[], Any]:
     data: dict[str, Any] = {
         "preset": "wan-tiny",
         "task": "t2v",
@@ -139,7 +139,7 @@ def _linked(stranger: Stranger, changes: dict[str, Any]) -> Callable[[], Any]:
     }
     data |= {"steps": 20, "guidance": [1.0], "flow_shift": 3, "seed": 1} | changes
     code = base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
-    return lambda: stranger.call("open", {}, query=f"?settings={code}")
+    return lambda: attacker.call("open", {}, query=f"?settings={code}")
 
 
 def red_picture(width: int, height: int, mode: str = "RGB") -> bytes:

@@ -4,13 +4,13 @@ changes: one worker alternates two demo models eight times. Each video is genera
 change is the additional time of the first of the two. The worker's memory must not grow.
 
 back: compare reading a checkpoint from the page cache with returning its arrays from host memory. The checkpoint has Wan 2.1
-1.3B's real shapes and random weights (`benchmarks.full_size`). On a CPU the arrays are already there, so the copy that a chip needs
-is measured and printed too.
+1.3B's real shapes and random weights (`benchmarks.full_size`). On a CPU the arrays are already there, so the copy that a chip
+needs is measured and printed too.
 
 coming: measure how much longer the steps of one model take while that checkpoint is read, alternating with steps alone.
 
-chips: predict Wan A14B and HunyuanVideo-1.5 in turn on a v6e:2x4, from the bytes of their weights, the compiler's memory for a
-video on a chip, and the rate between a chip and its host.
+chips: predict changes between Wan A14B and HunyuanVideo-1.5 on a v6e:2x4. The prediction uses the bytes of their weights, the
+compiler's memory for a video on a chip, and the rate between a chip and its host.
 """
 
 import argparse

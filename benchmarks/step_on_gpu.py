@@ -3,10 +3,10 @@
     python -m benchmarks.step_on_gpu [--presets wan2.1-t2v-14b-480p wan2.1-t2v-14b-720p] [--repeats 3] [--json FILE]
 
 This needs jax and torch builds that support the GPU. Our side is the engine's own program, with both guidance branches as one
-batch. diffusers' side is `WanTransformer3DModel` in bfloat16 with compiled blocks (`compile_repeated_blocks`) and one call for
-each branch, as in `WanPipeline`. It is timed with each available attention backend, and the fastest counts. Each side runs in a
-separate process, because both need the whole memory. MFU is the share of the dense bfloat16 peak of --peak-tflops (an H100 or
-H200 SXM: 989). --tiny runs the same code on a small model and any device, to test it; its times mean nothing.
+batch. The other side is `WanTransformer3DModel` in bfloat16, with compiled blocks (`compile_repeated_blocks`). It has one call
+for each branch, as `WanPipeline` does. It is timed with each available attention backend, and the fastest counts. Each side runs in a
+separate process, because both need the whole memory. MFU is the share of the dense bfloat16 peak, --peak-tflops (an H100 or
+H200 SXM: 989). The option --tiny runs the same code on a small model and any device, to test it. Its times mean nothing.
 """
 
 from __future__ import annotations

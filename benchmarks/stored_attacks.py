@@ -17,7 +17,7 @@ from PIL import Image
 
 from backend.media.project_archive import FORMAT, MANIFEST
 from backend.schemas.settings import SETTINGS
-from benchmarks.hostile_requests import Stranger
+from benchmarks.hostile_requests import HttpVisitor
 
 PRESET, VACE = "wan-tiny", "wan-tiny-vace"
 REQUEST = {
@@ -67,51 +67,51 @@ def project(video: bytes, requests: Sequence[dict[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def press(stranger: Stranger, group: str, what: str, **given: str) -> str:
+def press(attacker: HttpVisitor, group: str, what: str, **given: str) -> str:
     """Press a button of this group and return the page's answer."""
-    found = (one for one in stranger.config["dependencies"] if one["targets"] and one["targets"][0][1] == f"act_{group}")
-    return stranger.call(next(found)["api_name"], {}, {"what": what, **given}).text
+    found = (one for one in attacker.config["dependencies"] if one["targets"] and one["targets"][0][1] == f"act_{group}")
+    return attacker.call(next(found)["api_name"], {}, {"what": what, **given}).text
 
 
-def bring_in(stranger: Stranger, archive: bytes) -> list[str]:
+def bring_in(attacker: HttpVisitor, archive: bytes) -> list[str]:
     """Import a project file. Return the ids of the visitor's videos."""
-    press(stranger, "project", "import", value=stranger.upload("x.zip", archive))
-    listed = stranger.client.get("/v1/videos?limit=100").json()
+    press(attacker, "project", "import", value=attacker.upload("x.zip", archive))
+    listed = attacker.client.get("/v1/videos?limit=100").json()
     return [video["id"] for video in listed.get("data", [])]
 
 
-def queue_forged(stranger: Stranger, video: bytes) -> None:
+def queue_forged(attacker: HttpVisitor, video: bytes) -> None:
     """Import videos with settings that nobody may queue, and press "Same again" on each."""
     for changes in FORGED.values():
-        for job_id in bring_in(stranger, project(video, [REQUEST | changes])):
-            press(stranger, "again", "same", job=job_id)
+        for job_id in bring_in(attacker, project(video, [REQUEST | changes])):
+            press(attacker, "again", "same", job=job_id)
 
 
-def seconds_to_make(stranger: Stranger, most: float) -> float:
+def seconds_to_make(attacker: HttpVisitor, most: float) -> float:
     """Return the seconds of a short video, infinite if it is not finished within `most` seconds."""
     began = time.monotonic()
     body = {"model": PRESET, "prompt": "a red circle", "steps": 2}
-    video = stranger.client.post("/v1/videos", json=body).json()
+    video = attacker.client.post("/v1/videos", json=body).json()
     while video.get("status") in ("queued", "in_progress") and time.monotonic() < began + most:
         time.sleep(0.25)
-        video = stranger.client.get(f"/v1/videos/{video['id']}").json()
+        video = attacker.client.get(f"/v1/videos/{video['id']}").json()
     return time.monotonic() - began if video.get("status") == "completed" else float("inf")
 
 
-def exports(stranger: Stranger, job_id: str) -> list[Callable[[], Any]]:
+def exports(attacker: HttpVisitor, job_id: str) -> list[Callable[[], Any]]:
     """Return functions that export a video in all formats."""
-    get = stranger.client.get
+    get = attacker.client.get
     return [lambda form=form: get(f"/studio/export/{job_id}/{form}") for form in ("gif", "webp", "png", "webm", "smooth")]
 
 
-def stop_tasks(stranger: Stranger, most: float) -> bool:
+def stop_tasks(attacker: HttpVisitor, most: float) -> bool:
     """Stop the visitor's exports. Return whether all exports have ended within `most` seconds."""
     until = time.monotonic() + most
-    while tasks := stranger.client.get("/studio/tasks").json()["tasks"]:
+    while tasks := attacker.client.get("/studio/tasks").json()["tasks"]:
         if time.monotonic() > until:
             return False
         for task in tasks:
-            stranger.client.post(f"/studio/tasks/{task['id']}/stop")
+            attacker.client.post(f"/studio/tasks/{task['id']}/stop")
         time.sleep(0.25)
     return True
 
@@ -122,16 +122,16 @@ def heavy_project(video: bytes) -> bytes:
     return project(video, [REQUEST | {"cues": cues}] * HEAVY_VIDEOS)
 
 
-def ask_for_suggestion(stranger: Stranger) -> None:
+def ask_for_suggestion(attacker: HttpVisitor) -> None:
     """Request a suggestion for a prompt that repeats one word, and wait for the comparison."""
-    function = next(one for one in stranger.config["dependencies"] if one["api_name"] == "suggest")
+    function = next(one for one in attacker.config["dependencies"] if one["api_name"] == "suggest")
     props = [
-        component["props"] for one in function["inputs"] for component in stranger.config["components"] if component["id"] == one
+        component["props"] for one in function["inputs"] for component in attacker.config["components"] if component["id"] == one
     ]
     data = ["a " * 4000 if each.get("elem_id") == "prompt" else each.get("value") for each in props]
-    message = {"data": data, "fn_index": function["id"], "session_hash": stranger.session}
-    stranger.client.post("/gradio_api/queue/join", json=message)
-    with stranger.client.stream("GET", f"/gradio_api/queue/data?session_hash={stranger.session}") as answer:
+    message = {"data": data, "fn_index": function["id"], "session_hash": attacker.session}
+    attacker.client.post("/gradio_api/queue/join", json=message)
+    with attacker.client.stream("GET", f"/gradio_api/queue/data?session_hash={attacker.session}") as answer:
         for line in answer.iter_lines():
             if "process_completed" in line:
                 return
@@ -145,23 +145,23 @@ def noise(width: int, height: int, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def make_and_delete(stranger: Stranger, picture: bytes) -> None:
+def make_and_delete(attacker: HttpVisitor, picture: bytes) -> None:
     """Queue a video of this image and delete it."""
     address = "data:image/jpeg;base64," + base64.b64encode(picture).decode()
     body = {"model": PRESET, "prompt": "x", "steps": 2, "input_reference": address}
-    video = stranger.client.post("/v1/videos", json=body).json()
-    stranger.client.delete(f"/v1/videos/{video.get('id')}")
+    video = attacker.client.post("/v1/videos", json=body).json()
+    attacker.client.delete(f"/v1/videos/{video.get('id')}")
 
 
-def offer_characters(stranger: Stranger, most: float) -> bool:
+def offer_characters(attacker: HttpVisitor, most: float) -> bool:
     """Queue a storyboard with four characters of 14.5 MB each. Return whether the studio offers them within `most` seconds."""
     shots = json.dumps([{"prompt": "Anna walks"}, {"prompt": "Bob walks"}])
     files = {f"figures[figure {number}]": ("a.png", noise(2200, 2200, "PNG")) for number in range(4)}
     fields = {"model": VACE, "prompt": "x", "steps": "1", "shots": shots}
-    stranger.client.post("/v1/videos", data=fields, files=files)
+    attacker.client.post("/v1/videos", data=fields, files=files)
     until = time.monotonic() + most
     while time.monotonic() < until:
-        if stranger.client.get("/studio/figures").json()["figures"]:
+        if attacker.client.get("/studio/figures").json()["figures"]:
             return True
         time.sleep(1)
     return False

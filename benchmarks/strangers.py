@@ -46,7 +46,7 @@ from benchmarks.attacked_studio import (
     serving,
     watched,
 )
-from benchmarks.hostile_requests import MOST_MB, MOST_SECONDS, Attack, Stranger, attacks, send_body
+from benchmarks.hostile_requests import MOST_MB, MOST_SECONDS, Attack, HttpVisitor, attacks, send_body
 from benchmarks.strangers_stored import measure_stored
 from benchmarks.studio_load import MOST_GROWTH, PROJECT, SLOWEST_ANSWER_SECONDS, resident
 
@@ -65,7 +65,7 @@ def peak_of(server: Server, work: Callable[[], Any]) -> tuple[float, int]:
 
 def measure_single(server: Server, folder: Path, table: Table, only: str) -> None:
     """Each hostile request by itself."""
-    for what, attack in attacks(Stranger(server.url), folder).items():
+    for what, attack in attacks(HttpVisitor(server.url), folder).items():
         if only in what:
             seconds, grown = peak_of(server, lambda attack=attack: at_once([attack.send])[0].join())
             holds = seconds <= attack.seconds and grown <= attack.megabytes
@@ -74,7 +74,7 @@ def measure_single(server: Server, folder: Path, table: Table, only: str) -> Non
 
 def measure_together(server: Server, folder: Path, table: Table, only: str) -> None:
     """Fifty of each at once, while somebody else uses the studio; then fifty of all kinds, twice, to see whether memory stays."""
-    found = attacks(Stranger(server.url, STRANGER, ROUND_SECONDS), folder)
+    found = attacks(HttpVisitor(server.url, STRANGER, ROUND_SECONDS), folder)
     chosen = {what: attack for what, attack in found.items() if only in what}
     with person(server) as asks:
         for what, attack in chosen.items():
@@ -169,7 +169,7 @@ def measure_keys(server: Server, project: Path, table: Table) -> None:
         for thread in asking:
             thread.join()
         add_round(table, f"{AT_ONCE} keys while the file of keys is held", seconds, peak())
-    crowd = Stranger(server.url)
+    crowd = HttpVisitor(server.url)
     queued = sum(_queues(crowd) for _ in range(COOKIES // 2))
     wanted = {"model": "wan-tiny", "prompt": "a red circle"}
     with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {key}"}) as program:
@@ -183,23 +183,23 @@ def _ask_with(url: str, key: str) -> None:
 
 def measure_cookies(server: Server, table: Table) -> None:
     """Two hundred cookies from one address queue and upload, and then somebody else."""
-    crowd = Stranger(server.url, STRANGER)
+    crowd = HttpVisitor(server.url, STRANGER)
     queued = sum(_queues(crowd) for _ in range(COOKIES))
     table.add(f"videos in line of {COOKIES} cookies of one address", "at most 41", str(queued), queued <= 41)
     table.add(
-        "another address can still queue", "yes", "yes" if (others := _queues(Stranger(server.url, OTHER))) else "no", others
+        "another address can still queue", "yes", "yes" if (others := _queues(HttpVisitor(server.url, OTHER))) else "no", others
     )
     taken = sum(_uploads(server) for _ in range(COOKIES // 4))
     most = 1000 // UPLOAD_MB
     table.add(f"uploads of {UPLOAD_MB} MB taken of {COOKIES // 4}", f"at most {most}", str(taken), taken <= most)
 
 
-def _queues(stranger: Stranger) -> bool:
+def _queues(attacker: HttpVisitor) -> bool:
     """Whether a new cookie of this address gets a place in line."""
-    stranger.client.cookies.clear()
-    stranger.session = f"cookie{time.monotonic_ns():x}"
-    stranger.client.get("/")
-    answer = stranger.call("submit", {"prompt": "a red circle", "steps": 100})
+    attacker.client.cookies.clear()
+    attacker.session = f"cookie{time.monotonic_ns():x}"
+    attacker.client.get("/")
+    answer = attacker.call("submit", {"prompt": "a red circle", "steps": 100})
     return "data-job" in answer.text
 
 

@@ -20,7 +20,7 @@ from benchmarks.attacked_studio import (
     seconds_of,
     serving,
 )
-from benchmarks.hostile_requests import Stranger
+from benchmarks.hostile_requests import HttpVisitor
 from benchmarks.stored_attacks import (
     HEAVY_VIDEOS,
     LARGE_SIZES,
@@ -54,12 +54,12 @@ FORGER, PAINTER = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0
 
 def measure_exports(server: Server, folder: Path, table: Table) -> None:
     """A visitor exports a long video in all formats at once, with stalled readers; another opens a clip and a poster."""
-    stranger, other = Stranger(server.url, STRANGER, 600), Stranger(server.url, OTHER)
-    (job_id,) = bring_in(stranger, project(noisy_video(folder, 18), [REQUEST]))
+    attacker, other = HttpVisitor(server.url, STRANGER, 600), HttpVisitor(server.url, OTHER)
+    (job_id,) = bring_in(attacker, project(noisy_video(folder, 18), [REQUEST]))
     (own,) = bring_in(other, project(tiny_video(folder), [REQUEST]))
     clip, before = other.upload("clip.mp4", tiny_video(folder)), disk_bytes(server.data)
     with person(server) as asks:
-        threads = at_once(exports(stranger, job_id))
+        threads = at_once(exports(attacker, job_id))
         time.sleep(SETTLE_SECONDS)
         for what, ask in {
             "a clip of another": lambda: other.client.post("/studio/edit/clip", json={"clip": clip}).json().get("width") == 96,
@@ -71,11 +71,11 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
             )
         measure_round(server, asks, "five exports of a video of 18 s, 1080p", threads, table, ROUND_SECONDS)
     began = time.monotonic()
-    is_over = stop_tasks(stranger, 3 * MOST_STOP_SECONDS)
+    is_over = stop_tasks(attacker, 3 * MOST_STOP_SECONDS)
     seconds = time.monotonic() - began
     shown = f"{seconds:.1f} s" if is_over else "not ended"
     table.add("stopped exports end", f"{MOST_STOP_SECONDS:g} s", shown, is_over and seconds <= MOST_STOP_SECONDS)
-    with open_requests(server, f"/studio/export/{job_id}/png", stranger.client.cookies["studio_visitor"], READERS):
+    with open_requests(server, f"/studio/export/{job_id}/png", attacker.client.cookies["studio_visitor"], READERS):
         most, until = 0, time.monotonic() + ROUND_SECONDS
         while time.monotonic() < until:
             most = max(most, disk_bytes(server.data) - before)
@@ -86,26 +86,26 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
 
 def measure_forged(server: Server, folder: Path, table: Table) -> None:
     """Forged projects and "Same again"; then somebody else's video, and pages beside heavy requests."""
-    stranger = Stranger(server.url, FORGER)
-    queue_forged(stranger, tiny_video(folder))
-    seconds = seconds_to_make(Stranger(server.url, OTHER), MOST_VIDEO_SECONDS)
+    attacker = HttpVisitor(server.url, FORGER)
+    queue_forged(attacker, tiny_video(folder))
+    seconds = seconds_to_make(HttpVisitor(server.url, OTHER), MOST_VIDEO_SECONDS)
     table.add(
         "another's video after forged projects", f"{MOST_VIDEO_SECONDS:g} s", f"{seconds:.1f} s", seconds <= MOST_VIDEO_SECONDS
     )
-    count = len(bring_in(stranger, heavy_project(tiny_video(folder))))
+    count = len(bring_in(attacker, heavy_project(tiny_video(folder))))
     table.add("videos of many cues are imported", f"{HEAVY_VIDEOS} or more", str(count), count >= HEAVY_VIDEOS)
-    streams = open_requests(server, "/studio/changes", stranger.client.cookies["studio_visitor"], 20)
+    streams = open_requests(server, "/studio/changes", attacker.client.cookies["studio_visitor"], 20)
     with person(server) as asks, streams:
-        threads = at_once([lambda: press(stranger, "project", "create", job="x")] * 5)
+        threads = at_once([lambda: press(attacker, "project", "create", job="x")] * 5)
         measure_round(server, asks, "20 streams beside 30 videos of many cues", threads, table, ROUND_SECONDS)
 
 
 def measure_pictures(server: Server, table: Table) -> None:
     """Pictures that grow on the disk, and characters that are asked for again and again."""
-    stranger, picture = Stranger(server.url, PAINTER), noise(1500, 1000, "JPEG")
+    attacker, picture = HttpVisitor(server.url, PAINTER), noise(1500, 1000, "JPEG")
     before = disk_bytes(server.data)
     for _ in range(PICTURES):
-        make_and_delete(stranger, picture)
+        make_and_delete(attacker, picture)
     left, sent = (disk_bytes(server.data) - before) / 1e6, PICTURES * len(picture) / 1e6
     table.add(
         f"disk after {PICTURES} deleted videos of pictures, {sent:.1f} MB",
@@ -113,17 +113,17 @@ def measure_pictures(server: Server, table: Table) -> None:
         f"{left:.1f} MB",
         left <= 3 * sent,
     )
-    if not offer_characters(stranger, MOST_VIDEO_SECONDS):
+    if not offer_characters(attacker, MOST_VIDEO_SECONDS):
         table.add("characters are offered again", "yes", "no", False)
         return
     with person(server) as asks:
-        threads = at_once([lambda: stranger.client.get("/studio/figures")] * 40)
+        threads = at_once([lambda: attacker.client.get("/studio/figures")] * 40)
         measure_round(server, asks, "40 times the characters of a project, 60 MB", threads, table, ROUND_SECONDS)
 
 
 def measure_suggestions(server: Server, table: Table) -> None:
     """A prompt helper that answers with a word that repeats."""
-    strangers = [Stranger(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
+    strangers = [HttpVisitor(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
     with person(server) as asks:
         threads = at_once([lambda one=one: ask_for_suggestion(one) for one in strangers])
         measure_round(server, asks, "four suggestions of words that repeat", threads, table, ROUND_SECONDS)
@@ -153,7 +153,7 @@ def measure_stored(project_folder: Path, folder: Path, table: Table, only: str) 
         if "pictures" in chosen:
             measure_pictures(server, table)
         if "restart" in chosen:
-            bring_in(Stranger(server.url, FORGER), project(tiny_video(folder), [REQUEST | size for size in LARGE_SIZES]))
+            bring_in(HttpVisitor(server.url, FORGER), project(tiny_video(folder), [REQUEST | size for size in LARGE_SIZES]))
     if "restart" in chosen:
         with serving(project_folder, folder) as server:
             measure_restart(server, table)

@@ -30,7 +30,7 @@ from backend.schemas.request import GenerationRequest, example_request, find_pre
 from backend.tpu_analysis.report import STEP, Inspector, Slice, report
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -86,7 +86,7 @@ class Search:
         )
         self.tried[key] = one
         self._new.add(key)
-        say(f"{mesh} copies={copies}: {_words(one)}; compiled in {step['compile_seconds']} s, {_kinds(step)}")
+        print_progress(f"{mesh} copies={copies}: {_words(one)}; compiled in {step['compile_seconds']} s, {_kinds(step)}")
         self._store()
         return one
 
@@ -137,7 +137,9 @@ def main() -> None:
         for copies in arguments.copies or ():
             search.compile(mesh, copies)
     best = search.best
-    say(f"best: {best.mesh} copies={best.copies}: {_words(best)}" if best else "none leaves a quarter of a chip's memory free")
+    print_progress(
+        f"best: {best.mesh} copies={best.copies}: {_words(best)}" if best else "none leaves a quarter of a chip's memory free"
+    )
 
 
 if __name__ == "__main__":
