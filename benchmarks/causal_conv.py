@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from backend.tpu_analysis.kernels_cost import CONVOLUTION_CYCLES, ELEMENT_CYCLES
 from benchmarks.static_schedule import ScheduleReader
 from kernels import causal_conv as module
-from kernels.causal_conv_cut import TilePlan, padded_channels, padded_rows
+from kernels.causal_conv_tiling import TilePlan, padded_channels, padded_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
 
     schedule = reader.read("v6e", convolve, [frames, frames, weight, vector, edge, residual, vector])
     parts = (*weight.shape[:2], weight.shape[2] // 3 * (4 if shape.doubles else 3))
-    cut = TilePlan.of(
+    cut = TilePlan.choose(
         frames.shape,
         parts,
         num_rows=shape.rows,
@@ -96,7 +96,7 @@ def read(reader: ScheduleReader, shape: Shape) -> tuple[int, int, int, int]:
     loops = [1, 1] + ([] if cut.is_unrolled else [cut.count]) + ([cut.earlier + 1] if cut.loops_over_taps else [])
     step = sum(bundles * math.prod(loops[: depth + 1]) for depth, bundles in enumerate(schedule.by_depth) if depth)
     steps = parts[0] * shape.columns // cut.columns
-    elements = shape.frames * cut.made_columns // cut.columns * shape.columns * cut.made_rows * out
+    elements = shape.frames * cut.output_columns // cut.columns * shape.columns * cut.output_rows * out
     return step, steps, steps * cut.count * cut.frame_cycles, elements if is_normalised else 0
 
 

@@ -54,7 +54,7 @@ def ours(preset: Preset, repeats: int) -> dict[str, Any]:
         return (jax.random.normal(next(keys), leaf.shape, jnp.float32) * 0.02).astype(leaf.dtype)
 
     [network] = [network for network in model.networks if network.expert == 0]
-    weights = {network.part: jax.tree.map(drawn, network.at_rest)}
+    weights = {network.part: jax.tree.map(drawn, network.program_weights)}
     shape = (1, TEXT_LENGTH, preset.network_configs()["transformer"]["text_dim"])
     texts = {name: np.asarray(jax.random.normal(next(keys), shape)) for name in ("prompt_embeds", "negative_prompt_embeds")}
     step_plan = StepPlan(expert=0, guidance=request.guidance[0], is_guided=True)
@@ -170,9 +170,8 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 def _flops(preset: Preset) -> float:
     """Return the floating-point operations of one step with guidance."""
-    from backend.models import of_preset
 
-    family, _ = of_preset(preset)
+    family, _ = find_family(preset)
     return family.step_flops(preset.network_configs(), _request(preset), branches=2).total
 
 

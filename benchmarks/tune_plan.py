@@ -21,8 +21,8 @@ if __name__ == "__main__":
     os.environ.update(tpu_compiler_environment())  # libtpu reads it when jax is imported
 
 from backend.chips import chip_of
-from backend.models import of_preset
-from backend.models.plans import Subject, TriedPlan, TunedPlan, read_table, subject_of, write_table
+from backend.models import find_family
+from backend.models.plans import Subject, TriedPlan, TunedPlan, describe_subject, read_table, write_table
 from backend.pipeline.load import describe_model
 from backend.runtime.devices import described_devices
 from backend.runtime.mesh import Layout, MeshPlan
@@ -40,7 +40,7 @@ class Search:
 
     def __init__(self, request: GenerationRequest, topology: str, *, again: bool) -> None:
         self._request, self._topology, self._again = request, topology, again
-        self._devices, self._family = described_devices(topology), of_preset(find_preset(request.preset))[0]
+        self._devices, self._family = described_devices(topology), find_family(find_preset(request.preset))[0]
         layout, self.num_matrices, self.subject = self._in_use()
         self.start = (MeshPlan(**{axis: layout.size(axis) for axis in ("dp", "sp", "tp")}), len(layout.copied))
         known = next((line.tried for line in read_table() if line.subject == self.subject), ())
@@ -55,7 +55,7 @@ class Search:
         transformer = importlib.import_module(type(self._family).__module__.rpartition(".")[0] + ".transformer")
         sizes = transformer.layer_matrix_bytes(config, model.dtype.itemsize)
         kind, experts = self._devices[0].device_kind, model.kind.num_experts
-        subject = subject_of(kind, len(self._devices), sizes, config["num_layers"], experts)
+        subject = describe_subject(kind, len(self._devices), sizes, config["num_layers"], experts)
         assert subject is not None, "the table is of TPUs"
         return model.layout(True), len(sizes), subject
 

@@ -1,8 +1,8 @@
 """The operations between the projections and the attention: norm over all heads, rotary embedding, head groups, bounds.
 
-On a TPU three Pallas passes read each array once and write it once, in the order in which chips exchange heads. They also compute
-the norms that show whether a constant maximum is safe for the attention. XLA's own program takes several times as many passes and
-copies; docs/lab/tpu-kernels.md has the figures.
+On a TPU three Pallas passes read each array once and write each array once, in the order in which chips exchange heads. They also
+compute the norms that show whether a constant maximum is safe for the attention. XLA's own program needs several times as many
+passes and copies; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ Statistic = Literal["square", "sum", "magnitude"]
 
 LOG2_E = math.log2(math.e)
 LANES = 128
-ROW_BLOCKS = (256, 128)  # tokens a grid step, the first that divides: 2.6 MB in bfloat16 for 256 at 5,120 channels
+ROW_BLOCKS = (256, 128)  # tokens per grid step: the first that divides the length. 256 x 5,120 channels are 2.6 MB in bfloat16
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """For each head, [B, H] float32: the largest Euclidean norm of a `query` (scaled) and of a `key`, the largest magnitude in
-    `value`."""
+    """Bounds for each head, [B, H] float32.
+
+    Attributes:
+        query, key: the largest Euclidean norm of a scaled query and of a key.
+        value: the largest magnitude of a value.
+    """
 
     query: jax.Array
     key: jax.Array
@@ -39,10 +43,10 @@ class HeadBounds:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Query, key and value, each [groups, B, S, W / groups].
+    """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    With `bounds`, the query is multiplied by log2(e) * D ** -0.5 and the keys' `mean` [B, 1, W] is subtracted, which changes no
-    softmax, unless `Preparation.centres_keys` says otherwise; without, neither is done and there is no mean.
+    If `bounds` are set, the query is multiplied by log2(e) * D ** -0.5 and, with `Preparation.centres_keys`, the `mean` [B, 1, W]
+    of the keys is subtracted. Subtracting the mean does not change the softmax.
     """
 
     query: jax.Array
@@ -54,10 +58,17 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is fixed when `prepare` is traced: the number of head `groups` in the result; the mesh axes over which tokens and
-    channels are spread, or None; whether to use the TPU's passes. With `norms_heads` the norm runs over each head's channels, not
-    over all. Without `centres_keys` keys stay as they are, for an attention that also sees keys of other calls. A `head_width` is
-    given if every head has angles of its own: `tables` are then [S, W / 2], and a head's first half turns with its second."""
+    """The options of `prepare`.
+
+    Attributes:
+        norms_heads: normalise over the channels of each head instead of over all channels.
+        centres_keys: subtract the mean key. Must be False if the attention also sees keys of other calls.
+        groups: number of head groups in the result.
+        token_axis, channel_axis: mesh axes over which tokens and channels are divided, or None.
+        use_pallas: use the Pallas passes for TPUs.
+        head_width: channels of a head if each head has its own angles. Then `tables` are [S, W / 2], and the rotation pairs
+            channel i of a head with channel i + head_width / 2.
+    """
 
     eps: float
     norms_heads: bool = False
@@ -69,7 +80,7 @@ class Preparation:
     head_width: int | None = None
 
     def head(self, tables: tuple[jax.Array, jax.Array]) -> int:
-        """The channels of a head."""
+        """Return the number of channels of a head."""
         return self.head_width or tables[0].shape[1]
 
 
@@ -77,31 +88,40 @@ def prepare(
     projected: tuple[jax.Array, jax.Array, jax.Array],
     norms: tuple[jax.Array, jax.Array],
     tables: tuple[jax.Array, jax.Array],
-    how: Preparation,
+    preparation: Preparation,
 ) -> Prepared:
-    """RMS norm over all channels and rotary embedding of query and key [B, S, W], and all three in head groups.
+    """Apply the RMS norm and rotary embedding to query and key [B, S, W], and split query, key and value into head groups.
 
-    `norms` are those of query and key, [W], or [D] for norms over heads; `tables` the cosine and sine [S, D] float32, each value
-    twice, for neighbouring pairs as in diffusers' Wan; or see `Preparation.head_width`, as in diffusers' LTX-2.
-    Raises: NotImplementedError for the TPU's passes with a channel axis, a length that is no multiple of 128, or angles of each
-    head's own with heads of another width than 128 or an odd number of them.
+    Args:
+        projected: query, key and value, [B, S, W].
+        norms: weights of the norms of query and key, [W], or [D] with `norms_heads`.
+        tables: cosine and sine [S, D] float32, each value twice, for pairs of neighbours as in diffusers' Wan. With
+            `head_width` [S, W / 2], as in diffusers' LTX-2.
+        preparation: the options.
+
+    Raises: NotImplementedError for arguments that `use_pallas` does not support: a `channel_axis`, a length that is no multiple
+    of 128, or a `head_width` that is not 128 or has an odd number of heads.
     """
-    if how.use_pallas:
-        return _prepare_by_passes(projected, norms, tables, how)
-    normalise = functools.partial(normalise_heads, eps=how.eps) if how.norms_heads else functools.partial(_normalise, how=how)
-    rotate = _rotate if how.head_width is None else functools.partial(rotate_halves, head_width=how.head_width)
+    if preparation.use_pallas:
+        return _prepare_with_pallas(projected, norms, tables, preparation)
+    normalise = (
+        functools.partial(normalise_heads, eps=preparation.eps)
+        if preparation.norms_heads
+        else functools.partial(_normalise, preparation=preparation)
+    )
+    rotate = _rotate if preparation.head_width is None else functools.partial(rotate_halves, head_width=preparation.head_width)
     query, key = (rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
-    query, key, value = (group_heads(array, how.groups) for array in (query, key, projected[2]))
+    query, key, value = (group_heads(array, preparation.groups) for array in (query, key, projected[2]))
     return Prepared(query=query, key=key, value=value, bounds=None)
 
 
 def group_heads(value: jax.Array, groups: int) -> jax.Array:
-    """[B, S, W] -> [groups, B, S, W / groups]."""
+    """Split [B, S, W] into [groups, B, S, W / groups]."""
     return jnp.moveaxis(value.reshape(*value.shape[:2], groups, -1), 2, 0)
 
 
 def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
-    """[groups, B, S, W / groups] -> [B, S, W]."""
+    """Join [groups, B, S, W / groups] to [B, S, W]."""
     groups, batch, length, width = grouped.shape
     if not use_pallas or groups == 1:
         return jnp.moveaxis(grouped, 0, 2).reshape(batch, length, -1)
@@ -118,22 +138,22 @@ def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
 
 
 def normalise_heads(projected: jax.Array, weight: jax.Array, *, eps: float) -> jax.Array:
-    """[B, S, W], the RMS norm over each head's channels; `weight` [D]."""
+    """Apply the RMS norm over the channels of each head to [B, S, W]. `weight` is [D]."""
     wide = projected.astype(jnp.float32).reshape(*projected.shape[:2], -1, len(weight))
     normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + eps) * weight.astype(jnp.float32)
     return normal.reshape(projected.shape).astype(projected.dtype)
 
 
-def _normalise(projected: jax.Array, weight: jax.Array, how: Preparation) -> jax.Array:
+def _normalise(projected: jax.Array, weight: jax.Array, preparation: Preparation) -> jax.Array:
     wide = projected.astype(jnp.float32)
     mean_square = jnp.square(wide).mean(-1, keepdims=True)
-    if how.channel_axis is not None:
-        mean_square = jax.lax.pmean(mean_square, how.channel_axis)
-    return (wide * jax.lax.rsqrt(mean_square + how.eps) * weight.astype(jnp.float32)).astype(projected.dtype)
+    if preparation.channel_axis is not None:
+        mean_square = jax.lax.pmean(mean_square, preparation.channel_axis)
+    return (wide * jax.lax.rsqrt(mean_square + preparation.eps) * weight.astype(jnp.float32)).astype(projected.dtype)
 
 
 def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """[B, S, W]: (a, b) -> (a cos - b sin, b cos + a sin) for every pair of neighbours."""
+    """Rotate every pair of neighbouring channels of [B, S, W]: (a, b) -> (a cos - b sin, b cos + a sin)."""
     heads = normal.reshape(*normal.shape[:2], -1, cosine.shape[-1])
     pairs = heads.reshape(*heads.shape[:-1], -1, 2)
     turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)
@@ -142,7 +162,10 @@ def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
 
 
 def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head_width: int) -> jax.Array:
-    """[B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin), a the first half of a head and b the second."""
+    """Rotate [B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    a is the first half of a head and b the second half.
+    """
     heads = normal.reshape(*normal.shape[:2], -1, head_width).astype(jnp.float32)
     cosine, sine = (table.reshape(len(table), -1, head_width // 2) for table in (cosine, sine))
     first, second = jnp.split(heads, 2, axis=-1)
@@ -150,38 +173,41 @@ def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head
     return rotated.astype(normal.dtype).reshape(normal.shape)
 
 
-def _prepare_by_passes(
+def _prepare_with_pallas(
     projected: tuple[jax.Array, jax.Array, jax.Array],
     norms: tuple[jax.Array, ...],
     tables: tuple[jax.Array, jax.Array],
-    how: Preparation,
+    preparation: Preparation,
 ) -> Prepared:
-    if how.channel_axis is not None:
-        raise NotImplementedError("the TPU's passes norm over the channels of one chip; leave them off under tp")
+    if preparation.channel_axis is not None:
+        raise NotImplementedError("the TPU's passes need all channels on one chip; set use_pallas=False with tp")
     query, key, value = projected
-    head = how.head(tables)
-    if how.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
-        raise NotImplementedError(f"the TPU's passes turn the halves of an even number of heads of {LANES}; leave them off")
-    if how.norms_heads:
+    head = preparation.head(tables)
+    if preparation.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
+        raise NotImplementedError(
+            f"the TPU's passes rotate an even number of heads of width {LANES}, not {query.shape[2]} channels in heads "
+            f"of {head}; set use_pallas=False"
+        )
+    if preparation.norms_heads:
         norms = tuple(jnp.tile(norm, query.shape[2] // head) for norm in norms)
-    query, query_square = _rotating_pass(query, norms[0], tables, how, scale=LOG2_E * head**-0.5)
-    if how.centres_keys:
-        key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(how, groups=1), statistic="sum")
+    query, query_square = _rotating_pass(query, norms[0], tables, preparation, scale=LOG2_E * head**-0.5)
+    if preparation.centres_keys:
+        key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(preparation, groups=1), statistic="sum")
         mean = key_sum.sum(1) / key.shape[2]
-        mean = mean if how.token_axis is None else jax.lax.pmean(mean, how.token_axis)
-        key, key_square = _shifting_pass(key[0], mean, how.groups, head, statistic="square")
+        mean = mean if preparation.token_axis is None else jax.lax.pmean(mean, preparation.token_axis)
+        key, key_square = _shifting_pass(key[0], mean, preparation.groups, head, statistic="square")
     else:
         mean = None
-        key, key_square = _rotating_pass(key, norms[1], tables, how)
+        key, key_square = _rotating_pass(key, norms[1], tables, preparation)
     zeros = jnp.zeros((len(value), 1, value.shape[2]), jnp.float32)
-    value, magnitude = _shifting_pass(value, zeros, how.groups, head, statistic="magnitude")
-    largest = [_largest(blocks, head, how.token_axis) for blocks in (query_square, key_square, magnitude)]
+    value, magnitude = _shifting_pass(value, zeros, preparation.groups, head, statistic="magnitude")
+    largest = [_largest(blocks, head, preparation.token_axis) for blocks in (query_square, key_square, magnitude)]
     bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
     return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)
 
 
 def _largest(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Each head's maximum [B, H] from the blocks' maxima [B, N, 1, W]."""
+    """Reduce the maxima of the blocks [B, N, 1, W] to the maximum of each head [B, H]."""
     largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
     return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
 
@@ -201,31 +227,44 @@ def _rotating_pass(
     projected: jax.Array,
     weight: jax.Array,
     tables: tuple[jax.Array, jax.Array],
-    how: Preparation,
+    preparation: Preparation,
     *,
     scale: float = 1.0,
     statistic: Statistic = "square",
 ) -> tuple[jax.Array, jax.Array]:
-    """Normalised, rotated and scaled [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W]."""
+    """Normalise, rotate, scale and group an array.
+
+    Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
+    """
     batch, length, width = projected.shape
     rows = _rows(length)
     table = pl.BlockSpec((rows, tables[0].shape[1]), lambda b, s: (s, 0))
-    turn = _turned_neighbours if how.head_width is None else _turned_halves
-    options = dict(head=how.head(tables), turn=turn, eps=how.eps, scale=scale, statistic=statistic, norms_heads=how.norms_heads)
+    turn = _neighbour_rotation if preparation.head_width is None else _halves_rotation
+    options = dict(
+        head=preparation.head(tables),
+        turn=turn,
+        eps=preparation.eps,
+        scale=scale,
+        statistic=statistic,
+        norms_heads=preparation.norms_heads,
+    )
     return _pass(
         functools.partial(_rotating_kernel, **options),
         "normalise_and_rotate",
-        (batch, length, width, rows, how.groups),
+        (batch, length, width, rows, preparation.groups),
         projected.dtype,
         [pl.BlockSpec((1, width), lambda b, s: (0, 0)), table, table],
-        None if how.head_width is None else 2 * projected.nbytes + 2 * batch * tables[0].nbytes,
+        None if preparation.head_width is None else 2 * projected.nbytes + 2 * batch * tables[0].nbytes,
     )(projected, weight.reshape(1, width).astype(jnp.float32), *tables)
 
 
 def _shifting_pass(
     array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic
 ) -> tuple[jax.Array, jax.Array]:
-    """`array` [B, S, W] less `shift` [B, 1, W], in groups, and a statistic of every block of tokens [B, N, 1, W]."""
+    """Subtract `shift` [B, 1, W] from `array` [B, S, W] and group it.
+
+    Returns: the array [groups, B, S, W / groups], and a statistic of every block of tokens [B, N, 1, W].
+    """
     batch, length, width = array.shape
     return _pass(
         functools.partial(_shifting_kernel, head=head, statistic=statistic),
@@ -244,8 +283,11 @@ def _pass(
     specs: list[pl.BlockSpec],
     num_bytes: int | None = None,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """A Pallas call over blocks of tokens that reads [B, S, W] and more, and writes the groups and one statistic. `num_bytes`
-    tells XLA how many it reads and writes, where that is much more than the array twice."""
+    """Return a Pallas call over blocks of tokens. It reads [B, S, W] and the arrays of `specs`, and writes groups and one
+    statistic.
+
+    `num_bytes` tells XLA how many bytes the call reads and writes. It is needed if the tables are large.
+    """
     batch, length, width, rows, groups = shape
     blocks = length // rows
     return pl.pallas_call(
@@ -281,7 +323,7 @@ def _rotating_kernel(
     statistic: Statistic,
     norms_heads: bool,
 ) -> None:
-    """One block of tokens, head by head, so that only one head's values are in registers."""
+    """Process one block of tokens. The loop over heads keeps only the values of one head in registers."""
     whole = None if norms_heads else _inverse_norm(array_ref, head, eps)
     turned = turn(cosine_ref, sine_ref, head, scale)
     for start in range(0, array_ref.shape[1], head):
@@ -294,7 +336,7 @@ def _rotating_kernel(
 
 
 def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
-    """[N, 1] float32: one over the root mean square of each row, summed head by head."""
+    """Compute 1 / root mean square of each row, [N, 1] float32, head by head."""
     rows, width = array_ref.shape
     square = jnp.zeros((rows, head), jnp.float32)
     for start in range(0, width, head):
@@ -302,8 +344,11 @@ def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
     return jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
 
 
-def _turned_neighbours(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """A function of a head's values [N, D] and its first channel: neighbours turned and scaled, by one table for all heads."""
+def _neighbour_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+    """Return a function that rotates and scales pairs of neighbours with one table for all heads.
+
+    The function takes the values of a head [N, D] and the index of its first channel.
+    """
     is_first = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
     cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
 
@@ -314,8 +359,11 @@ def _turned_neighbours(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale:
     return turned
 
 
-def _turned_halves(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """The same for halves and each head's own angles: tables [N, W / 2], of which two heads fill as many lanes as one head."""
+def _halves_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
+    """Return a function that rotates and scales the halves of a head with the head's own angles.
+
+    In the tables [N, W / 2] the angles of two heads fill as many lanes as one head.
+    """
     half = head // 2
     is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
 
@@ -350,13 +398,13 @@ def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> N
 
 
 def _store(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
-    """One head's values to its place among the groups."""
+    """Write the values of one head into its group."""
     width = out_ref.shape[2]
     out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
 
 
 def _summary(values: jax.Array, statistic: Statistic) -> jax.Array:
-    """[1, D] float32 of one head's rows: sums, largest magnitudes, or in every lane the largest square norm of a row."""
+    """Reduce the rows of one head to [1, D] float32: sums, largest magnitudes, or the largest squared norm of a row, repeated."""
     wide = values.astype(jnp.float32)
     if statistic == "sum":
         return wide.sum(0, keepdims=True)

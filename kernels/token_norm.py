@@ -1,7 +1,7 @@
 """The norms of a transformer's tokens: layer norm with scale and shift, and RMS norm over all heads.
 
-On a TPU each is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads them a second time for the
-variance, and takes the norm itself into every tile of the product that follows; docs/lab/tpu-kernels.md has the figures.
+On a TPU each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
+time for the variance, and repeats the norm in every tile of the product that follows; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
-ROW_BLOCKS = (256, 128)  # tokens a grid step, the first that divides: 2.6 MB in bfloat16 for 256 at 5,120 channels
-ROWS_AT_ONCE = 64  # so that sums of them stay in registers
+ROW_BLOCKS = (256, 128)  # tokens per grid step: the first that divides the length. 256 x 5,120 channels are 2.6 MB in bfloat16
+ROWS_AT_ONCE = 64  # tokens whose sums fit into the registers
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """`tokens` [B, S, W] less their mean, over their deviation, times `scale` plus `shift`, both [W] float32; rounded once.
+    """Normalise `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32. Rounds once, at the end.
 
-    Raises: NotImplementedError for the TPU's pass with a length or a width that is no multiple of 128.
+    Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
     """
     if use_pallas:
         return _pass(tokens, scale, shift, eps=eps, name="layer_norm")
@@ -35,7 +35,10 @@ def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: fl
 
 
 def rms_norm(tokens: jax.Array, scale: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """`tokens` [B, S, W] over the root of their mean square, times `scale` [W] float32; rounded once. Raises: as `layer_norm`."""
+    """Divide `tokens` [B, S, W] by their root mean square and multiply by `scale` [W] float32. Rounds once, at the end.
+
+    Raises: NotImplementedError if `use_pallas` is set and the length or width is no multiple of 128.
+    """
     if use_pallas:
         return _pass(tokens, scale, None, eps=eps, name="rms_norm")
     wide = tokens.astype(jnp.float32)
@@ -62,7 +65,7 @@ def _pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, eps: 
 
 
 def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -> None:
-    """A block of tokens, some rows at a time: their mean, their mean square, and the result, each a loop over the channels."""
+    """Normalise a block of tokens, `ROWS_AT_ONCE` at a time, with loops over the channels for mean, mean square and result."""
     *vector_refs, out_ref = refs
     num_rows, width = tokens_ref.shape
     columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
@@ -74,7 +77,7 @@ def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -
             return tokens_ref[rows, lanes].astype(jnp.float32) - mean
 
         def mean_of(values: Iterable[jax.Array]) -> jax.Array:
-            total = cast(jax.Array, sum(values))  # there is always one, so it is never the number 0
+            total = cast(jax.Array, sum(values))  # never the number 0, because `values` is not empty
             return total.sum(1, keepdims=True) / width
 
         mean = mean_of(centred(lanes, 0.0) for lanes in columns) if is_centred else 0.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backend.sampling.enlarging import cosines
+from backend.sampling.enlarging import cosine_transform
 from training.fast_vae import speed_up
 from training.latents import encode
 from training.recipes import recipe_of
@@ -26,7 +26,7 @@ SIZE, NUM_FRAMES = 96, 17
 def powers(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The frequencies [N] of latents [..., H, W] in cycles a picture, but for the mean, and their mean power [N]."""
     height, width = latents.shape[-2:]
-    transformed = cosines(height) @ latents @ cosines(width).T
+    transformed = cosine_transform(height) @ latents @ cosine_transform(width).T
     power = (transformed**2).mean(tuple(range(latents.ndim - 2)))
     rows, columns = np.arange(height)[:, None] / 2, np.arange(width) / 2
     frequencies = np.hypot(rows, columns)

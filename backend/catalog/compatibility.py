@@ -8,7 +8,7 @@ from typing import Literal
 
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import DEVICE_KINDS, memory_bytes
-from backend.models import of_preset
+from backend.models import find_family
 from backend.schemas.request import example_request, find_preset
 from backend.schemas.worker import Device
 from presets import Preset
@@ -49,7 +49,7 @@ def compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compa
 def step_flops(name: str) -> float:
     """The arithmetic of one step of a video of this preset's own size."""
     preset = find_preset(name)
-    family, _ = of_preset(preset)
+    family, _ = find_family(preset)
     request = example_request(preset)
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
 

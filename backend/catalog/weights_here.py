@@ -8,7 +8,7 @@ from pathlib import Path
 from backend.checkpoints.checkpoint import Checkpoint, is_checkpoint, open_checkpoint, split_source
 from backend.checkpoints.single_file import parse_file_source
 from backend.errors import ModelError, RequestError
-from backend.models import completed, recognise
+from backend.models import complete_checkpoint, recognise
 from backend.models.spec import check_preset
 from backend.schemas.request import GenerationRequest, find_preset
 from presets import LoraChoice, Preset
@@ -33,7 +33,7 @@ def fits(preset: Preset, model: str) -> bool:
         checkpoint = _opened(model)
         if checkpoint is None:
             return True
-        _, kind = recognise(completed(checkpoint, preset))
+        _, kind = recognise(complete_checkpoint(checkpoint, preset))
         check_preset(kind, preset, checkpoint.folder.name)
     except ModelError:
         return False

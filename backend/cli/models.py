@@ -23,7 +23,7 @@ from backend.checkpoints.loras import list_loras
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import Verification, verify
 from backend.errors import RequestError
-from backend.models import completed, recognise
+from backend.models import complete_checkpoint, recognise
 from backend.settings import from_environment
 from presets import list_presets
 
@@ -144,7 +144,7 @@ def _verify_models(arguments: argparse.Namespace) -> bool:
 def _verify_source(source: str) -> Verification:
     base, transformer = split_source(source)
     line, torch_file = _DownloadLine(sys.stderr, source), cached_torch_file(source)
-    return verify(_local_folder(base), recognise, line, torch_file, transformer, completed)
+    return verify(_local_folder(base), recognise, line, torch_file, transformer, complete_checkpoint)
 
 
 def _sources_to_verify(given: str) -> list[str]:

@@ -40,7 +40,7 @@ from backend.pipeline.stage_files import (
     write_state,
 )
 from backend.runtime.kernel_crash_guard import KERNEL_CRASH_GUARD
-from backend.sampling.plan import plan_of
+from backend.sampling.plan import plan_for_request
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.guidance_steps import guide_first_steps
 from backend.schemas.request import GenerationRequest, find_preset
@@ -174,7 +174,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
 
 def _reuses_previous_output(run: Run, step: int) -> bool:
     """Return whether the step reuses the output of the previous step, which is not stored. For videos of one chunk."""
-    return bool(run.request.mag_cache) and plan_of(run.request, run.model.kind.boundary).steps[step].reuses
+    return bool(run.request.mag_cache) and plan_for_request(run.request, run.model.kind.boundary).steps[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from backend.chips import CHIPS, DEVICE_KINDS
-from backend.models import of_preset
+from backend.models import find_family
 from backend.schemas.driving_video import count_segments
 from backend.schemas.progressive import is_half_size_step, request_at_first_size
 from backend.schemas.request import GenerationRequest, find_preset
@@ -138,7 +138,7 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
         return None
     chip = CHIPS[name]
     preset = find_preset(request.preset)
-    family, kind = of_preset(preset)
+    family, kind = find_family(preset)
     configs, geometry = preset.network_configs(), request.geometry()
 
     @functools.cache

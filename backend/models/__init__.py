@@ -1,4 +1,4 @@
-"""The model families: each has a folder here and an entry in `FAMILIES`."""
+"""The model families. Each family has a folder here and an entry in `FAMILIES`."""
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.single_file import file_path
@@ -7,7 +7,7 @@ from backend.models.causal_wan.action_spec import ACTION_WAN
 from backend.models.causal_wan.spec import CAUSAL_WAN
 from backend.models.hunyuan.spec import HUNYUAN
 from backend.models.ltx.spec import LTX
-from backend.models.spec import Family, Kind, refusal
+from backend.models.spec import Family, Kind, unsupported_checkpoint
 from backend.models.wan.spec import WAN
 from backend.models.wan_animate.posed_spec import WAN_POSED
 from backend.models.wan_animate.spec import WAN_ANIMATE
@@ -15,37 +15,42 @@ from backend.models.wan_vace.spec import WAN_VACE
 from presets import Preset
 
 FAMILIES: tuple[Family, ...] = (WAN, CAUSAL_WAN, ACTION_WAN, WAN_VACE, WAN_ANIMATE, WAN_POSED, HUNYUAN, LTX)
-"""A family whose files look like another's comes after that."""
+"""All families, in the order in which they are tried. A family whose files also match another family comes after it."""
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[Family, Kind]:
-    """The checkpoint's family and kind. Raises: ModelError, which lists the models that are supported."""
-    checkpoint = completed(checkpoint)
+    """Return the checkpoint's family and kind. Raises: ModelError, with the supported models, if no family matches."""
+    checkpoint = complete_checkpoint(checkpoint)
     for family in FAMILIES:
         if (kind := family.recognise(checkpoint.index, checkpoint.configs)) is not None:
             return family, kind
-    raise refusal(f"its pipeline is {checkpoint.index.get('_class_name')}", [family.supports for family in FAMILIES])
+    raise unsupported_checkpoint(
+        f"its pipeline is {checkpoint.index.get('_class_name')}", [family.supports for family in FAMILIES]
+    )
 
 
-def completed(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
-    """The checkpoint; if its transformers lie in files of their own, looked at, and with what those files say that nothing else
-    does. Raises: ModelError if a file holds no transformer of ours, or another than the checkpoint needs."""
+def complete_checkpoint(checkpoint: Checkpoint, preset: Preset | None = None) -> Checkpoint:
+    """Add the facts that only single-file transformers state, such as their configuration.
+
+    A checkpoint without single-file transformers is returned unchanged.
+    Raises: ModelError if a file has no supported transformer, or a transformer that does not fit the checkpoint.
+    """
     if not checkpoint.transformer_files:
         return checkpoint
     for family in reversed(FAMILIES):
-        if (found := family.completed(checkpoint, preset)) is not None:
+        if (found := family.complete_checkpoint(checkpoint, preset)) is not None:
             return found
     names = " and ".join(file_path(file).name for file in checkpoint.transformer_files.values())
     pipeline = checkpoint.index.get("_class_name")
     raise ModelError(
-        f"--transformer was given for {names},", f"and a {pipeline} has its transformer in its folder", "leave it out"
+        f"--transformer was given for {names},", f"but a {pipeline} has its transformer in its own folder", "leave it out"
     )
 
 
-def of_preset(preset: Preset) -> tuple[Family, Kind]:
-    """The family and kind of the preset's own model, from its configurations alone. Raises: ModelError."""
+def find_family(preset: Preset) -> tuple[Family, Kind]:
+    """Return the family and kind of the preset's own model, from its configurations. Raises: ModelError if no family matches."""
     configs = preset.network_configs()
     for family in FAMILIES:
-        if (kind := family.of_preset(preset, configs)) is not None:
+        if (kind := family.kind_for_preset(preset, configs)) is not None:
             return family, kind
-    raise refusal(f"the preset {preset.name} describes none", [family.supports for family in FAMILIES])
+    raise unsupported_checkpoint(f"no family has the model of {preset.name}", [family.supports for family in FAMILIES])

@@ -1,4 +1,4 @@
-"""How a model lies on its devices, for families whose transformer has attention heads and a stack of equal layers."""
+"""The layout of a model on its devices, for families whose transformer has attention heads and a stack of equal layers."""
 
 import dataclasses
 import itertools
@@ -7,23 +7,30 @@ from typing import Any
 
 from backend.chips import memory_bytes
 from backend.models.model import ModelPlan
-from backend.models.plans import best_plan, subject_of
+from backend.models.plans import best_plan, describe_subject
 from backend.runtime.mesh import Layout, plan_copies, plan_mesh
 
 
 def plan_layouts(
     plan: ModelPlan, layer_matrix_bytes: Callable[[Mapping[str, Any], int], dict[str, int]]
 ) -> tuple[Layout, Layout]:
-    """The layouts of all devices for guided and for unguided steps; weights lie in the same places in both.
+    """Return the layouts for guided and for unguided steps. Weights have the same shardings in both.
 
-    The mesh and the copies are those of the table of plans if it has this model on this slice, and the mesh is the table's; else
-    those of the rules of `backend.runtime.mesh`. `layer_matrix_bytes(config, itemsize)` are the bytes of a layer's matrices by
-    name, those that gain most from a copy first. Raises: RequestError.
+    The mesh sizes in `plan.mesh` take precedence. Otherwise the mesh comes from the table of plans or, if the table does not have
+    this model on this slice, from the rules of `backend.runtime.mesh`. The copied matrices come from the table if the mesh is
+    equal.
+
+    Args:
+        layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name, in the
+        order
+            in which copies gain most.
+
+    Raises: RequestError for an illegal mesh.
     """
     config = plan.configs["transformer"]
     sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
     kind, experts, layers = plan.devices[0].device_kind, plan.kind.num_experts, config["num_layers"]
-    best = best_plan(subject_of(kind, len(plan.devices), sizes, layers, experts))
+    best = best_plan(describe_subject(kind, len(plan.devices), sizes, layers, experts))
     asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
     wished = asked or (dataclasses.asdict(best.mesh) if best else {})
     plans = []

@@ -1,7 +1,7 @@
-"""The heavy half of a model family: its networks, and the work from a request to pixels. Imports jax.
+"""The part of a model family that imports jax: its networks, and the work from a request to pixels.
 
-The pipeline drives every family through `Model` and knows none of them. A model yields as work whatever it does on its devices
-(see `backend.runtime.work`), so that loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
+The pipeline uses every family through the protocol `Model`. A model yields all device work as effects (see
+`backend.runtime.work`). Therefore loading, running, compiling ahead, `precompile` and `check-tpu` share one description.
 """
 
 import dataclasses
@@ -26,36 +26,45 @@ Stage = Literal["encode", "denoise", "decode"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 Weights = Mapping[str, Any]
-"""A network's weights by the checkpoint's part: arrays, or their shapes with places (`jax.ShapeDtypeStruct`)."""
+"""The weights of each network by the name of its folder: arrays, or their shapes and shardings (`jax.ShapeDtypeStruct`)."""
 
 Conditions = Mapping[str, np.ndarray]
 """All inputs of the denoiser besides noise, as host arrays by name. The stage files store them unchanged."""
 
 Inputs = Mapping[str, Sequence[Any]]
-"""The request's opened inputs by role: pictures cropped to the video's size, videos as uint8 [F, H, W, 3], one that drives
-segment by segment, sounds as float32 [2, N] with 16,000 samples a second. Of the role "sound" is also what is heard of a clip
-after which the video goes on."""
+"""The opened inputs of the request by role.
+
+Images are cropped to the video's size. Videos are uint8 [F, H, W, 3]; a driving video is read segment by segment. Audio is
+float32 [2, N] with 16,000 samples a second. The role "sound" also has the audio of a clip that the video extends.
+"""
 
 VIDEO, SOUND = "video", "sound"
-"""The names of a model's streams: every model makes the one, and those whose `Kind` has a `sound_rate` the other too."""
+"""The names of a model's streams. Every model has a video stream. Models whose `Kind` has a `sound_rate` also have an audio
+stream."""
 
 Latents = Mapping[str, Any]
-"""The latents of each stream by its name, float32 [B, C, T, ...]: axis 2 is time, and the video's are [B, C, F, H, W]."""
+"""The latents of each stream by name, float32 [B, C, T, ...]. Axis 2 is time. Video latents are [B, C, F, H, W]."""
 
 States = Mapping[str, SamplerState]
-"""The sampler's state of each stream by its name."""
+"""The sampler state of each stream by name."""
 
 StepState = Any
-"""What one step passes to the next besides the sampler's states, such as a cache; each family defines its own."""
+"""Arrays that one step passes to the next besides the sampler states, such as a cache. Each family defines its own type."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
-    """One folder of the checkpoint that holds weights, as the loader needs to know it.
+    """The facts about a network that the loader needs.
 
-    `described` are the shapes, dtypes and places of the weights as the checkpoint has them; `arrange` turns them into what
-    programs take, and `arranged` describes the result. `renamed` turns a name in the file into the installed libraries' name;
-    `tied` are names of one tensor. `expert` is the number of a transformer that LoRAs may change, None for other networks.
+    Attributes:
+        part: the name of the network's folder in the checkpoint.
+        stages: the stages that use the network.
+        described: shapes, dtypes and shardings of the weights as the checkpoint has them.
+        arrange: function that converts the weights to the form that programs use, None if both forms are equal.
+        arranged: shapes, dtypes and shardings of the result of `arrange`.
+        renamed: function from a tensor's name in the file to its name in the installed library.
+        tied: names that refer to one tensor.
+        expert: index of a transformer that LoRAs may change, None for other networks.
     """
 
     part: str
@@ -68,16 +77,21 @@ class Network:
     expert: int | None = None
 
     @property
-    def at_rest(self) -> Any:
-        """The shapes and places of the weights as programs take them."""
+    def program_weights(self) -> Any:
+        """The shapes, dtypes and shardings of the weights as programs use them."""
         return self.described if self.arranged is None else self.arranged
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """Everything that a model is built from. `folder` is its checkpoint, None if it is only described; `mesh` are the sizes of
-    the mesh's axes that are fixed, by name; `stages` are those whose networks are loaded; `num_copies` is of how many of a
-    layer's matrices every chip keeps a copy, None to let the table of plans or the rule say it."""
+    """The arguments of a `Model`.
+
+    Attributes:
+        folder: the checkpoint, None if the model is only described.
+        mesh: fixed sizes of the mesh axes by name, None for an axis that the plan chooses.
+        stages: the stages whose networks are loaded.
+        num_copies: number of matrices of a layer of which every chip has a copy. None for the table of plans or the rules.
+    """
 
     kind: Kind
     configs: Configs
@@ -91,7 +105,7 @@ class ModelPlan:
 
 
 class StepContext(Protocol):
-    """Everything that the steps of one expert, guided or not, share. Its programs run on `layout`."""
+    """The data that all steps of one expert share, with or without guidance. The programs run on `layout`."""
 
     expert: int
     is_guided: bool
@@ -100,9 +114,11 @@ class StepContext(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionLengths:
-    """One chip's attention in a step: self-attention of `heads` over `queries` x `keys`, cross-attention to `text` keys. Where
-    the tokens see a clip beside the video, frame by frame, `beside` are the queries and as many keys of a frame, and the heads
-    of all frames together."""
+    """The sizes of one chip's attention in a step: self-attention of `queries` to `keys`, and cross-attention to `text` keys.
+
+    `beside` is set if tokens also attend to a clip, frame by frame. It has the number of queries of a frame, which is also the
+    number of keys, and the number of heads of all frames.
+    """
 
     heads: int
     head_width: int
@@ -116,9 +132,9 @@ class AttentionLengths:
 
 
 class Model(Protocol):
-    """One checkpoint's networks without weights, and their programs. Weights are passed to every method that needs them.
+    """The networks of a checkpoint and their programs, without weights. Methods take the weights as an argument.
 
-    Methods that return a generator are work: run it with `runtime.work.run`, or describe it from shapes alone.
+    Methods that return a generator describe work. `runtime.work.run` runs the work; `describe` computes only its shapes.
     """
 
     kind: Kind
@@ -126,38 +142,42 @@ class Model(Protocol):
     networks: tuple[Network, ...]
 
     def __init__(self, plan: ModelPlan) -> None:
-        """Raises: ModelError for a broken tokenizer, RequestError for a mesh that the devices or the model do not allow."""
+        """Create the networks. Raises: ModelError for a broken tokenizer, RequestError for an illegal mesh."""
 
     def layout(self, is_guided: bool) -> Layout:
-        """The mesh of a step with both guidance branches, or with one. Weights lie in the same places on both."""
+        """Return the layout of steps with two guidance branches or with one. Weights have the same shardings in both."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """The shape of each stream's latents by its name, the video's first; noise is drawn in this order."""
+        """Return the shape of each stream's latents by name. Noise is drawn in this order: video first."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """What the user should know about how the request is read, a sentence each."""
+        """Return sentences for the user about how the model reads the request, such as prompts that are cut."""
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Prompts made from this one, each of which needs other programs; a single one if one program serves all lengths."""
+        """Return prompts, built from `example`, that together need all programs. One prompt if one program serves all lengths."""
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """Work: encodes text and inputs for the denoiser."""
+        """Encode text and inputs for the denoiser. Yields work."""
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[StepContext, StepState]]:
-        """Work: what the steps of one expert share, made before the first of them, and their carry. The `step_state` given is the
-        last lane's, None at the beginning of a video."""
+        """Compute the step context of one expert before its first step, and the step state. Yields work.
+
+        `step_state` is the step state of the previous context, None for the first.
+        """
 
     def encode_flops(self, request: GenerationRequest) -> float:
-        """The floating-point operations of `encode`, for the rate at which the devices work."""
+        """Return the floating-point operations of `encode`."""
 
     def decode_flops(self, request: GenerationRequest) -> float:
-        """Those of decoding the whole video."""
+        """Return the floating-point operations for decoding the whole video."""
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """The sampler's states before the first step of a chunk, from that chunk's noise and a clip's latents, if there are any.
-        Pure: it is also traced."""
+        """Return the sampler states before the first step of a chunk, from the chunk's noise and the latents of a clip, if given.
+
+        This method is pure, because jax also traces it.
+        """
 
     def step(
         self,
@@ -169,44 +189,58 @@ class Model(Protocol):
         step_state: StepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[States, StepState]]:
-        """Work: one step of the solver for all streams; `index` is its number, 0 or more, in which only the places of context
-        windows follow."""
+        """Take step `index` (0 is the first) of the solver for all streams. Yields work.
+
+        Only the positions of context windows depend on `index`.
+        """
 
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, step_state: StepState
     ) -> Generator[Effect, Any, StepState]:
-        """Work: after a chunk, add its clean latents to the carry. If a video is one chunk, the carry does not change."""
+        """Add the clean latents of a finished chunk to the step state. Yields work.
+
+        A model whose video is one chunk returns `step_state` unchanged.
+        """
 
     def skipped_steps(self, step_state: StepState) -> int:
-        """How many steps reused an earlier one's work, as counted in this carry."""
+        """Return how many steps reused an earlier step's output, as counted in the step state."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Generator[Effect, Any, Latents]:
-        """Work: clean latents, with the latents of given frames put back in their places."""
+        """Replace the latents of given frames in the clean latents. Yields work."""
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: the video's clean latents at twice their size on both sides. Asked for only where the kind `enlarges`."""
+        """Enlarge the video's clean latents to twice the width and height. Yields work. Only for kinds with `enlarges`."""
 
     def decode(
         self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState
     ) -> Generator[Effect, Any, Any]:
-        """Work: the next piece's pixels [1, 3, F, H, W] in [-1, 1] and the carry for the piece after it; `latents` are the next
-        `decode_stride` latent frames of the video, `step_state` is None for the first piece."""
+        """Decode the next `decode_stride` latent frames. Yields work.
+
+        Returns: pixels [1, 3, F, H, W] in [-1, 1], and the state for the next call. The first call has no `step_state` (None).
+        """
 
     decode_stride: int
 
     segment: int | None
-    """How many latent frames of the video are decoded by themselves, as those after them are; the first pixel frame of each such
-    segment but the first is left out, because the one before ended with it. None for a video that is decoded in one go."""
+    """Number of latent frames per segment, None without segments.
+
+    Segments are decoded separately. Each later segment drops its first pixel frame, which repeats the previous segment's last
+    frame.
+    """
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: pixels [1, 3, F, H, W] in [-1, 1] of the first `preview_stride` latent frames, whose first picture is shown while
-        the next step runs."""
+        """Decode the first `preview_stride` latent frames to pixels [1, 3, F, H, W] in [-1, 1]. Yields work.
+
+        The first frame is shown as the preview while the next step runs.
+        """
 
     preview_stride: int
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: Any) -> Generator[Effect, Any, Any]:
-        """Work: the whole sound [channels, samples] in [-1, 1] at the kind's `sound_rate`, from the sound's latents. Asked for
-        only where the kind has such a rate."""
+        """Decode all audio latents to audio [channels, samples] in [-1, 1] at the kind's `sound_rate`. Yields work.
+
+        Only for kinds with a `sound_rate`.
+        """
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths | None:
-        """What one chip attends to in a step, for predictions; None for a model that does not use our attention kernel."""
+        """Return the sizes of one chip's attention in a step, or None if the model does not use the attention kernel."""

@@ -1,7 +1,7 @@
-"""Meshes and copies of matrices as data, with the seconds and the bytes that the TPU's compiler counts for each: `plans.json`.
+"""The table of mesh plans, `plans.json`: meshes and copied matrices, with predicted seconds and bytes.
 
-`python -m benchmarks.tune_plan` writes that file. This module reads it, and knows which of the plans that were tried is the best;
-`backend/models/layouts.py` has a rule for slices and models that are not in it.
+`python -m benchmarks.tune_plan` writes the file. This module reads it and chooses the best plan. `backend/models/layouts.py` has
+a rule for slices and models that are not in the table.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from backend.chips import CHIPS, DEVICE_KINDS
 from backend.runtime.mesh import MeshPlan
 
 TABLE = Path(__file__).with_name("plans.json")
-MOST_MEMORY = 0.75  # of a chip's: the compiler's counts know nothing of fragments and of what the runtime itself holds
+MOST_MEMORY = 0.75  # share of a chip's memory; the compiler's counts exclude fragmentation and the runtime's own memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a plan is for: one chip's name, the devices of the slice, and the transformers that share them.
+    """The subject of a plan: the chip, the number of devices, and the transformers that share the devices.
 
-    `layer_bytes` are those of a layer's matrices, as one chip would hold them.
+    `layer_bytes` is the size of all matrices of a layer, without sharding.
     """
 
     chip: str
@@ -33,8 +33,13 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TriedPlan:
-    """A mesh, and of how many of a layer's matrices every chip keeps a copy. `seconds` are those of one guided step, predicted,
-    None if it does not fit; `hbm_bytes` are a device's, with all networks' weights."""
+    """A plan that the tuner compiled.
+
+    Attributes:
+        copies: number of matrices of a layer of which every chip has a copy.
+        seconds: predicted seconds of one guided step, None if it does not fit.
+        hbm_bytes: bytes on one device, with the weights of all networks.
+    """
 
     mesh: MeshPlan
     copies: int
@@ -44,7 +49,7 @@ class TriedPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedPlan:
-    """One line of the table. `preset` is the one whose step was compiled."""
+    """One row of the table. The tuner compiled the step of `preset`."""
 
     subject: Subject
     preset: str
@@ -52,16 +57,16 @@ class TunedPlan:
 
     @property
     def best(self) -> TriedPlan | None:
-        """The fastest that leaves a quarter of a chip's memory free, of equals the smallest; None if none does."""
+        """The fastest plan that uses at most `MOST_MEMORY`; if two are equally fast, the smaller. None if no plan fits."""
         most = MOST_MEMORY * CHIPS[self.subject.chip].hbm_bytes
         fitting = [plan for plan in self.tried if plan.seconds is not None and plan.hbm_bytes <= most]
         return min(fitting, key=lambda plan: (plan.seconds, plan.hbm_bytes), default=None)
 
 
-def subject_of(
+def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """The subject of a model whose layers have matrices of these bytes, by name; None if the device is no TPU that we know."""
+    """Return the subject of a model. `sizes` are the bytes of a layer's matrices by name. None if the device is no known TPU."""
     chip = DEVICE_KINDS.get(device_kind)
     if chip is None:
         return None
@@ -75,24 +80,24 @@ def subject_of(
 
 
 def best_plan(subject: Subject | None) -> TriedPlan | None:
-    """The best plan of the table, or None if it has none for this."""
+    """Return the table's best plan for the subject, or None."""
     return next((line.best for line in read_table() if line.subject == subject), None)
 
 
 @functools.cache
 def read_table() -> tuple[TunedPlan, ...]:
-    """All lines of the table."""
-    return tuple(_line(entry) for entry in json.loads(TABLE.read_text("utf-8")))
+    """Read all rows of the table."""
+    return tuple(_parse_line(entry) for entry in json.loads(TABLE.read_text("utf-8")))
 
 
 def write_table(lines: list[TunedPlan]) -> None:
-    """Writes the table, a line a plan, sorted."""
+    """Write the table sorted, one row a line."""
     ordered = sorted(lines, key=lambda line: dataclasses.astuple(line.subject))
-    TABLE.write_text("[\n" + ",\n".join(json.dumps(_entry(line)) for line in ordered) + "\n]\n", "utf-8")
+    TABLE.write_text("[\n" + ",\n".join(json.dumps(_format_line(line)) for line in ordered) + "\n]\n", "utf-8")
     read_table.cache_clear()
 
 
-def _line(entry: dict) -> TunedPlan:
+def _parse_line(entry: dict) -> TunedPlan:
     subject = {field.name: entry[field.name] for field in dataclasses.fields(Subject)}
     tried = [
         TriedPlan(mesh=MeshPlan(dp=dp, sp=sp, tp=tp), copies=copies, seconds=seconds, hbm_bytes=size)
@@ -101,7 +106,7 @@ def _line(entry: dict) -> TunedPlan:
     return TunedPlan(subject=Subject(**subject), preset=entry["preset"], tried=tuple(tried))
 
 
-def _entry(line: TunedPlan) -> dict:
+def _format_line(line: TunedPlan) -> dict:
     tried = [
         [one.mesh.dp, one.mesh.sp, one.mesh.tp, one.copies, one.seconds, one.hbm_bytes]
         for one in sorted(line.tried, key=lambda one: (one.mesh.tp, one.mesh.sp, one.copies))

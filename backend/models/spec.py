@@ -1,7 +1,6 @@
-"""What a model family knows about its checkpoints without loading them. Light: neither jax nor torch.
+"""The part of a model family that recognises checkpoints and describes them without loading. Imports neither jax nor torch.
 
-A family is one folder in `backend/models` and one entry of `FAMILIES`. This module describes
-the light half; `Family.model` gives the heavy one.
+A family is one folder in `backend/models` and one entry of `FAMILIES`. `Family.model` returns the part that imports jax.
 """
 
 from __future__ import annotations
@@ -21,23 +20,29 @@ if TYPE_CHECKING:
     from backend.models.model import Model
 
 Configs = Mapping[str, Mapping[str, Any]]
-"""The config.json of a checkpoint's networks by part, such as "transformer"."""
+"""The config.json of each network of a checkpoint by folder, such as "transformer"."""
 
 Need = Literal["may", "must"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What one checkpoint can do. A family may add fields of its own.
+    """The capabilities of a checkpoint. A family may add fields.
 
-    `takes` says for each role of an input whether it may or must be given (`contract.settings.INPUTS`); `continues` if a video
-    can begin with several frames of a clip; `scales` are pixels per latent, in space and in time; a token is `patch` x `patch`
-    latents; `boundary` is the share of the noise below which the second of two experts works; `chunk` how many latent frames are
-    made at once, None for the whole video. Inputs of the roles `first_only` are for the first chunk alone; `from_inputs` are the
-    names of the denoiser's conditions that follow from the inputs alone, if texts that are said later need not make them again.
-    `sound_rate` are the samples a second of the sound that it makes with a video, None for silent videos. `other_series`
-    are those of presets that are for other versions of it. `enlarges` if it has a network that doubles the size of latents.
-    `over_floor` says how many times the floor of its arithmetic a step takes (`chips.StepFlops`), for estimates.
+    Attributes:
+        takes: for each role of an input (`schemas.settings.INPUTS`), "may" or "must" be given. Other roles are not supported.
+        continues: a video can start with several frames of a clip.
+        scales: pixels per latent in space, and frames per latent in time.
+        patch: a token is `patch` x `patch` latents.
+        num_experts: number of transformers.
+        boundary: the noise level, 0 to 1, below which the second expert takes over.
+        chunk: number of latent frames that are denoised together, None for the whole video.
+        first_only: roles of inputs that only the first chunk uses.
+        from_inputs: names of the conditions that depend only on the inputs. Later prompts do not recompute them.
+        sound_rate: samples a second of the audio that the model generates, None for silent videos.
+        other_series: series of presets that belong to other versions of the model.
+        enlarges: the checkpoint has a network that doubles the size of latents.
+        over_floor: time of a step, relative to the floor of its arithmetic (`chips.StepFlops`), for estimates.
     """
 
     name: str
@@ -54,64 +59,65 @@ class Kind:
     sound_rate: int | None = None
     other_series: tuple[str, ...] = ()
     enlarges: bool = False
-    over_floor: float = 1.2  # derived: check-tpu on v6e says 1.12 (720p) to 1.31 (480p, small models), docs/performance.md
+    over_floor: float = 1.2  # derived: check-tpu on v6e predicts 1.12 (720p) to 1.31 (480p, small models), docs/performance.md
 
     def needs(self, role: str) -> bool:
-        """Whether an input of this role must be given."""
+        """Return whether an input of this role must be given."""
         return self.takes.get(role) == "must"
 
 
 class Family(Protocol):
-    """One model family: an object with these methods, one in each family's folder."""
+    """The interface of a model family. Each family's folder has one such object."""
 
     name: str
-    supports: str  # its checkpoints in words, for the error about an unsupported one
+    supports: str  # the supported checkpoints in words, for error messages
 
     def recognise(self, index: Mapping[str, Any], configs: Configs) -> Kind | None:
-        """The kind of a checkpoint from its model_index.json and its configurations; None if it belongs to another family.
+        """Return the kind of a checkpoint from its model_index.json and its configurations. None for another family.
 
-        Raises: ModelError if it is of this family but cannot be run.
+        Raises: ModelError if the checkpoint is of this family but is not supported.
         """
 
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """The checkpoint, whose transformers lie in files of their own, with what those files and the preset say that nothing
-        else does; None if they may be another family's.
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """Add the facts that only single-file transformers and the preset state. None if the files may be of another family.
 
-        Raises: ModelError if a file holds no transformer of this family, or another than the checkpoint needs.
+        Raises: ModelError if a file has no transformer of this family, or a transformer that does not fit the checkpoint.
         """
 
-    def of_preset(self, preset: Preset, configs: Configs) -> Kind | None:
-        """The kind of a preset's model, without its checkpoint; None if it belongs to another family."""
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> Kind | None:
+        """Return the kind of a preset's model without its checkpoint. None for another family."""
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The shapes of a few tensors of a part that differ between networks of different sizes, without building one. Files may
-        have more in front of a tensor's name."""
+        """Return the shapes of a few tensors that differ between networks of different sizes, without building a network.
+
+        In files the tensors' names may have a prefix.
+        """
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """The arithmetic of one denoising step of this request, or of one context window in it."""
+        """Return the floating-point operations of one denoising step, or of one context window of it."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """Other names of a transformer's module in LoRA files: those that the model's makers give it, and ComfyUI."""
+        """Return other names of a transformer's module in LoRA files: the original authors' names and ComfyUI's names."""
 
     def model(self) -> type[Model]:
-        """The family's `Model` class; importing it imports jax."""
+        """Import and return the family's `Model` class. This imports jax."""
 
 
 def check_preset(kind: Kind, preset: Preset, source: str) -> None:
-    """Raises: ModelError if a checkpoint given in place of the preset's own is of a kind that does not fit the preset."""
+    """Check that a checkpoint can replace the preset's own model. Raises: ModelError if its kind does not fit the preset."""
     facts = {
         "tasks": (" and ".join(kind.tasks), " and ".join(preset.tasks), set(preset.tasks) <= set(kind.tasks)),
-        "experts": _pair(kind.num_experts, preset.num_experts),
-        "last image": _pair(kind.needs("last_image"), preset.needs_last_image),
-        "clips of poses and faces": _pair("face" in kind.takes, "face" in preset.takes),
-        "control clips": _control(kind, preset),
-        "pixels a latent": _pair(kind.scales[0], preset.vae_scale_spatial),
-        "frames a latent": _pair(kind.scales[1], preset.vae_scale_temporal),
-        "pixels a token": _pair(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
+        "experts": _compare(kind.num_experts, preset.num_experts),
+        "last image": _compare(kind.needs("last_image"), preset.needs_last_image),
+        "clips of poses and faces": _compare("face" in kind.takes, "face" in preset.takes),
+        "control clips": _compare_control(kind, preset),
+        "pixels a latent": _compare(kind.scales[0], preset.vae_scale_spatial),
+        "frames a latent": _compare(kind.scales[1], preset.vae_scale_temporal),
+        "pixels a token": _compare(kind.scales[0] * kind.patch, preset.vae_scale_spatial * preset.patch),
         "enlarging latents": (kind.enlarges, preset.refines, kind.enlarges or not preset.refines),
-        "sound": _pair(kind.sound_rate is not None, preset.makes_sound),
-        "driving clips": _pair("drive" in kind.takes, "drive" in preset.takes),
-        "going on after clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
+        "sound": _compare(kind.sound_rate is not None, preset.makes_sound),
+        "driving clips": _compare("drive" in kind.takes, "drive" in preset.takes),
+        "extending clips": (kind.continues, preset.continues, kind.continues or not preset.continues),
         "version": (kind.name, preset.series, preset.series not in kind.other_series),
     }
     for name, (found, expected, fits) in facts.items():
@@ -119,22 +125,24 @@ def check_preset(kind: Kind, preset: Preset, source: str) -> None:
             raise ModelError(
                 f"The model {source} is a {kind.name} ({name}: {found}),",
                 f"and the preset {preset.name} is for another kind ({name}: {expected})",
-                f"take a preset of {kind.name}, or another --model",
+                f"use a preset of {kind.name}, or another --model",
             )
 
 
-def _control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
-    """Models that edit clips, to which masks belong, are of another kind than those that may follow one."""
+def _compare_control(kind: Kind, preset: Preset) -> tuple[bool, bool, bool]:
+    """Compare support for control clips. Models with masks (VACE) do not fit presets without masks, and vice versa."""
     found, expected = "control" in kind.takes, "control" in preset.takes
     return found, expected, ("mask" in kind.takes) == ("mask" in preset.takes) and found >= expected
 
 
-def _pair(found: Any, expected: Any) -> tuple[Any, Any, bool]:
+def _compare(found: Any, expected: Any) -> tuple[Any, Any, bool]:
     return found, expected, found == expected
 
 
-def refusal(what: str, supported: Sequence[str]) -> ModelError:
-    """The error for a checkpoint that no family can run."""
+def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
+    """Return the error for a checkpoint that no family supports."""
     return ModelError(
-        f"This checkpoint cannot be run ({what}):", f"supported are {'; '.join(supported)}", "give one of these with --model"
+        f"This checkpoint is not supported ({what}):",
+        f"supported are {'; '.join(supported)}",
+        "choose a supported checkpoint with --model",
     )

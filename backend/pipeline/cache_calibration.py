@@ -11,7 +11,7 @@ from backend.pipeline import prompt_schedule
 from backend.pipeline.denoising import draw_initial_noise
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
-from backend.sampling.plan import plan_of
+from backend.sampling.plan import plan_for_request
 from backend.sampling.solvers import make_step_inputs
 from backend.schemas.events import Step
 from backend.schemas.request import GenerationRequest
@@ -30,7 +30,7 @@ def measure_ratios(run: Run, conditions: Conditions) -> Generator[Step, None, Br
     """Denoise the whole video and return the ratios of all steps. `run.request` must be from `disable_shortcuts`. Decodes
     nothing."""
     model, request, first_conditions = run.model, run.request, prompt_schedule.select_conditions(conditions, 0)
-    plan, noise = plan_of(request, model.kind.boundary), draw_initial_noise(request, model)
+    plan, noise = plan_for_request(request, model.kind.boundary), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
     step_context = None
     ratios = []

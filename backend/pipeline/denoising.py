@@ -19,9 +19,9 @@ from backend.pipeline.chunks import Chunk, divide_into_chunks
 from backend.pipeline.run import Denoised, Described, Run
 from backend.runtime.work import Make, OnHost, Put, Wait, Work, describe, list_calls
 from backend.runtime.work import run as do
-from backend.sampling.enlarging import enlarged
-from backend.sampling.plan import StepPlan, plan_of
-from backend.sampling.solvers import make_step_inputs, noised
+from backend.sampling.enlarging import enlarge_noisy_latents
+from backend.sampling.plan import StepPlan, plan_for_request
+from backend.sampling.solvers import add_noise, make_step_inputs
 from backend.schemas.mag_cache import REUSED_COST
 from backend.schemas.progressive import HALF, full_size_cost, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -74,7 +74,7 @@ class Denoising:
         self._run, self._weights, self._all_conditions = run, run.weights, conditions
         self._script, self._text_index = script or prompt_schedule.Script(request), 0
         self._conditions = prompt_schedule.select_conditions(conditions, 0)
-        plan = plan_of(request, run.model.kind.boundary)
+        plan = plan_for_request(request, run.model.kind.boundary)
         self.schedule, self._plan = plan.schedule, plan.steps
         self._chunks = list(divide_into_chunks(run.model, request_at_first_size(request)))
         self._full_size_chunks = list(divide_into_chunks(run.model, request)) if num_half_size_steps(request) else []
@@ -367,11 +367,11 @@ def select_conditions_for_size(conditions: Conditions, is_full: bool) -> Conditi
 
 
 def _add_noise(xp: Any, clean: Latents, noise: Latents, *, sigma: float) -> Latents:
-    return {name: noised(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
+    return {name: add_noise(xp.asarray(array), noise[name], np.float32(sigma)) for name, array in clean.items()}
 
 
 def _enlarge_noisy(xp: Any, latents: Latents, noise: Latents, *, sigma: float) -> Latents:
-    return {name: enlarged(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
+    return {name: enlarge_noisy_latents(xp.asarray(array), noise[name], sigma=sigma) for name, array in latents.items()}
 
 
 def _as_arrays(xp: Any, latents: Latents) -> Latents:

@@ -43,7 +43,7 @@ from backend.pipeline.warm_up import calls, warm_up
 from backend.runtime.hosts import THIS_HOST, gather_to_host
 from backend.runtime.work import OnHost, Work
 from backend.runtime.work import run as do
-from backend.sampling.enlarging import at_size
+from backend.sampling.enlarging import resize_latents
 from backend.schemas.events import Cancelled, Compiling, Encoding, Event, Loading, Step, VideoResult
 from backend.schemas.progressive import is_half_size_step, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -301,7 +301,7 @@ def _latents_for_preview(run: Run, clean: np.ndarray) -> np.ndarray:
 def _resize_latents(run: Run, latents: Any) -> Any:
     geometry = run.request.geometry()
     sides = geometry.latent_height, geometry.latent_width
-    return latents if latents.shape[-2:] == sides else at_size(latents, *sides)
+    return latents if latents.shape[-2:] == sides else resize_latents(latents, *sides)
 
 
 def _decode_partial_video(run: Run, conditions: Conditions, denoised: Denoised) -> VideoResult | None:

@@ -17,7 +17,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.fingerprints import fingerprint_files
 from backend.checkpoints.speed import Speed
 from backend.errors import ModelError, Stopped
-from backend.models import of_preset
+from backend.models import find_family
 from backend.models.model import STAGES, Model, ModelPlan, Network, Stage
 from backend.models.spec import Family
 from backend.pipeline.background_warm_up import BackgroundWarmUp
@@ -102,7 +102,7 @@ def describe_model(
 
     Raises: RequestError for a mesh that the devices or the model do not allow.
     """
-    family, kind = of_preset(preset)
+    family, kind = find_family(preset)
     plan = ModelPlan(
         kind=kind,
         configs=preset.network_configs(),
@@ -141,7 +141,7 @@ def _load_networks(
     contents = {network.part: Content.of_part(parts[network.part], network.described, network.arranged) for network in networks}
     found = {part: network for part, content in contents.items() if (network := model_cache.find_network(content))}
     missing = [network for network in networks if network.part not in found]
-    needed = sum(map(_network_bytes, missing)), sum(device_bytes(network.at_rest, network.tied) for network in missing)
+    needed = sum(map(_network_bytes, missing)), sum(device_bytes(network.program_weights, network.tied) for network in missing)
     if is_used:
         model_cache.make_room_for(found.values(), *needed)
     elif not model_cache.try_make_room_beside(found.values(), *needed):
@@ -171,7 +171,7 @@ def _check_network(network: Network, part: Part) -> int:
 
 
 def _network_bytes(network: Network) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.at_rest))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.program_weights))
 
 
 def _add_speed(on_event: Callable[[Event], None]) -> Callable[[Event], None]:

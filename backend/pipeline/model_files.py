@@ -13,7 +13,7 @@ from backend.checkpoints.loras import find_lora
 from backend.checkpoints.single_file import file_path
 from backend.checkpoints.speed import Speed
 from backend.checkpoints.verify import check_part
-from backend.models import completed, recognise
+from backend.models import complete_checkpoint, recognise
 from backend.models.spec import Family, Kind, check_preset
 from backend.schemas.events import DOWNLOAD, Event, Loading
 from backend.settings import from_environment
@@ -76,7 +76,7 @@ def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFil
     Raises: ModelError if it is not available, or is of another kind than the preset; any error of `on_event`.
     """
     source = model or preset.model_source
-    checkpoint = completed(find_checkpoint(source, recognise, _report_download(on_event)), preset)
+    checkpoint = complete_checkpoint(find_checkpoint(source, recognise, _report_download(on_event)), preset)
     family, kind = recognise(checkpoint)
     check_preset(kind, preset, Path(source).name)
     return ModelFiles(source=source, checkpoint=checkpoint, family=family, kind=kind)

@@ -6,7 +6,7 @@ import functools
 from backend.chips import CHIPS, DEVICE_KINDS
 from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.loaded import LoadedModel
-from backend.sampling.plan import plan_of
+from backend.sampling.plan import plan_for_request
 from backend.schemas.events import VideoResult
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest, find_preset
@@ -31,7 +31,7 @@ def count_stage_flops(loaded: LoadedModel, request: GenerationRequest) -> dict[s
 
 
 def _denoise_flops(loaded: LoadedModel, request: GenerationRequest) -> float:
-    plan = plan_of(request, loaded.model.kind.boundary).steps
+    plan = plan_for_request(request, loaded.model.kind.boundary).steps
     configs = find_preset(request.preset).network_configs()
     most, fewest = request.num_branches, request.num_branches - request.is_guided
 

@@ -53,7 +53,7 @@ class Described:
     @property
     def weights(self) -> Weights:
         """The shapes and shardings of the weights."""
-        return {network.part: network.at_rest for network in self.model.networks}
+        return {network.part: network.program_weights for network in self.model.networks}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

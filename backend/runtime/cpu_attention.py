@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.runtime.torch_call import TorchCall
-from kernels.attention import AttentionOptions, KeyCounts, of_layer, target_platform
+from kernels.attention import AttentionOptions, KvLengths, select_layer, target_platform
 from kernels.attention import attention as kernels_attention
 
 
@@ -23,8 +23,8 @@ def attention(
     arrays, platform = (query, key, value) if bias is None else (query, key, value, bias), target_platform()
     if platform not in (None, "cpu") or not _is_supported(query, key, value, options):
         return kernels_attention(query, key, value, bias, options)
-    here = functools.partial(torch_attention, num_keys=options.num_keys, counts=options.counts)
-    arrays = (query, *(of_layer(array, options.layer) for array in (key, value)), *arrays[3:])
+    here = functools.partial(torch_attention, num_keys=options.num_keys, kv_lengths=options.kv_lengths)
+    arrays = (query, *(select_layer(array, options.layer) for array in (key, value)), *arrays[3:])
     if platform == "cpu":
         return here(*arrays)
     elsewhere = functools.partial(kernels_attention, options=dataclasses.replace(options, layer=None))
@@ -38,11 +38,11 @@ def torch_attention(
     bias: jax.Array | None = None,
     *,
     num_keys: int | None = None,
-    counts: KeyCounts | None = None,
+    kv_lengths: KvLengths | None = None,
 ) -> jax.Array:
     """Compute the same attention with PyTorch alone, in float32 or bfloat16. Only for programs of a CPU."""
-    if counts is not None:
-        hidden = jnp.where(jnp.arange(key.shape[1]) < counts.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
+    if kv_lengths is not None:
+        hidden = jnp.where(jnp.arange(key.shape[1]) < kv_lengths.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
         bias = hidden if bias is None else bias + hidden
     operands = (query, key[:, :num_keys], value[:, :num_keys], *([] if bias is None else [bias.astype(query.dtype)]))
     return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)

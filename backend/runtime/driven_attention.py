@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout, as_leaf, with_sharding
 from backend.runtime.ulysses import exchange_for_tokens, prepare_own_heads
-from kernels.attention import joined
+from kernels.attention import join_attentions
 from kernels.qkv import HeadBounds
 
 KEYS_PARTITION = P(None, "sp", None, None, "tp")  # partition of the keys of all layers
@@ -129,7 +129,7 @@ def _local_driven(
     heads, of_clip = whole[1].shape[2], tuple(map(jnp.concatenate, zip(*to_clip, strict=True)))
     parts = [(attended.reshape(*attended.shape[:2], heads, -1), sums) for attended, sums in (whole, of_clip)]
     before = NUM_LEADING_FRAMES * keys.key.shape[3] if groups == 1 else 0
-    attended = joined(*parts, before=before, use_pallas=use_pallas).reshape(whole[0].shape)
+    attended = join_attentions(*parts, before=before, use_pallas=use_pallas).reshape(whole[0].shape)
     return exchange_for_tokens(attended, own.group, sp, use_pallas=use_pallas)
 
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout, as_leaf
 from backend.runtime.ulysses import exchange_for_heads, exchange_for_tokens, gather_groups
-from kernels.attention import KeyCounts
+from kernels.attention import KvLengths
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
 
 
@@ -57,7 +57,7 @@ def joint_attention(
 
     The tokens of `spread` are spread over the chips and rotated by `tables` [S, D]. `beside` is replicated; only its first
     `counts` [B] tokens are seen. `attend(query, key, value, bounds, counts)` gets all tokens of some heads, [B, S, W]: the real
-    tokens of the first stream, then the second stream. Its `KeyCounts` are the numbers of keys that count.
+    tokens of the first stream, then the second stream. Its `KvLengths` are the numbers of keys that count.
     """
     local = functools.partial(_local_joint_attention, layout=layout, attend=attend, how=how)
     flat, whole, table = P("dp", "sp", "tp"), P("dp", None, "tp"), P("sp", None)
@@ -86,7 +86,7 @@ def _local_joint_attention(
     share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
     key, value = (_concatenate_tokens(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
     bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
-    seen = KeyCounts(values=how.num_tokens + counts, least=how.num_tokens)
+    seen = KvLengths(values=how.num_tokens + counts, minimum=how.num_tokens)
     has_all = group == sp  # all queries; otherwise this chip has the queries of some tokens only
     start = how.num_tokens if has_all else query.shape[1]
     attended = attend(_concatenate_tokens(query, share[0], start), key, value, bounds, seen)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import jax
 
 from backend.errors import one_line
-from kernels.attention import withdraw
+from kernels.attention import disable_implementation
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class KernelFallbacks:
             WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
         )
         if use == "attention":
-            withdraw("pallas_tpu")
+            disable_implementation("pallas_tpu")
         jax.clear_caches()  # traces that contain the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:

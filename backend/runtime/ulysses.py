@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout, as_leaf
-from kernels.attention import of_layer
+from kernels.attention import select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
 
@@ -186,7 +186,7 @@ def _local_ring_attention(
     bounds, largest = own.bounds, ring.largest
     if bounds is not None:
         assert largest is not None, "the passes that give bounds keep them"
-        here = jnp.maximum(of_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
+        here = jnp.maximum(select_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
         largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
         bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
     ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)

@@ -1,1 +1,1 @@
-"""From noise to clean latents: solvers and the plan of the steps."""
+"""Denoising from noise to clean latents: solvers and the step plan."""

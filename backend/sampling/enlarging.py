@@ -1,6 +1,6 @@
-"""Latents at another size, by their discrete cosine transform: the low frequencies stay, and the high ones are noise, or nothing.
+"""Resize latents by their discrete cosine transform. Low frequencies stay; high frequencies become noise or zero.
 
-Source: Xiao et al. 2026, arXiv:2605.18736, whose transform (orthonormal, type 2) is here a product with a matrix for each side.
+Source: Xiao et al. 2026, arXiv:2605.18736. Here the transform (orthonormal, type 2) is a product with one matrix for each side.
 """
 
 import functools
@@ -10,39 +10,44 @@ from typing import Any
 import numpy as np
 
 
-def enlarged(latents: Any, noise: Any, *, sigma: float) -> Any:
-    """Latents [..., H, W] from `latents` [..., h, w] at the noise level `sigma`, and `noise` [..., H, W], whose frequencies
-    are taken where `latents` cannot have them. Their level is `solvers.rescale_sigma(sigma, growth)`, where `growth` is the root
-    of H W / (h w). Float32."""
+def enlarge_noisy_latents(latents: Any, noise: Any, *, sigma: float) -> Any:
+    """Enlarge latents [..., h, w] at noise level `sigma` to [..., H, W], float32.
+
+    The high frequencies, which the small latents do not have, are taken from `noise` [..., H, W]. The result's noise level is
+    `solvers.rescale_sigma(sigma, growth)` with growth = sqrt(H W / (h w)).
+    """
     small, full = latents.shape[-2:], noise.shape[-2:]
     growth = math.sqrt(math.prod(full) / math.prod(small))
     scale = np.float32(growth / (1 + (growth - 1) * sigma))
-    lows = tuple(spread_matrix(side, least) for side, least in zip(full, small, strict=True))
-    signal = _between(latents, *lows)
-    high = noise - _between(_between(noise, *(low.T for low in lows)), *lows)
+    lows = tuple(upsampling_matrix(side, least) for side, least in zip(full, small, strict=True))
+    signal = _apply_to_sides(latents, *lows)
+    high = noise - _apply_to_sides(_apply_to_sides(noise, *(low.T for low in lows)), *lows)
     return scale * (signal + np.float32(sigma) * high)
 
 
-def at_size(latents: Any, rows: int, columns: int) -> Any:
-    """Clean latents [..., h, w] as they would be at [..., rows, columns], with no frequencies above their own. Float32."""
+def resize_latents(latents: Any, rows: int, columns: int) -> Any:
+    """Resize clean latents [..., h, w] to [..., rows, columns], float32. Higher frequencies are zero."""
     small = latents.shape[-2:]
     growth = np.float32(math.sqrt(rows * columns / math.prod(small)))
-    return growth * _between(latents, spread_matrix(rows, small[0]), spread_matrix(columns, small[1]))
+    return growth * _apply_to_sides(latents, upsampling_matrix(rows, small[0]), upsampling_matrix(columns, small[1]))
 
 
 @functools.lru_cache(maxsize=32)
-def spread_matrix(length: int, least: int) -> np.ndarray:
-    """From `least` values to `length` values with the same lowest `least` frequencies and no others, [length, least] float32."""
-    return (cosines(length)[:least].T @ cosines(least)).astype(np.float32)
+def upsampling_matrix(length: int, least: int) -> np.ndarray:
+    """Return the matrix [length, least] float32 that maps `least` values to `length` values with equal low frequencies.
+
+    All frequencies above the lowest `least` are zero.
+    """
+    return (cosine_transform(length)[:least].T @ cosine_transform(least)).astype(np.float32)
 
 
-def cosines(length: int) -> np.ndarray:
-    """The orthonormal cosine transform of type 2, [frequencies, values] float64."""
+def cosine_transform(length: int) -> np.ndarray:
+    """Return the matrix of the orthonormal cosine transform of type 2, [frequencies, values] float64."""
     frequency, place = np.arange(length)[:, None], np.arange(length) + 0.5
     rows = math.sqrt(2 / length) * np.cos(math.pi / length * frequency * place)
     rows[0] /= math.sqrt(2)
     return rows
 
 
-def _between(latents: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
+def _apply_to_sides(latents: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
     return rows @ latents @ columns.T

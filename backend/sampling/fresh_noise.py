@@ -1,8 +1,9 @@
-"""The noise that ancestral steps add, made on the devices: it depends on the seed, the stream and the step alone, so a denoising
-that goes on from its file gets the same, and so does every mesh.
+"""The noise that ancestral steps add, drawn on the devices.
 
-Source of the rule: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which draws it from a generator of its own, seeded 10,000
-above the video's seed. Its numbers are the graphics card's; ours are those of jax's Threefry generator.
+The noise depends only on the seed, the stream and the step. Therefore a resumed video and every mesh get the same noise.
+
+Source of the rule: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
+10,000. The numbers differ, because they come from the GPU's generator there and from jax's Threefry generator here.
 """
 
 import dataclasses
@@ -14,21 +15,27 @@ import numpy as np
 
 from backend.sampling.solvers import SamplerState, Schedule
 
-SEED_OFFSET = 10_000  # published, see above
+SEED_OFFSET = 10_000  # published, see the module's docstring
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FreshNoise:
-    """The noise of one step: the `key` [2] uint32 of the video, the step's number, and the standard deviation; scalars."""
+    """The values that determine the noise of one step.
+
+    Attributes:
+        key: [2] uint32, the random key of the video.
+        step: scalar, the index of the step.
+        deviation: scalar, the standard deviation of the noise.
+    """
 
     key: np.ndarray | jax.Array
     step: np.int32 | jax.Array
     deviation: np.float32 | jax.Array
 
 
-def fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
-    """That of step `index`, 0 or more; None if the solver adds none."""
+def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
+    """Return the noise of step `index` (0 is the first), or None if the solver adds no noise."""
     if schedule.noise is None:
         return None
     own = seed + SEED_OFFSET
@@ -36,9 +43,9 @@ def fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
     return FreshNoise(key=key, step=np.int32(index), deviation=np.float32(schedule.noise[index]))
 
 
-def with_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
-    """The state after the step, with its noise added to the sample. `stream` is the stream's number: each has its own."""
-    key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program it is one
+def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int) -> SamplerState:
+    """Add the noise of a step to the sample of the state after the step. Each `stream` number has different noise."""
+    key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # a jax array inside a program
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)
     return dataclasses.replace(state, sample=state.sample + noise.deviation * drawn)

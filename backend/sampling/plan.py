@@ -1,11 +1,11 @@
-"""Plans the steps of a video: the solver's tables, which expert works in each step, and whether guidance runs."""
+"""The step plan of a video: the solver's tables and, for each step, the expert, the guidance, the size and the reuse."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_of
+from backend.sampling.solvers import NUM_TRAIN_TIMESTEPS, Schedule, schedule_for_request
 from backend.schemas.mag_cache import reused_steps
 from backend.schemas.progressive import is_half_size_step
 from backend.schemas.request import GenerationRequest
@@ -13,9 +13,15 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """`expert` 0 is the only one or the high-noise one, 1 the low-noise one; `guidance` is used if `is_guided`; one that
-    `is_small` works at half of the video's size, and those after it at all of it; one that `reuses` what the layers added in the
-    step before runs none of them."""
+    """The plan of one step.
+
+    Attributes:
+        expert: 0 for the high-noise expert or a single transformer, 1 for the low-noise expert.
+        guidance: the guidance factor, ignored unless `is_guided`.
+        is_guided: the step evaluates both guidance branches.
+        is_small: the step runs at half of the video's size.
+        reuses: the step runs no layers. It reuses the output of all layers from an earlier step (MagCache).
+    """
 
     expert: int
     guidance: float
@@ -25,7 +31,7 @@ class StepPlan:
 
     @property
     def context_key(self) -> tuple[int, bool, bool]:
-        """The same for all steps that share what a model makes before the first of them."""
+        """The key of the step context. Steps with equal keys share a context."""
         return self.expert, self.is_guided, self.is_small
 
 
@@ -36,10 +42,12 @@ def plan_steps(
     interval: tuple[float, float],
     sound_guidance: float | None = None,
 ) -> list[StepPlan]:
-    """One entry a step. The first expert works while the timestep is at least `boundary` * 1000; guidance runs from step
-    int(start * steps) up to, not including, step int(end * steps), if the expert's own guidance or the sound's is above 1.
+    """Plan the expert and the guidance of each step.
 
-    Source: `boundary_ratio` of diffusers' pipelines with two experts, its guiders (`BaseGuidance`) for the interval.
+    The first expert runs while the timestep is at least `boundary` * 1000. With `interval` = (start, end), guidance runs from
+    step int(start * steps) to step int(end * steps) - 1, if the expert's guidance or the audio's guidance is above 1.
+
+    Source: `boundary_ratio` of diffusers' pipelines with two experts; diffusers' guiders (`BaseGuidance`) for the interval.
     """
     first, last = (int(share * len(timesteps)) for share in interval)
     experts = [int(boundary is not None and timestep < boundary * NUM_TRAIN_TIMESTEPS) for timestep in timesteps]
@@ -55,15 +63,18 @@ def plan_steps(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The steps of one video, or of each of its blocks: the solver's tables, and what each step does."""
+    """The solver's tables and the step plans of one video, or of each block of a live video."""
 
     schedule: Schedule
     steps: list[StepPlan]
 
 
-def plan_of(request: GenerationRequest, boundary: float | None) -> Plan:
-    """The plan of this request, by which steps are run, compiled ahead and counted; `boundary` is the model's."""
-    schedule = schedule_of(request)
+def plan_for_request(request: GenerationRequest, boundary: float | None) -> Plan:
+    """Plan the steps of a request. Running, compiling ahead and estimating all use this plan.
+
+    `boundary` is the noise level at which the model's second expert takes over, None for one transformer.
+    """
+    schedule = schedule_for_request(request)
     guidance = request.guidance, boundary, request.guidance_interval, request.sound_guidance
     steps = plan_steps(schedule.timesteps, *guidance)
     sized = [dataclasses.replace(step, is_small=is_half_size_step(request, index)) for index, step in enumerate(steps)]

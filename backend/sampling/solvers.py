@@ -1,18 +1,24 @@
-"""UniPC and Euler flow solvers as tables of linear coefficients, computed once in float64.
+"""Flow solvers as tables of linear coefficients, computed once in float64.
 
-A step of either solver is a linear combination of the current sample, the clean estimates of the last steps and the
-sample before the last prediction. So the table is made before the loop, and a step is one small jitted function.
+A step of each solver is a linear combination of the current sample, the clean estimates of the last steps and the sample before
+the last prediction. Therefore the table is computed before the loop, and all steps share one small program.
 
-Source: UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
-for flow models (flow prediction, flow sigmas, `lower_order_final`); Euler as diffusers' `FlowMatchEulerDiscreteScheduler`;
-"euler-distilled" is Euler on sigmas 1, (n-1)/n, ... 1/n before the shift, the steps that step-distilled LoRAs were trained on
-(ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5). "lcm" has the same noise levels, from whole
-timesteps before the shift (three steps: 1000, 666, 333), but a step goes from the clean estimate to the next level with fresh
-noise, as diffusers' `FlowMatchLCMScheduler` does: only models that were trained for it take it, and each adds the noise itself.
-"ltx" is Euler as LTX-2's pipelines run it: the shift grows with the video's tokens (times the request's own), and the last noise
-level is 0.1; "ltx-distilled" on the eight levels that its distilled models were trained on, or on so many of them.
-"ltx-ancestral" has the levels of "ltx-distilled", but a step goes below the next level, and fresh noise brings it back up, as in
-diffusers' `LTXEulerAncestralRFScheduler` with eta 1: a model that takes it adds the noise itself, `Schedule.noise` times.
+Solvers and their sources:
+
+- "unipc": UniPC, Zhao et al. 2023, in the B(h) = exp(h) - 1 form with order 2, as diffusers' `UniPCMultistepScheduler` runs it
+for
+  flow models (flow prediction, flow sigmas, `lower_order_final`).
+- "euler": as diffusers' `FlowMatchEulerDiscreteScheduler`.
+- "euler-distilled": Euler on sigmas 1, (n-1)/n, ... 1/n before the shift. Step-distilled LoRAs were trained on these steps
+  (ModelTC/LightX2V, denoising_step_list [1000, 750, 500, 250] with sample_shift 5).
+- "lcm": the same noise levels, but from whole timesteps before the shift (three steps: 1000, 666, 333). A step continues from the
+  clean estimate with fresh noise, as diffusers' `FlowMatchLCMScheduler` does. The model adds the noise. Only for models that were
+  trained for it.
+- "ltx": Euler as LTX-2's pipelines run it. The shift grows with the number of tokens, times the request's shift. The last noise
+  level is 0.1.
+- "ltx-distilled": Euler on the eight noise levels that LTX-2's distilled models were trained on, or on fewer of them.
+- "ltx-ancestral": the levels of "ltx-distilled". A step goes below the next level, and fresh noise raises it again, as in
+  diffusers' `LTXEulerAncestralRFScheduler` with eta 1. The model adds the noise with the deviation `Schedule.noise`.
 """
 
 import dataclasses
@@ -34,12 +40,15 @@ from presets.loader import Solver
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Everything about the solver that is known before the first step.
+    """The solver's tables for N steps.
 
-    `sigmas` [N + 1] float32, the noise before each step, and 0 at the end; `timesteps` [N] float32, the model's input;
-    `corrector` [N, 5] and `predictor` [N, 3] float32, each row the weights of one step's two linear combinations, in the order
-    of `take_step`; `noise` [N] float32, the standard deviation of the noise that an ancestral step adds to its sample, None for
-    other solvers; `enlarged_at` the noise level at which the latents are enlarged as they are, None where they are not.
+    Attributes:
+        sigmas: [N + 1] float32, the noise level before each step, and 0 at the end.
+        timesteps: [N] float32, the model's input.
+        corrector, predictor: [N, 5] and [N, 3] float32. Each row has the weights of a step's linear combinations, see
+            `take_step`.
+        noise: [N] float32, the standard deviation of the noise that an ancestral step adds. None for other solvers.
+        enlarged_at: the noise level at which noisy latents are enlarged, None if they are not.
     """
 
     sigmas: np.ndarray
@@ -57,10 +66,12 @@ class Schedule:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplerState:
-    """What one step passes to the next; all arrays have the latents' shape, float32.
+    """The arrays that one step passes to the next, float32 in the shape of the latents.
 
-    `sample` is the noisy latents that the model sees next; `before` the corrected sample that the last prediction started
-    from; `clean` and `older` the clean estimates of the last two steps.
+    Attributes:
+        sample: the noisy latents that the model sees next.
+        before: the corrected sample from which the last prediction started.
+        clean, older: the clean estimates of the last step and of the step before it.
     """
 
     sample: jax.Array
@@ -69,30 +80,32 @@ class SamplerState:
     older: jax.Array
 
 
-def start(noise: jax.Array) -> SamplerState:
-    """The state before the first step. Its other three arrays are zero; the first step's coefficients for them are 0 too."""
+def start_state(noise: jax.Array) -> SamplerState:
+    """Return the state before the first step. All arrays except `sample` are zero, because the first step does not use them."""
     before, clean, older = (jnp.zeros_like(noise) for _ in range(3))
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
 def frozen_state(latents: jax.Array) -> SamplerState:
-    """The state of clean latents that no step changes."""
-    return dataclasses.replace(start(latents), clean=jnp.array(latents, copy=True))  # a step uses up each of them
+    """Return a state of clean latents that no step changes."""
+    # A copy, because a step's program overwrites each array of the state
+    return dataclasses.replace(start_state(latents), clean=jnp.array(latents, copy=True))
 
 
-def noised(clean: jax.Array, noise: jax.Array, sigma: float | np.floating) -> jax.Array:
-    """Clean latents at this noise level. Source: `add_noise` of diffusers' flow schedulers, (1 - sigma) clean + sigma noise."""
+def add_noise(clean: jax.Array, noise: jax.Array, sigma: float | np.floating) -> jax.Array:
+    """Add noise to clean latents: (1 - sigma) clean + sigma noise. Source: `add_noise` of diffusers' flow schedulers."""
     return (1 - sigma) * clean + sigma * noise
 
 
 def take_step(
     state: SamplerState, velocity: jax.Array, sigma: jax.Array, corrector: jax.Array, predictor: jax.Array
 ) -> SamplerState:
-    """One step, given the model's velocity (noise - data) at `state.sample`.
+    """Take one step. `velocity` (noise - data) is the model's output for `state.sample`.
 
-    `sigma` is a scalar; `corrector` and `predictor` are this step's rows of the schedule:
-    corrected = corrector . (sample, before, clean estimate now, clean, older),
-    next sample = predictor . (corrected, clean estimate now, clean).
+    `sigma` is a scalar. `corrector` and `predictor` are this step's rows of the schedule. Let new = sample - sigma * velocity:
+
+        corrected = corrector . (sample, before, new, clean, older)
+        next sample = predictor . (corrected, new, clean)
     """
     clean = state.sample - sigma * velocity
     corrected = (
@@ -111,12 +124,14 @@ _LTX_SHIFTS, _LTX_TOKENS, _LTX_LAST = (
     (0.95, 2.05),
     (1024, 4096),
     0.1,
-)  # logarithms of the shift for so many tokens
+)  # two logarithms of the shift, the numbers of tokens that they belong to, and the last noise level
 
 
 def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0) -> Schedule:
-    """The tables for this many steps, or for the `last` ones of them, which begin as if no step had been before. `num_tokens` are
-    the video's, by which "ltx" shifts.
+    """Compute the tables of `steps` steps.
+
+    With `last`, keep only that many last steps. The solver then starts without earlier estimates. "ltx" also needs `num_tokens`,
+    the number of tokens of the video.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
@@ -139,33 +154,40 @@ def make_schedule(solver: Solver, steps: int, flow_shift: float, last: int | Non
     raise ValueError(f"solver={solver!r} must be one of {', '.join(get_args(Solver))}")
 
 
-def schedule_of(request: GenerationRequest) -> Schedule:
-    """The tables of the steps that the request does: with a clip, only the last ones; steps that refine come last. Key frames and
-    control clips are tokens too for "ltx", as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`."""
+def schedule_for_request(request: GenerationRequest) -> Schedule:
+    """Compute the tables for a request. With a clip they have only the last steps. Refining steps follow the others.
+
+    For "ltx", keyframes and control clips count as tokens, as in diffusers' `LTX2ConditionPipeline` and `LTX2InContextPipeline`.
+    """
     small, refining = num_half_size_steps(request), len(REFINING_LEVELS) if find_preset(request.preset).refines else 0
     sized = request_at_first_size(request)
     tokens = sized.geometry().num_tokens + Appended.from_request(sized).num_tokens
     first = make_schedule(request.solver, request.steps - refining, request.flow_shift, request.num_steps - refining, tokens)
     if refining:
-        return _refined(first)
-    return _rescaled_sigma(first, request.solver, small, growth_of(request)) if small else first
+        return _append_refining_steps(first)
+    return _with_enlargement(first, request.solver, small, size_growth(request)) if small else first
 
 
-def growth_of(request: GenerationRequest) -> float:
-    """How many times the full size's latents are the first size's, in the mean of both sides."""
+def size_growth(request: GenerationRequest) -> float:
+    """Return the full latents' side divided by the first latents' side, as the geometric mean of both sides."""
     full, small = request.geometry(), request_at_first_size(request).geometry()
     return math.sqrt(full.latent_height * full.latent_width / (small.latent_height * small.latent_width))
 
 
 def rescale_sigma(sigma: float, growth: float) -> float:
-    """The noise level of latents that were at `sigma` before they were enlarged: the signal spreads over more of them, the noise
-    does not. Source: arXiv:2605.18736, with `growth` 2 for twice the sides."""
+    """Return the noise level after noisy latents at `sigma` were enlarged.
+
+    The signal spreads over more latents, but the noise does not. `growth` is 2 for twice the sides. Source: arXiv:2605.18736.
+    """
     return growth * sigma / (1 + (growth - 1) * sigma)
 
 
-def _rescaled_sigma(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
-    """The schedule whose latents are enlarged before step `first`: from there on the solver begins anew, at the level to which
-    that brings them. Source: SGLang, which rewinds that step's level and timestep and leaves the later ones as they are."""
+def _with_enlargement(plain: Schedule, solver: Solver, first: int, growth: float) -> Schedule:
+    """Return the schedule with enlarged latents from step `first` on.
+
+    The solver restarts there, at the noise level of the enlarged latents. Source: SGLang, which also changes the level and
+    timestep of this step only.
+    """
     sigmas, timesteps = plain.sigmas[first:].astype(np.float64), plain.timesteps[first:].copy()
     reached = float(sigmas[0])
     sigmas[0] = rescale_sigma(reached, growth)
@@ -179,8 +201,8 @@ def _rescaled_sigma(plain: Schedule, solver: Solver, first: int, growth: float) 
     return Schedule(enlarged_at=reached, **tables)
 
 
-def _refined(first: Schedule) -> Schedule:
-    """A schedule that ends without noise, and then the steps of plain Euler that refine what has been enlarged.
+def _append_refining_steps(first: Schedule) -> Schedule:
+    """Append the steps that refine enlarged latents. They are plain Euler, and `first` must end without noise.
 
     Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
     """
@@ -195,7 +217,10 @@ def _refined(first: Schedule) -> Schedule:
 
 
 def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
-    """Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`."""
+    """Compute the noise levels of "ltx".
+
+    Source: diffusers' `LTX2Pipeline.calculate_shift` and `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
+    """
     slope = (_LTX_SHIFTS[1] - _LTX_SHIFTS[0]) / (_LTX_TOKENS[1] - _LTX_TOKENS[0])
     shift = math.exp(_LTX_SHIFTS[0] + slope * (num_tokens - _LTX_TOKENS[0]))
     clean = 1 - shift_levels(np.linspace(1, 1 / steps, steps), shift * flow_shift)
@@ -203,7 +228,8 @@ def _ltx_sigmas(steps: int, flow_shift: float, num_tokens: int) -> np.ndarray:
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
-    """x' = x + (s' - s) v, written with the clean estimate: x' = (s' / s) x + (1 - s' / s) clean."""
+    """Compute the tables of Euler. x' = x + (s' - s) v is rewritten with the clean estimate: x' = (s' / s) x + (1 - s' / s)
+    clean."""
     steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
@@ -211,8 +237,9 @@ def _euler_schedule(sigmas: np.ndarray) -> Schedule:
 
 
 def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
-    """Euler down to s'^2 / s, then the signal scaled to its share at s', and noise up to s'.
+    """Compute the tables of the ancestral Euler solver.
 
+    A step goes down to the noise level s'^2 / s, scales the signal to its share at s', and adds noise up to s'.
     Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
     """
     now, following = sigmas[:-1], sigmas[1:]
@@ -224,7 +251,7 @@ def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
 
 
 def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
-    """From the noise levels before each step, and 0 at the end."""
+    """Compute the tables of UniPC. `sigmas` has the noise level before each step, and 0 at the end."""
     sigmas, steps = sigmas.astype(np.float32).astype(np.float64), len(timesteps)
     corrector = np.stack([_correct(sigmas, step) for step in range(steps)])
     predictor = np.stack([_predict(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
@@ -241,12 +268,12 @@ def _schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike, pre
 
 
 def _log_snr(sigma: float) -> float:
-    """lambda = log(alpha / sigma) with alpha = 1 - sigma."""
+    """Return lambda = log(alpha / sigma) with alpha = 1 - sigma."""
     return math.log((1 - sigma) / sigma) if sigma > 0 else math.inf
 
 
 def _predict(sigmas: np.ndarray, step: int, order: int) -> list[float]:
-    """Weights of (corrected sample, clean estimate now, clean estimate before) in the next sample: UniP."""
+    """Return UniP's weights of (corrected sample, new clean estimate, last clean estimate) in the next sample."""
     now, following = sigmas[step], sigmas[step + 1]
     growth = -math.expm1(_log_snr(now) - _log_snr(following))  # 1 - exp(-h), so 1 at the last step
     weight = (1 - following) * growth
@@ -258,7 +285,10 @@ def _predict(sigmas: np.ndarray, step: int, order: int) -> list[float]:
 
 
 def _correct(sigmas: np.ndarray, step: int) -> list[float]:
-    """Weights of (sample, before, clean now, clean, older) in the corrected sample: UniC, of the last predictor's order."""
+    """Return UniC's weights of (sample, before, new clean estimate, clean, older) in the corrected sample.
+
+    The order is equal to the last predictor's order.
+    """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
     before, now = sigmas[step - 1], sigmas[step]
@@ -274,7 +304,7 @@ def _correct(sigmas: np.ndarray, step: int) -> list[float]:
 
 
 def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
-    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9); order 1 is fixed at one half."""
+    """Solve R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9). The weight of order 1 is one half."""
     order = len(ratios)
     if order == 1:
         return np.array([0.5])
@@ -289,7 +319,10 @@ def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
 
 
 def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Classifier-free guidance: unguided + guidance * (guided - unguided), from [2, ...] to [1, ...], the prompt first."""
+    """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted), from [2, ...] to [1, ...].
+
+    The prompted branch is the first. A single branch is returned unchanged.
+    """
     if velocity.shape[0] == 1:
         return velocity
     prompted, unprompted = velocity[:1], velocity[1:]
@@ -297,8 +330,10 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """As `guide`, but the unguided velocity is first scaled to the guided one's projection on it, in float32. Source: CFG-Zero*,
-    arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`."""
+    """Apply guidance after replacing the unprompted velocity by the prompted velocity's projection on it.
+
+    The projection is computed in float32. Source: CFG-Zero*, arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.
+    """
     prompted, unprompted = velocity[:1], velocity[1:]
     wide = prompted.astype(jnp.float32), unprompted.astype(jnp.float32)
     scale = jnp.sum(wide[0] * wide[1]) / (jnp.sum(wide[1] * wide[1]) + 1e-8)
@@ -308,7 +343,7 @@ def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepInputs:
-    """One step's row of the schedule, as arrays, so that all steps share one program."""
+    """The values of one step. They are arrays, so that all steps share one program."""
 
     timestep: jax.Array
     sigma: jax.Array
@@ -318,13 +353,14 @@ class StepInputs:
 
     @property
     def next_timestep(self) -> jax.Array:
-        """The timestep at which the step ends, 0 for the last: the predictor of every solver but "ltx-ancestral" begins with the
-        ratio of the sigmas."""
+        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral".
+
+        In all other solvers the first weight of the predictor is the ratio of the sigmas.
+        """
         return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 
 
 def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:
-    """One step's row of the schedule."""
     return StepInputs(
         timestep=jnp.asarray(schedule.timesteps[index]),
         sigma=jnp.asarray(schedule.sigmas[index]),
@@ -335,12 +371,12 @@ def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInp
 
 
 def take_guided_step(
-    state: SamplerState, velocity: jax.Array, inputs: StepInputs, guided: Callable[..., jax.Array] = guide
+    state: SamplerState, velocity: jax.Array, inputs: StepInputs, guide_branches: Callable[..., jax.Array] = guide
 ) -> SamplerState:
-    """One step from the velocity of one branch or of both, [1 or 2, C, F, H, W]; `guided` makes one of both."""
-    return take_step(state, guided(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
+    """Take one step with the velocity of one or both guidance branches, [1 or 2, C, F, H, W]. `guide_branches` combines both."""
+    return take_step(state, guide_branches(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
 
 def take_still_step(state: SamplerState, inputs: StepInputs) -> SamplerState:
-    """A step whose velocity is zero, which needs no network."""
+    """Take a step with velocity zero, which needs no network."""
     return take_step(state, jnp.zeros_like(state.sample), inputs.sigma, inputs.corrector, inputs.predictor)

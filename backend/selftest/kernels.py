@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from backend.errors import one_line
 from backend.schemas.check import Check
-from kernels.attention import AttentionOptions, KeyCounts, TpuOptions, attention
+from kernels.attention import AttentionOptions, KvLengths, TpuOptions, attention
 from kernels.attention.reference import reference_attention
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv
 from kernels.qkv import LOG2_E, Preparation, group_heads, prepare, ungroup_heads
@@ -119,8 +119,9 @@ def _attention(*, norm: float = 1.0, has_bias: bool = False, counted: int | None
     query, key = (_draw(number, 1, length, HEADS, WIDTH, scale=norm**0.5) for number, length in ((0, 300), (1, 520)))
     value = _draw(2, 1, 520, HEADS, WIDTH)
     bias = jnp.linspace(-3, 3, 520)[None, None, None] if has_bias else None
-    counts = None if counted is None else KeyCounts(values=jnp.array([counted]), least=counted)
-    ours = jax.jit(lambda *arrays: attention(*arrays, bias, AttentionOptions(counts=counts, **options)))(query, key, value)
+    kv_lengths = None if counted is None else KvLengths(values=jnp.array([counted]), minimum=counted)
+    chosen = AttentionOptions(kv_lengths=kv_lengths, **options)
+    ours = jax.jit(lambda *arrays: attention(*arrays, bias, chosen))(query, key, value)
     seen = slice(counted)
     wide = [array.astype(jnp.float32) for array in (query, key[:, seen], value[:, seen])]
     with jax.default_matmul_precision("highest"):

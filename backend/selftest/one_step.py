@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from backend.accelerators import MOST_FLOPS_ON_A_CPU
 from backend.chips import CHIPS, DEVICE_KINDS, GIB, Chip, memory_bytes
 from backend.errors import StudioError, one_line
-from backend.models import of_preset
+from backend.models import find_family
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
@@ -65,7 +65,7 @@ def step_checks(preset: Preset, memory: int | None, tell: Callable[[str], None])
     """Whether the preset's weights fit, and how long one step takes on all devices. `memory` are the bytes that a device has, or
     None if it does not report them. Ends after the first fault."""
     devices, request = jax.devices(), example_request(preset)
-    family, _ = of_preset(preset)
+    family, _ = find_family(preset)
     flops = family.step_flops(preset.network_configs(), request, request.num_branches).total
     if devices[0].platform == "cpu" and flops > MOST_FLOPS_ON_A_CPU:
         found = f"one step of {preset.name} takes {flops / 1e12:,.0f} TFLOP, too much for a CPU"

@@ -18,7 +18,7 @@ import jax
 
 from backend.chips import Chip, StepFlops, chip_of
 from backend.errors import bytes_needed
-from backend.models import of_preset
+from backend.models import find_family as of_preset
 from backend.models.model import Model
 from backend.models.spec import Family
 from backend.pipeline.load import describe_model

@@ -63,11 +63,11 @@ def _stack_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.
     }
 
 
-def weights_sharding(shapes: StackedWeights, layout: Layout, role_of: Callable[[str], Role]) -> StackedWeights:
-    """Return the same shapes with their shardings on the layout's mesh. `role_of` takes a name within a layer."""
+def weights_sharding(shapes: StackedWeights, layout: Layout, matrix_role: Callable[[str], Role]) -> StackedWeights:
+    """Return the same shapes with their shardings on the layout's mesh. `matrix_role` takes a name within a layer."""
 
     def stacked(name: str, shape: tuple[int, ...]) -> Any:
-        return layout.stacked_weight(name, shape, role_of(name))
+        return layout.stacked_weight(name, shape, matrix_role(name))
 
     return StackedWeights(
         outer=layout.describe_weights(shapes.outer, layout.outer_weight),

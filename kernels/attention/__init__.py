@@ -4,26 +4,26 @@ from kernels.attention.api import (
     AttentionOptions,
     TpuOptions,
     attention,
-    attention_with_sums,
-    of_layer,
+    attention_with_lse,
+    disable_implementation,
+    select_layer,
     target_platform,
-    withdraw,
 )
 from kernels.attention.block_sizes import BlockSizes, bundles_a_tile, predicted_bundles
-from kernels.attention.counts import KeyCounts
-from kernels.attention.joined import joined
+from kernels.attention.joined import join_attentions
+from kernels.attention.kv_lengths import KvLengths
 
 __all__ = [
     "AttentionOptions",
     "BlockSizes",
-    "KeyCounts",
+    "KvLengths",
     "TpuOptions",
     "attention",
-    "attention_with_sums",
+    "attention_with_lse",
     "bundles_a_tile",
-    "joined",
-    "of_layer",
+    "join_attentions",
+    "select_layer",
     "predicted_bundles",
     "target_platform",
-    "withdraw",
+    "disable_implementation",
 ]

@@ -1,7 +1,7 @@
-"""The one attention function: chooses an implementation by platform and shape, or uses the one that is named.
+"""The attention function. It chooses an implementation by platform and shape, unless the caller names one.
 
-The platform is that of the mesh in whose context the call is traced (`jax.set_mesh`, or inside `jax.shard_map`), because a
-program may be compiled for a TPU on a host that has none. Without a mesh the choice is left to the lowering.
+The platform is taken from the mesh in context (`jax.set_mesh`, or inside `jax.shard_map`), because a host without a TPU can
+compile a program for TPUs. Without a mesh, jax chooses when it lowers the program.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from kernels.attention import pallas_tpu
 from kernels.attention.block_sizes import CHIP_OF_DEVICE_KIND, VMEM_LIMIT_BYTES, BlockSizes, Chip, block_sizes, default_sizes
 from kernels.attention.blocked import blocked_attention
-from kernels.attention.counts import KeyCounts
+from kernels.attention.kv_lengths import KvLengths
 from kernels.attention.reference import reference_attention
 from kernels.qkv import HeadBounds
 
 Implementation = Literal["reference", "blocked", "cudnn", "pallas_tpu"]
 Window = tuple[int, int]
 Attended = jax.Array | tuple[jax.Array, jax.Array]
-"""The attention, and its log-sums if they are asked for."""
+"""The attention, with its log-sum-exp if requested."""
 
-SMALL_SCORES = 2**22  # scores a head, 16 MiB in float32: below it one product is faster than a loop of blocks on a CPU
-SMALL_SCORES_TPU = 2**16  # below it starting a kernel costs more than writing and reading the scores; not measured
+SMALL_SCORES = 2**22  # scores per head, 16 MiB in float32: up to here one product is faster than a loop of blocks on a CPU
+SMALL_SCORES_TPU = 2**16  # scores per head: up to here starting a kernel costs more than storing the scores (not measured)
 BLOCK_Q = 1024
 BLOCK_KV = 512
 
@@ -35,23 +35,27 @@ logger = logging.getLogger(__name__)
 _SPECIAL: dict[str, tuple[Implementation, int]] = {
     "tpu": ("pallas_tpu", SMALL_SCORES_TPU),
     "gpu": ("cudnn", SMALL_SCORES),
-}  # the platform's own implementation, and the scores above which it is used
-_withdrawn: set[str] = set()
+}  # the platform's own implementation, and the number of scores above which it is used
+_disabled: set[str] = set()
 
 
-def withdraw(implementation: Implementation) -> None:
-    """From now on this process no longer chooses the implementation: it has failed here. Naming it still runs it."""
-    _withdrawn.add(implementation)
+def disable_implementation(implementation: Implementation) -> None:
+    """Stop choosing an implementation in this process, because it failed here. Callers can still name it."""
+    _disabled.add(implementation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuOptions:
-    """Options of the TPU kernel alone. `chip` is the mesh's or the process's own unless given.
+    """Options that only the TPU kernel uses.
 
-    `layout`: "heads" if the operations around the attention hold [B, S, H, D] head by head in memory, as XLA does on a TPU by
-    default; "columns" if they hold [B, S, H * D]. The other choice is also correct, but costs copies. With `bounds` the arrays
-    are as `kernels.qkv` prepares them for this kernel alone. Without `tests_bounds` all heads take the online form. `sizes` and
-    `online_sizes` override the table.
+    Attributes:
+        chip: default: the chip of the mesh, or of this process.
+        layout: "heads" if the operations around the attention store [B, S, H, D] head by head, as XLA does on a TPU by default.
+            "columns" if they store [B, S, H * D]. The wrong value is also correct, but costs copies.
+        bounds: given if `kernels.qkv` prepared the arrays. Other implementations cannot use such arrays.
+        tests_bounds: if False, all heads use the online form.
+        smooth_keys: subtract the mean key, so that more heads can use the constant maximum.
+        sizes, online_sizes: block sizes that replace the tuned ones.
     """
 
     chip: Chip | None = None
@@ -67,32 +71,33 @@ class TpuOptions:
 class AttentionOptions:
     """Options of `attention`.
 
-    `scale`: the factor of the scores, D ** -0.5 unless given.
-    `implementation`: the one that runs, instead of the one that platform and shape choose.
-    `window_size` (before, after): query i sees keys i - before to i + after; one number stands for both.
-    `num_keys`: the keys from there on are padding that no query sees. The padding must be finite.
-    `counts`: the same for each sample, with numbers that are known only when the program runs.
-    `layer`: a scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to those of that layer: the
-    TPU's kernel reads them where they lie.
+    Attributes:
+        scale: factor of the scores, default D ** -0.5.
+        implementation: default: chosen by platform and shape.
+        window_size: (before, after). Query i sees keys i - before to i + after. One number sets both.
+        num_keys: keys from this index on are padding that no query sees. The padding must be finite.
+        kv_lengths: the same limit for each sample, known only when the program runs.
+        layer: scalar. `key` and `value` are then [layers, B, S_kv, H, D], and the queries attend to this layer. The TPU kernel
+            reads the layer in place.
     """
 
     scale: float | None = None
     implementation: Implementation | None = None
     window_size: int | Window | None = None
     num_keys: int | None = None
-    counts: KeyCounts | None = None
+    kv_lengths: KvLengths | None = None
     layer: jax.Array | None = None
     tpu: TpuOptions = TpuOptions()
 
 
 class _Arrays(NamedTuple):
-    """The arguments that are arrays. Keys and values are those of all layers if there is a `layer`."""
+    """The arguments that are arrays. With a `layer`, keys and values have all layers."""
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
     bias: jax.Array | None
-    counts: KeyCounts | None
+    kv_lengths: KvLengths | None
     layer: jax.Array | None
 
 
@@ -114,21 +119,21 @@ def attention(
     bias: jax.Array | None = None,
     options: AttentionOptions | None = None,
 ) -> jax.Array:
-    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
+    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
 
     `key`, `value` [B, S_kv, H, D]; `bias` broadcasts to [B, H, S_q, S_kv].
-    Raises: NotImplementedError if the implementation that is named cannot take the arguments.
+    Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
     return cast(jax.Array, _attention(query, key, value, bias, options or AttentionOptions(), return_lse=False))
 
 
-def attention_with_sums(
+def attention_with_lse(
     query: jax.Array, key: jax.Array, value: jax.Array, options: AttentionOptions | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """The attention and its log-sums [B, S_q, H] float32: log of the sum of exp(scale * Q K^T) over the keys.
+    """Compute the attention and its log-sum-exp [B, S_q, H] float32: log(sum(exp(scale * Q K^T))) over the keys.
 
-    By the log-sums attentions to several lots of keys are joined (`joined`). They go without window and counts.
-    Raises: NotImplementedError as `attention`.
+    `join_attentions` needs the log-sum-exp. It excludes `window_size` and `kv_lengths`.
+    Raises: NotImplementedError if the implementation in `options` does not support the arguments.
     """
     return cast(tuple[jax.Array, jax.Array], _attention(query, key, value, None, options or AttentionOptions(), return_lse=True))
 
@@ -140,7 +145,7 @@ def _attention(
     window = (options.window_size, options.window_size) if isinstance(options.window_size, int) else options.window_size
     num_keys = options.num_keys or key.shape[-3]
     call = _Call(scale=scale, window=window, num_keys=num_keys, tpu=options.tpu, return_lse=return_lse)
-    arrays = _Arrays(query, key, value, bias, options.counts, options.layer)
+    arrays = _Arrays(query, key, value, bias, options.kv_lengths, options.layer)
     if options.implementation is not None:
         return _run(options.implementation, call, arrays)
     platform = target_platform()
@@ -154,7 +159,8 @@ def _attention(
 
 
 def target_platform() -> str | None:
-    """The platform of the mesh in context, "tpu", "gpu" or "cpu"; without a mesh "gpu" in a process that has one, else None."""
+    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu". Without a mesh: "gpu" if this process has one, else
+    None."""
     device = _mesh_device()
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
@@ -162,7 +168,7 @@ def target_platform() -> str | None:
 
 
 def target_chip() -> Chip | None:
-    """The TPU generation of the mesh in context, or of this process's own devices; None if neither is a known TPU."""
+    """Return the TPU generation of the mesh in context, or of this process's devices. None if neither is a known TPU."""
     device = _mesh_device()
     if device is None and jax.default_backend() == "tpu":
         device = jax.devices()[0]
@@ -176,15 +182,14 @@ def _mesh_device() -> jax.sharding.AbstractDevice | None:
 def _choose(platform: str, call: _Call, arrays: _Arrays) -> Implementation:
     scores = arrays.query.shape[1] * arrays.key.shape[-3]
     special = _SPECIAL.get(platform)
-    if special is not None and scores > special[1] and special[0] not in _withdrawn:
+    if special is not None and scores > special[1] and special[0] not in _disabled:
         implementation, _ = special
         try:
-            _refuse(implementation, call, arrays)
+            _check_supported(implementation, call, arrays)
             return implementation
         except NotImplementedError as reason:
-            if platform == (
-                target_platform() or jax.default_backend()
-            ):  # not if the program is merely lowered for this platform too
+            # Without a mesh, a program is lowered for several platforms: warn about the one that will run it
+            if platform == (target_platform() or jax.default_backend()):
                 _log_once(f"attention on {platform} falls back from {implementation}: {reason}")
     return "reference" if scores <= SMALL_SCORES or arrays.bias is not None else "blocked"
 
@@ -194,90 +199,92 @@ def _log_once(message: str) -> None:
     logger.warning(message)
 
 
-def _refuse(implementation: Implementation, call: _Call, arrays: _Arrays) -> None:
-    """Raises: NotImplementedError, with the reason, if the implementation cannot take the arguments."""
-    described = _described(arrays)
-    query, key, value, bias, counts = described
-    if call.return_lse and (call.window is not None or counts is not None):
-        raise NotImplementedError("log-sums are given without window and counts only")
+def _check_supported(implementation: Implementation, call: _Call, arrays: _Arrays) -> None:
+    """Check the arguments. Raises: NotImplementedError, with the reason, if the implementation does not support them."""
+    layer_shapes = _describe_layer(arrays)
+    query, key, value, bias, kv_lengths = layer_shapes
+    if call.return_lse and (call.window is not None or kv_lengths is not None):
+        raise NotImplementedError("the log-sum-exp excludes window_size and kv_lengths; leave them out")
     if call.return_lse and implementation == "cudnn":
-        raise NotImplementedError("cudnn attention gives no log-sums; use implementation='blocked'")
+        raise NotImplementedError("cudnn attention returns no log-sum-exp; use implementation='blocked'")
     if implementation == "pallas_tpu":
-        pallas_tpu.refuse(query, key, value, bias)
-        if counts is not None and (bias is not None or call.window is not None):
-            raise NotImplementedError("the TPU kernel takes counts of keys without bias and window only; use 'reference'")
+        pallas_tpu.check_supported(query, key, value, bias)
+        if kv_lengths is not None and (bias is not None or call.window is not None):
+            raise NotImplementedError("the TPU kernel supports kv_lengths only without bias and window; use 'reference'")
     if implementation in ("cudnn", "blocked") and bias is not None:
         raise NotImplementedError(f"{implementation} attention takes no bias; use implementation='reference'")
     if implementation == "cudnn":
         try:
-            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, counts)
+            jax.eval_shape(functools.partial(_run_cudnn, call), query, key, value, kv_lengths)
         except (RuntimeError, ValueError, TypeError) as error:
             raise NotImplementedError(f"{error}; use implementation='blocked'") from error
 
 
 def _run(implementation: Implementation, call: _Call, arrays: _Arrays) -> Attended:
-    _refuse(implementation, call, arrays)
+    _check_supported(implementation, call, arrays)
     options = call.tpu
     if implementation == "pallas_tpu" and pallas_tpu.reads_layers(options.layout, options.bounds, options.tests_bounds):
         return _run_tpu(call, arrays)
-    key, value = (of_layer(array, arrays.layer) for array in (arrays.key, arrays.value))
+    key, value = (select_layer(array, arrays.layer) for array in (arrays.key, arrays.value))
     if implementation == "pallas_tpu":
         return _run_tpu(call, arrays._replace(key=key, value=value, layer=None))
     if call.tpu.bounds is not None:
-        raise NotImplementedError(f"{implementation} attention takes no prepared arrays; prepare them without the TPU's passes")
+        raise NotImplementedError(f"{implementation} attention supports no `bounds`; prepare arrays with use_pallas=False")
     key, value = key[:, : call.num_keys], value[:, : call.num_keys]
     if implementation == "cudnn":
-        return _run_cudnn(call, arrays.query, key, value, arrays.counts)
-    query, bias, counts = arrays.query, arrays.bias, arrays.counts
+        return _run_cudnn(call, arrays.query, key, value, arrays.kv_lengths)
+    query, bias, kv_lengths = arrays.query, arrays.bias, arrays.kv_lengths
     if call.return_lse:
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
         attend = attend if implementation == "blocked" else reference_attention
         return attend(query, key, value, scale=call.scale, return_lse=True)
-    lengths = None if counts is None else counts.values
+    lengths = None if kv_lengths is None else kv_lengths.values
     if implementation == "blocked":
         attend = functools.partial(blocked_attention, block_q=BLOCK_Q, block_kv=BLOCK_KV)
-        return attend(query, key, value, scale=call.scale, window=call.window, counts=lengths)
-    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window, counts=lengths)
+        return attend(query, key, value, scale=call.scale, window=call.window, kv_lengths=lengths)
+    return reference_attention(query, key, value, bias, scale=call.scale, window=call.window, kv_lengths=lengths)
 
 
-def of_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """The layer's part of [layers, ...], or all of an array without layers."""
+def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
+    """Return the layer of [layers, ...], or the array itself without a layer."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
-class _Described(NamedTuple):
-    """The arrays, with shapes and types in place of keys and values."""
+class _LayerShapes(NamedTuple):
+    """The arrays of a call, with the shapes [B, S_kv, H, D] and types of one layer in place of keys and values."""
 
     query: jax.Array
     key: jax.ShapeDtypeStruct
     value: jax.ShapeDtypeStruct
     bias: jax.Array | None
-    counts: KeyCounts | None
+    kv_lengths: KvLengths | None
 
 
-def _described(arrays: _Arrays) -> _Described:
-    """With the shapes [B, S_kv, H, D] and types of one layer's keys and values in place of them."""
+def _describe_layer(arrays: _Arrays) -> _LayerShapes:
     key, value = (
         jax.ShapeDtypeStruct(array.shape[arrays.layer is not None :], array.dtype) for array in (arrays.key, arrays.value)
     )
-    return _Described(arrays.query, key, value, arrays.bias, arrays.counts)
+    return _LayerShapes(arrays.query, key, value, arrays.bias, arrays.kv_lengths)
 
 
-def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, counts: KeyCounts | None) -> jax.Array:
+def _run_cudnn(call: _Call, query: jax.Array, key: jax.Array, value: jax.Array, kv_lengths: KvLengths | None) -> jax.Array:
     return jax.nn.dot_product_attention(
         query,
         key,
         value,
         scale=call.scale,
         local_window_size=call.window,
-        query_seq_lengths=None if counts is None else jnp.full(query.shape[0], query.shape[1], jnp.int32),
-        key_value_seq_lengths=None if counts is None else counts.values,
+        query_seq_lengths=None if kv_lengths is None else jnp.full(query.shape[0], query.shape[1], jnp.int32),
+        key_value_seq_lengths=None if kv_lengths is None else kv_lengths.values,
         implementation="cudnn",
     )
 
 
 def _run_tpu(call: _Call, arrays: _Arrays) -> Attended:
-    """The kernel with the sizes for this shape and chip; for an unknown chip, the smallest memory limit and the rule."""
+    """Run the TPU kernel with the block sizes for this shape and chip.
+
+    An unknown chip gets the default sizes and the smallest memory limit.
+    """
     options, chip = call.tpu, call.tpu.chip or target_chip()
     lengths = arrays.query.shape[1], call.num_keys
     find = default_sizes if chip is None else functools.partial(block_sizes, chip)

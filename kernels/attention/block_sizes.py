@@ -1,6 +1,7 @@
-"""Block sizes of the TPU kernel as data, with the bundles that the TPU's compiler schedules for each: `block_sizes.json`.
+"""Block sizes of the TPU kernel, with the instruction bundles that the TPU's compiler schedules for each.
 
-`python -m benchmarks.tune_attention` writes that file. This module only reads it, and has a rule for shapes that are not in it.
+`python -m benchmarks.tune_attention` writes `block_sizes.json`. This module reads the file and computes default sizes for other
+shapes. A bundle is the group of instructions that a TPU core issues in one cycle.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ CHIP_OF_DEVICE_KIND: dict[str, Chip] = {
     "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x", "TPU v7x": "v7x",
 }  # fmt: skip
-# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): vector memory of a core is 128, 64, 128 and 64 MiB. Some is left to XLA.
+# Published (jax 0.10.2, pallas/mosaic/tpu_info.py): the vector memory of a core is 128, 64, 128 and 64 MiB. XLA needs a part.
 VMEM_LIMIT_BYTES: dict[Chip, int] = {"v5e": 100 * 2**20, "v5p": 50 * 2**20, "v6e": 100 * 2**20, "v7x": 50 * 2**20}
 LANES = 128
 CHUNK = 256  # the matrix unit's depth on v6e and v7x
-UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # twice v6e's figures: a guess on the safe side for a chip without any row
+UNTUNED_BUNDLES = {"constant": 3.2, "online": 4.7}  # twice v6e's figures: a pessimistic guess for a chip that is not in the table
 MOST_QUERIES = 2048
 MOST_KEYS = {"constant": 9472, "online": 2048}
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
-    """How the TPU kernel cuts its work: a grid step takes block_q queries and block_kv keys of one head, in chunks.
+    """The block sizes of the TPU kernel. A grid step processes block_q queries and block_kv keys of one head, in chunks.
 
-    Chunks divide their blocks; all are multiples of 128.
+    Chunks divide their blocks. All sizes are multiples of 128.
     """
 
     block_q: int
@@ -46,17 +47,17 @@ class BlockSizes:
             raise ValueError(f"{self}: chunks must divide their blocks and be multiples of 128")
 
     def steps(self, length_q: int, length_kv: int) -> int:
-        """Grid steps a head."""
+        """Return the number of grid steps for one head."""
         return self.blocks_of(length_q) * math.ceil(length_kv / self.block_kv)
 
     def blocks_of(self, length_q: int) -> int:
-        """Blocks of queries."""
+        """Return the number of query blocks."""
         return math.ceil(length_q / self.block_q)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedSizes:
-    """One line of the table: `bundles` is the whole program of one grid step as scheduled by libtpu; loops count once."""
+    """One row of the table. `bundles` is the length of the program of one grid step as libtpu schedules it. Loops count once."""
 
     chip: Chip
     form: Form
@@ -66,43 +67,45 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Scheduled bundles per 8 x 128 score tile of the problem itself, without the padding of its blocks."""
+        """Return the scheduled bundles per 8 x 128 tile of scores. Tiles that only pad the blocks are not counted as tiles."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """The tuned sizes for this shape, or those of the rule where the table has none. The number of heads does not matter."""
+    """Return the tuned sizes for this shape, or `default_sizes` if it is not in the table. They do not depend on the heads."""
     tuned = _row_for(chip, length_q, length_kv, form)
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
 
 
 def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
-    """The table's row of this shape, or of as many keys and of queries that are padded within the row's last block: those cost
-    nothing."""
+    """Return the row of this shape, or a row with equal `length_kv` and an equal number of query blocks, which costs the same."""
     exact = _table().get((chip, form, length_q, length_kv))
     alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
     return exact or next((row for row in alike if row.sizes.blocks_of(length_q) == row.sizes.blocks_of(row.length_q)), None)
 
 
 def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, form: Form = "constant") -> int | None:
-    """Scheduled bundles, each at least one cycle, of `heads` heads on one chip; None for a shape that is not in the table."""
+    """Return the scheduled bundles of `heads` heads on one chip. None if the shape is not in the table.
+
+    Each bundle takes one cycle or more.
+    """
     tuned = _row_for(chip, length_q, length_kv, form)
     return None if tuned is None else tuned.bundles * tuned.sizes.steps(length_q, length_kv) * heads
 
 
 def bundles_a_tile(chip: Chip, form: Form = "constant") -> float:
-    """Scheduled bundles per 8 x 128 score tile of this chip's longest tuned shape: an estimate for shapes not in the table."""
+    """Estimate the bundles per 8 x 128 tile of scores for shapes not in the table, from this chip's longest tuned shape."""
     rows = [row for row in _table().values() if (row.chip, row.form) == (chip, form)]
     return max(rows, key=lambda row: row.length_q * row.length_kv).bundles_a_tile() if rows else UNTUNED_BUNDLES[form]
 
 
 def tuned_sizes() -> tuple[TunedSizes, ...]:
-    """The whole table."""
+    """Return all rows of the table."""
     return tuple(_table().values())
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Blocks up to the size that was best at 75,600 tokens on v6e, chosen to compute little past the ends."""
+    """Return blocks up to the size that was best at 75,600 tokens on v6e, with little padding after the last row."""
     block_q = snug_block(length_q, MOST_QUERIES)
     block_kv = snug_block(length_kv, MOST_KEYS[form])
     if form == "online":
@@ -111,9 +114,9 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
 
 
 def snug_block(length: int, most: int) -> int:
-    """The multiple of 256 from half of `most` up to `most` whose blocks reach least past `length`; of equals the larger.
+    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding. If two are equal, the larger.
 
-    A single block, a multiple of 128, if that covers `length`.
+    If one block covers `length`, return `length` rounded up to a multiple of 128.
     """
     if length <= most:
         return math.ceil(length / LANES) * LANES
@@ -122,7 +125,7 @@ def snug_block(length: int, most: int) -> int:
 
 
 def longest_chunk(block: int, most: int) -> int:
-    """The longest multiple of 128, up to `most`, that divides `block`."""
+    """Return the largest multiple of 128, up to `most`, that divides `block`."""
     return max(chunk for chunk in range(LANES, min(block, most) + 1, LANES) if block % chunk == 0)
 
 
@@ -132,7 +135,7 @@ def _table() -> dict[tuple[str, str, int, int], TunedSizes]:
 
 
 def read_table(path: Path) -> list[TunedSizes]:
-    """The rows of a table file. Raises: ValueError for an unknown chip."""
+    """Read the rows of a table file. Raises: ValueError for an unknown chip."""
     rows = [TunedSizes(**row | {"sizes": BlockSizes(*row["sizes"])}) for row in json.loads(path.read_text("utf-8"))]
     unknown = {row.chip for row in rows} - set(get_args(Chip))
     if unknown:
@@ -141,7 +144,7 @@ def read_table(path: Path) -> list[TunedSizes]:
 
 
 def write_table(path: Path, rows: list[TunedSizes]) -> None:
-    """One row a line, sorted, so that differences read well."""
+    """Write one row a line, sorted, so that version control shows changed rows."""
     ordered = sorted(rows, key=lambda row: (row.chip, row.form, row.length_q, row.length_kv))
     lines = [json.dumps(dataclasses.asdict(row) | {"sizes": dataclasses.astuple(row.sizes)}) for row in ordered]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")

@@ -24,32 +24,34 @@ def blocked_attention(
     block_q: int,
     block_kv: int,
     window: tuple[int, int] | None = None,
-    counts: jax.Array | None = None,
+    kv_lengths: jax.Array | None = None,
     return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype; any lengths, the tail keys are masked.
+    """Compute softmax(scale * Q K^T) V, [B, S_q, H, D] in the query's dtype, for any lengths.
 
-    With `counts` [B], each 1 or more, the queries of a sample see its first keys only, that many. If it `return_lse`, the
-    log-sums [B, S_q, H] float32 come too.
+    Computes one head at a time, with block_q * block_kv * 4 bytes of scores in memory. Blocks shrink to nearly even sizes,
+    because 4,680 keys in blocks of 512 would leave a tenth block of 72.
 
-    With `window` (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; blocks outside
-    the window are computed too.
-    One head at a time, at most `block_q` queries against `block_kv` keys: block_q * block_kv * 4 bytes of scores. Blocks are
-    shrunk to nearly even sizes: at 4,680 keys, 512 would leave a tenth block of 72.
+    Args:
+        block_q, block_kv: largest number of queries and keys in a block.
+        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0. Blocks outside
+            the window are computed too.
+        kv_lengths: [B], the number of leading keys that each sample's queries see, 1 or more.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32.
     """
     batch, length_q, heads, width = query.shape
     flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
     block_q, block_kv = _even_block(length_q, block_q), _even_block(key.shape[1], block_kv)
     one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv, window=window)
-    if counts is not None:
-        flat.append(jnp.repeat(counts, heads))
-    attended, log_sums = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
+    if kv_lengths is not None:
+        flat.append(jnp.repeat(kv_lengths, heads))
+    attended, lse = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
     attended = jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
-    return (attended, jnp.moveaxis(log_sums.reshape(batch, heads, length_q), 1, 2)) if return_lse else attended
+    return (attended, jnp.moveaxis(lse.reshape(batch, heads, length_q), 1, 2)) if return_lse else attended
 
 
 def _even_block(length: int, most: int) -> int:
-    """The block size, a multiple of 8 up to about `most`, that covers `length` in as many blocks as `most` does."""
+    """Return the smallest multiple of 8 that covers `length` in as many blocks as blocks of size `most` do."""
     blocks = math.ceil(length / most)
     return math.ceil(length / blocks / 8) * 8
 
@@ -64,25 +66,28 @@ def _one_head(
     block_kv: int,
     window: tuple[int, int] | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """[S_q, D] and the log-sums [S_q] from [S_q, D], [S_kv, D], [S_kv, D], of which `count` keys are seen, None for all."""
+    """Attend with one head: query [S_q, D] to the first `count` keys of [S_kv, D], or to all keys if None.
+
+    Returns: the attention [S_q, D] and the log-sum-exp [S_q].
+    """
     length_q, length_kv = query.shape[0], key.shape[0]
     query_blocks = (_split(query, block_q), _indices(length_q, block_q))
     key_indices = _indices(length_kv, block_kv)
-    columns = _split(key, block_kv).transpose(0, 2, 1)  # once: XLA's CPU product in bfloat16 is slow with rows for columns
+    columns = _split(key, block_kv).transpose(0, 2, 1)  # because XLA's CPU product in bfloat16 is slow for a transposed operand
     seen = length_kv if count is None else count
     kv_blocks = (columns, _split(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
-    attended, log_sums = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
-    return attended.reshape(-1, query.shape[1])[:length_q], log_sums.reshape(-1)[:length_q]
+    attended, lse = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
+    return attended.reshape(-1, query.shape[1])[:length_q], lse.reshape(-1)[:length_q]
 
 
 def _split(array: jax.Array, block: int) -> jax.Array:
-    """[N, block, D], the end padded with zeros."""
+    """Split [S, D] into blocks [N, block, D], with zeros after the last row."""
     padded = jnp.pad(array, ((0, -array.shape[0] % block), (0, 0)))
     return padded.reshape(-1, block, array.shape[1])
 
 
 def _indices(length: int, block: int) -> jax.Array:
-    """[N, block] int32: the row number of each row of the blocks; the count continues in the padding."""
+    """Return the index of each row of the blocks, [N, block] int32. The indices continue in the padding."""
     blocks = -(-length // block)
     return jnp.arange(blocks * block).reshape(blocks, block)
 

@@ -1,6 +1,6 @@
-"""Joins attentions of the same queries to several lots of keys into the attention to all of these keys.
+"""Join two attentions of the same queries to different keys into the attention to all of these keys.
 
-On a TPU one Pallas pass reads what both attended to and writes the result; XLA's own program converts and copies both first,
+On a TPU one Pallas pass reads both results and writes the joined one. XLA's own program first converts and copies both results,
 which takes ten times as long."""
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 Part = tuple[jax.Array, jax.Array]
-"""What queries attended to, [B, S, H, D], and their log-sums, [B, S, H] float32."""
+"""The attention of some queries, [B, S, H, D], and the log-sum-exp of each query, [B, S, H] float32."""
 
-ROWS, SUBLANES = 512, 16  # queries of a grid step at most, and what their number must be a multiple of in bfloat16
+ROWS, SUBLANES = 512, 16  # largest number of queries in a grid step; the number must be a multiple of SUBLANES in bfloat16
 
 
-def joined(first: Part, second: Part, *, before: int = 0, use_pallas: bool = False, interpret: bool = False) -> jax.Array:
-    """The attention [B, S, H, D] to the keys of both: the mean of the two by the sums of their weights.
+def join_attentions(
+    first: Part, second: Part, *, before: int = 0, use_pallas: bool = False, interpret: bool = False
+) -> jax.Array:
+    """Return the attention [B, S, H, D] to the keys of both parts: their mean, weighted by exp(log-sum-exp).
 
-    Each log-sum is log of the sum of exp(score) over a lot's keys, as `attention` gives it; -inf stands for no keys at all, but
-    not in the first. The second's queries may be fewer: those after the first `before` ones; all others see the first lot alone.
-    With `use_pallas` by one pass, where the numbers of queries allow it.
-    Source: FlashAttention (Dao et al., 2022, section 3.1), where blocks of keys are joined the same way.
+    The log-sum-exp is the one that `attention_with_lse` returns. In `second` it may be -inf, which means that a query sees no
+    key there. `second` may have fewer queries than `first`: its first query is query number `before` of `first`. Queries
+    without a partner in `second` keep their value. `use_pallas` selects one Pallas pass if the numbers of queries allow it.
+    Source: FlashAttention (Dao et al., 2022, section 3.1), which joins blocks of keys in the same way.
     """
-    (attended, log_sums), (others, others_log_sums) = first, second
+    (attended, lse), (others, others_lse) = first, second
     length, end = attended.shape[1], before + others.shape[1]
-    share = jax.nn.sigmoid(others_log_sums - log_sums[:, before:end])
+    share = jax.nn.sigmoid(others_lse - lse[:, before:end])
     rows = _rows(before, others.shape[1])
     if use_pallas and rows is not None:
-        return _by_pass(attended, others, share, before // rows, rows, interpret)
+        return _join_with_pallas(attended, others, share, before // rows, rows, interpret)
     share, others = (
         jnp.pad(array, ((0, 0), (before, length - end), *[(0, 0)] * (array.ndim - 2))) for array in (share[..., None], others)
     )
@@ -40,12 +42,14 @@ def joined(first: Part, second: Part, *, before: int = 0, use_pallas: bool = Fal
 
 
 def _rows(before: int, length: int) -> int | None:
-    """The most queries of a grid step that divide both numbers; None if none do."""
+    """Return the largest number of queries in a grid step that divides both numbers, or None."""
     return next((rows for rows in range(ROWS, 0, -SUBLANES) if before % rows == 0 and length % rows == 0), None)
 
 
-def _by_pass(attended: jax.Array, others: jax.Array, share: jax.Array, before: int, rows: int, interpret: bool) -> jax.Array:
-    """As `joined`; `before` counts blocks of `rows` queries."""
+def _join_with_pallas(
+    attended: jax.Array, others: jax.Array, share: jax.Array, before: int, rows: int, interpret: bool
+) -> jax.Array:
+    """Join in one Pallas pass. `before` counts blocks of `rows` queries; `share` is the weight of `others`."""
     batch, length, heads, width = attended.shape
     blocks = others.shape[1] // rows
     flat = [array.reshape(*array.shape[:2], heads * width) for array in (attended, others)]
@@ -73,7 +77,7 @@ def _by_pass(attended: jax.Array, others: jax.Array, share: jax.Array, before: i
 def _join(
     attended_ref: jax.Ref, others_ref: jax.Ref, share_ref: jax.Ref, out_ref: jax.Ref, *, before: int, blocks: int, heads: int
 ) -> None:
-    """One block of queries, head by head, so that only one head's values are in registers."""
+    """Join one block of queries. The loop over heads keeps only the values of one head in registers."""
     block = pl.program_id(1)
     has_others = (block >= before) & (block < before + blocks)
     width = attended_ref.shape[1] // heads

@@ -14,21 +14,25 @@ def reference_attention(
     *,
     scale: float,
     window: tuple[int, int] | None = None,
-    counts: jax.Array | None = None,
+    kv_lengths: jax.Array | None = None,
     return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
+    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
 
-    `key` and `value` [B, S_kv, H, D]; `bias` is added to the logits and broadcasts to [B, H, S_q, S_kv]; with `window`
-    (before, after) query i sees keys i - before to i + after, and yields 0 if there is none; with `counts` [B] the queries of a
-    sample see its first keys only, that many. If it `return_lse`, the log-sums [B, S_q, H] float32 come too. All scores
-    are in memory at once: B * H * S_q * S_kv * 4 bytes.
+    All scores are in memory at once: B * H * S_q * S_kv * 4 bytes.
+
+    Args:
+        key, value: [B, S_kv, H, D].
+        bias: added to the scores, broadcasts to [B, H, S_q, S_kv].
+        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0.
+        kv_lengths: [B], the number of leading keys that each sample's queries see.
+        return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias
-    if counts is not None:
-        is_seen = jnp.arange(key.shape[1]) < counts[:, None]
+    if kv_lengths is not None:
+        is_seen = jnp.arange(key.shape[1]) < kv_lengths[:, None]
         logits = jnp.where(is_seen[:, None, None], logits, -jnp.inf)
     if window is None:
         weights = jax.nn.softmax(logits, axis=-1)

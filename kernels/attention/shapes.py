@@ -1,11 +1,13 @@
 """The attention shapes of real presets on real slices, shared by the tuner, the benchmarks and the tests.
 
-Tokens are latent frames x (height / 16) x (width / 16): 81 frames make 21 latent ones, so 1280 x 720 has 21 * 45 * 80 = 75,600
-tokens and 832 x 480 has 21 * 30 * 52 = 32,760. Heads are those of one chip. Self-attention sees the whole sequence with a share
-of the heads (heads exchanged all-to-all); cross-attention sees all heads with a share of the queries.
+The number of tokens is latent frames x (height / 16) x (width / 16). 81 frames are 21 latent frames. Therefore 1280 x 720 has
+21 * 45 * 80 = 75,600 tokens and 832 x 480 has 21 * 30 * 52 = 32,760 tokens. `heads` counts the heads of one chip. In
+self-attention a chip has all tokens and some heads, after the all-to-all. In cross-attention a chip has all heads and some
+queries.
 
-HunyuanVideo 1.5 attends in one call to 31 latent frames, to 1,256 tokens of text, and to 729 of a picture if there is one:
-31 * 45 * 80 + 1,256 = 112,856 keys, padded as its queries are to 128 tokens a chip of four.
+HunyuanVideo 1.5 attends in one call to 31 latent frames and 1,256 tokens of text. With an image there are 729 more tokens.
+Without an image there are 31 * 45 * 80 + 1,256 = 112,856 keys. Queries and keys are padded to a multiple of 128 tokens on each of
+four chips.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class AttentionShape:
 
     @property
     def score_tiles(self) -> float:
-        """How many 8 x 128 tiles the scores of all heads fill, without padding."""
+        """Number of 8 x 128 tiles that the scores of all heads fill, without padding."""
         return self.heads * self.length_q * self.length_kv / (8 * 128)
 
 

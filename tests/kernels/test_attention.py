@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention import AttentionOptions, KeyCounts, attention
+from kernels.attention import AttentionOptions, KvLengths, attention
 from kernels.attention.api import SMALL_SCORES
 from kernels.attention.blocked import blocked_attention
 from kernels.attention.reference import reference_attention
@@ -108,9 +108,9 @@ def test_one_layer_of_several_is_attended_to(implementation):
 def test_each_sample_sees_as_many_keys_as_it_is_told(implementation):
     keys = jax.random.split(jax.random.key(0), 3)
     query, key, value = (jax.random.normal(one, (3, length, 2, 16)) for one, length in zip(keys, (20, 1100, 1100), strict=True))
-    counts = KeyCounts(values=jnp.array([1, 700, 1100]))
-    ours = attention(query, key, value, options=AttentionOptions(counts=counts, implementation=implementation))
-    for sample, count in enumerate(counts.values.tolist()):
+    kv_lengths = KvLengths(values=jnp.array([1, 700, 1100]))
+    ours = attention(query, key, value, options=AttentionOptions(kv_lengths=kv_lengths, implementation=implementation))
+    for sample, count in enumerate(kv_lengths.values.tolist()):
         sample_arrays = query[sample:][:1], key[sample:, :count][:1], value[sample:, :count][:1]
         one = attention(*sample_arrays, options=AttentionOptions(implementation="reference"))
         np.testing.assert_allclose(ours[sample:][:1], one, atol=1e-5)  # float32 sums in another order

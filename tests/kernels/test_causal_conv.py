@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels import causal_conv_cut as module
+from kernels import causal_conv_tiling as module
 from kernels.causal_conv import Edges, Epilogue, arrange_weight, causal_conv, swap_rows_and_columns
-from kernels.causal_conv_cut import padded_channels, padded_rows
+from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 TOLERANCE = 2e-5  # float32 sums of up to 27 * 130 products of order one, in another order
 

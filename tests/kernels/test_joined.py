@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import AttentionOptions, TpuOptions, attention_with_sums, joined
+from kernels.attention import AttentionOptions, TpuOptions, attention_with_lse, join_attentions
 from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import tpu_attention
 from kernels.attention.reference import reference_attention
@@ -49,7 +49,7 @@ def in_two(attend, query, key, value, clip_key, clip_value):
     """The same as two attentions: `attend` gives what is attended to and the log-sums."""
     whole = attend(query, key, value)
     beside = attend(by_frames(query[:, PLACES:]), by_frames(clip_key), by_frames(clip_value))
-    return joined(whole, tuple(array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside), before=PLACES)
+    return join_attentions(whole, tuple(array.reshape(1, FRAMES * PLACES, *array.shape[2:]) for array in beside), before=PLACES)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blocked"])
@@ -58,7 +58,7 @@ def test_two_joined_attentions_are_the_masked_one(implementation, norm):
     arrays = arrays_of(norm)
 
     def attend(*arrays):
-        return attention_with_sums(*arrays, options=AttentionOptions(scale=SCALE, implementation=implementation))
+        return attention_with_lse(*arrays, options=AttentionOptions(scale=SCALE, implementation=implementation))
 
     np.testing.assert_allclose(in_two(attend, *arrays), masked(*arrays), atol=1e-5)
 
@@ -105,7 +105,7 @@ def test_the_pass_joins_as_the_formula_does(before, padding):
         )
         for key, other, length in zip(keys[::2], keys[1::2], lengths, strict=True)
     ]
-    plain, by_pass = (joined(*parts, before=before, use_pallas=use, interpret=use) for use in (False, True))
+    plain, by_pass = (join_attentions(*parts, before=before, use_pallas=use, interpret=use) for use in (False, True))
     np.testing.assert_allclose(by_pass.astype(jnp.float32), plain.astype(jnp.float32), atol=2**-7)  # a rounding apart
 
 
@@ -129,9 +129,9 @@ def test_heads_of_both_forms_have_their_own_log_sums():
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5)
 
 
-def test_what_has_no_log_sums_says_so():
+def test_unsupported_log_sum_exp_is_refused():
     query, key, value = arrays_of()[:3]
-    with pytest.raises(NotImplementedError, match="log-sums are given without"):
-        attention_with_sums(query, key, value, AttentionOptions(window_size=3))
-    with pytest.raises(NotImplementedError, match="cudnn attention gives no log-sums"):
-        attention_with_sums(query, key, value, AttentionOptions(implementation="cudnn"))
+    with pytest.raises(NotImplementedError, match="excludes window_size and kv_lengths"):
+        attention_with_lse(query, key, value, AttentionOptions(window_size=3))
+    with pytest.raises(NotImplementedError, match="cudnn attention returns no log-sum-exp"):
+        attention_with_lse(query, key, value, AttentionOptions(implementation="cudnn"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import AttentionOptions, KeyCounts, TpuOptions, api, attention
+from kernels.attention import AttentionOptions, KvLengths, TpuOptions, api, attention
 from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import LOG2_E, constant_maximum_is_safe, head_bounds, subtract_mean_key, tpu_attention
 from kernels.attention.reference import reference_attention
@@ -248,12 +248,12 @@ def test_options_reach_the_kernel(monkeypatch):
 )
 def test_each_sample_sees_as_many_keys_as_it_is_told(norm, tests_bounds):
     """Counts within a block, at a block's end, within the first block, and all keys; what lies after them does not count."""
-    counts = KeyCounts(values=jnp.array([1300, 1024, 40, 1410]), least=40)
+    kv_lengths = KvLengths(values=jnp.array([1300, 1024, 40, 1410]), minimum=40)
     query, key, value = random_arrays(300, 1410, batch=4, heads=2, norm=norm)
-    is_seen = (jnp.arange(1410) < counts.values[:, None])[..., None, None]
+    is_seen = (jnp.arange(1410) < kv_lengths.values[:, None])[..., None, None]
     spoiled = [jnp.where(is_seen, array, jnp.asarray(scale, array.dtype)) for array, scale in ((key, 3.0), (value, 50.0))]
-    ours = run([query, *spoiled], counts=counts, tests_bounds=tests_bounds)
-    for sample, count in enumerate(counts.values.tolist()):
+    ours = run([query, *spoiled], kv_lengths=kv_lengths, tests_bounds=tests_bounds)
+    for sample, count in enumerate(kv_lengths.values.tolist()):
         arrays = [query[sample : sample + 1], *(array[sample : sample + 1, :count] for array in (key, value))]
         check(ours[sample : sample + 1], arrays)
 
@@ -264,15 +264,15 @@ def test_a_layer_is_read_where_it_lies(norm, counted_keys):
     """The same bits as with the layer's own keys and values; those of other layers do not count, be they NaN."""
     query, key, value = random_arrays(300, 700, batch=2, heads=2, norm=norm)
     bounds = head_bounds(query, key, value)
-    counts = counted_keys and KeyCounts(values=jnp.array(counted_keys), least=min(counted_keys))
-    options = {"layout": "columns", "bounds": bounds, "counts": counts}
+    kv_lengths = counted_keys and KvLengths(values=jnp.array(counted_keys), minimum=min(counted_keys))
+    options = {"layout": "columns", "bounds": bounds, "kv_lengths": kv_lengths}
     stacked = [jnp.full((3, *array.shape), jnp.nan, array.dtype).at[1].set(array) for array in (key, value)]
     ours = run([query, *stacked], layer=jnp.int32(1), **options)
     np.testing.assert_array_equal(ours, run([query, key, value], **options))
 
 
 def test_blocks_after_the_last_key_seen_are_left_out_of_the_sums_only():
-    """The same counts for all samples give what as many keys give."""
+    """The same lengths for all samples give what as many keys give."""
     arrays = random_arrays(256, 1024, batch=2)
-    counted = run(arrays, counts=KeyCounts(values=jnp.array([600, 600]), least=600))
+    counted = run(arrays, kv_lengths=KvLengths(values=jnp.array([600, 600]), minimum=600))
     check(counted, [arrays[0], *(array[:, :600] for array in arrays[1:])])

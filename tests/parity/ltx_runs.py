@@ -24,8 +24,8 @@ from backend.models.model import SOUND, VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
 from backend.pipeline.loaded import LoadedModel
-from backend.sampling.fresh_noise import fresh_noise, with_noise
-from backend.sampling.solvers import schedule_of, start
+from backend.sampling.fresh_noise import add_fresh_noise, make_fresh_noise
+from backend.sampling.solvers import schedule_for_request, start_state
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from presets import Preset
@@ -99,7 +99,11 @@ def _reference(made: Tiny, request: GenerationRequest) -> tuple[np.ndarray, np.n
 
 def arguments_of(made: Tiny, request: GenerationRequest) -> dict[str, Any]:
     """What all of diffusers' pipelines of LTX-2 take of a request."""
-    steps = {"num_inference_steps": request.steps} if request.solver == "ltx" else {"sigmas": schedule_of(request).sigmas[:-1]}
+    steps = (
+        {"num_inference_steps": request.steps}
+        if request.solver == "ltx"
+        else {"sigmas": schedule_for_request(request).sigmas[:-1]}
+    )
     return dict(
         prompt=request.prompt,
         negative_prompt=request.negative_prompt,
@@ -147,9 +151,9 @@ def scheduler_of(made: Tiny, request: GenerationRequest) -> Any:
 def noises_of(made: Tiny, request: GenerationRequest, index: int) -> list[torch.Tensor]:
     """Our noise of a step, before its weight, as diffusers' pipelines hold the streams: the video's tokens, its latents after the
     first frame, and the sound's tokens."""
-    noise = dataclasses.replace(fresh_noise(schedule_of(request), request.seed, index), deviation=1.0)
+    noise = dataclasses.replace(make_fresh_noise(schedule_for_request(request), request.seed, index), deviation=1.0)
     shapes = made.loaded.model.latent_shapes(request)
-    states = (with_noise(start(jnp.zeros(shapes[name])), noise, stream) for stream, name in enumerate((VIDEO, SOUND)))
+    states = (add_fresh_noise(start_state(jnp.zeros(shapes[name])), noise, stream) for stream, name in enumerate((VIDEO, SOUND)))
     video, sound = (torch.from_numpy(np.array(state.sample)) for state in states)
     return [video.flatten(2).transpose(1, 2), video[:, :, 1:], sound.transpose(1, 2).flatten(2)]
 

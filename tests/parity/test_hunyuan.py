@@ -342,7 +342,7 @@ def test_a_step_has_room_for_the_tokens_that_count_and_what_is_compiled_ahead_kn
         latents_of(made.request(guidance=(6.0,), prompt=prompt, negative_prompt=negative, steps=1), made.loaded)
         assert lengths == {(False, room), (True, room)}, (prompt[:20], negative[:20])
     rooms = {
-        made.loaded.model._room_of(made.request(prompt=prompt), None, 2)
+        made.loaded.model._padded_length(made.request(prompt=prompt), None, 2)
         for prompt in made.loaded.model.prompts_for_all_programs("a fox " * 8)
     }
     assert rooms == {64, 256, 512, 1256}

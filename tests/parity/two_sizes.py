@@ -45,7 +45,7 @@ def part_of(scheduler: Any, begin: int, end: int | None, level: float | None = N
     return Part.from_config(scheduler.config, **lower)
 
 
-def enlarged(latents: np.ndarray, noise: np.ndarray, sigma: float) -> tuple[np.ndarray, float]:
+def enlarge_noisy_latents(latents: np.ndarray, noise: np.ndarray, sigma: float) -> tuple[np.ndarray, float]:
     """The paper's transition, and the noise level after it."""
     rows, columns = latents.shape[-2:]
     growth = np.sqrt(np.prod(noise.shape[-2:]) / (rows * columns))
@@ -64,7 +64,7 @@ def reference(made: Any, request: GenerationRequest, run: Callable[[GenerationRe
     after = run(small, part_of(scheduler, 0, count), first).numpy()
     whole = part_of(scheduler, 0, None)
     whole.set_timesteps(request.steps, **_sigmas(scheduler, request.steps))
-    latents, level = enlarged(after, second.numpy(), float(whole.sigmas[count]))
+    latents, level = enlarge_noisy_latents(after, second.numpy(), float(whole.sigmas[count]))
     rest = part_of(scheduler, count, None, level)
     return run(request, rest, torch.from_numpy(latents.astype(np.float32))).numpy()
 

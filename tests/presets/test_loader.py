@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from backend.engine.estimate import predicted_seconds
-from backend.models import of_preset
+from backend.models import find_family
 from backend.sampling.plan import plan_steps
 from backend.sampling.solvers import make_schedule
 from backend.schemas.request import example_request
@@ -103,7 +103,7 @@ def test_a_fast_preset_is_the_distilled_one(name):
 @pytest.mark.parametrize("name", NAMES[len(EMBEDDED) :])
 def test_a_presets_networks_are_of_a_family_that_we_run(name):
     preset = load_preset(name)
-    _, kind = of_preset(preset)
+    _, kind = find_family(preset)
     assert kind.name == _kind_name(name)
     assert (kind.tasks, kind.num_experts, kind.boundary) == (preset.tasks, preset.num_experts, preset.boundary)
     if name in LESS:

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from presets import Preset, load_preset
-from tests.second_family.model import shapes_of
+from tests.second_family.model import parameter_shapes
 from tests.second_family.spec import PIPELINE, TRANSFORMER
 
 CONFIG = {"_class_name": TRANSFORMER, "width": 16, "channels": 4, "layers": 2}
@@ -18,12 +18,12 @@ NAME = "dots-tiny"
 
 def write_checkpoint(folder: Path) -> Path:
     generator = np.random.default_rng(0)
-    for part, shapes in shapes_of(CONFIG).items():
+    for part, shapes in parameter_shapes(CONFIG).items():
         (folder / part).mkdir(parents=True)
         (folder / part / "config.json").write_text(json.dumps(CONFIG if part == "transformer" else {}))
         tensors = {name: generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
         save_file(tensors, folder / part / "model.safetensors")
-    index = {"_class_name": PIPELINE} | {part: ["dots", part] for part in shapes_of(CONFIG)}
+    index = {"_class_name": PIPELINE} | {part: ["dots", part] for part in parameter_shapes(CONFIG)}
     (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 

@@ -15,7 +15,7 @@ from backend.models.model import SOUND, VIDEO, ModelPlan, Network
 from backend.runtime.mesh import Layout, plan_mesh
 from backend.runtime.program import Program
 from backend.runtime.work import Call, OnHost, Put, Zeros
-from backend.sampling.solvers import start, take_guided_step
+from backend.sampling.solvers import start_state, take_guided_step
 from backend.weights.stacked import StackedWeights, stack_weights, weights_sharding
 
 STACKS = ("narrow.", "wide.")
@@ -23,7 +23,7 @@ SOUND_CHANNELS, SOUND_LATENTS, SAMPLES = 2, 20, 400  # channels of the sound and
 TEXT_BYTES = 32
 
 
-def shapes_of(config) -> dict[str, dict[str, tuple[int, ...]]]:
+def parameter_shapes(config) -> dict[str, dict[str, tuple[int, ...]]]:
     """Every tensor of a checkpoint, by part."""
     width, channels, layers = config["width"], config["channels"], config["layers"]
     transformer = {"into.weight": (width, channels), "out.weight": (channels, width), "colour.weight": (channels, 3)}
@@ -69,7 +69,7 @@ class DotsModel:
         self._decode_next = program("the next pixels", _decode_next, key="decode_next")
 
     def _networks(self):
-        for part, shapes in shapes_of(self._config).items():
+        for part, shapes in parameter_shapes(self._config).items():
             state = {name: jax.ShapeDtypeStruct(shape, self.dtype) for name, shape in shapes.items()}
             if part == "transformer":
                 stacked = jax.eval_shape(lambda tensors: stack_weights(tensors, STACKS), state)
@@ -123,7 +123,7 @@ class DotsModel:
         return 2.0 * math.prod(self.latent_shapes(request)[VIDEO]) * 3 * 2 * 4 * 4
 
     def start(self, request, conditions, noise):
-        return {name: start(jnp.asarray(array)) for name, array in noise.items()}
+        return {name: start_state(jnp.asarray(array)) for name, array in noise.items()}
 
     def step(self, weights, request, step_context, states, row, step_state, index):
         states = yield Call(self._step, (weights["transformer"], states, row, step_context.text, step_context.colour, step_state))

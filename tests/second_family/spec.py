@@ -24,10 +24,10 @@ class DotsFamily:
     def recognise(self, index, configs):
         return KIND if index.get("_class_name") == PIPELINE else None
 
-    def completed(self, checkpoint, preset):
+    def complete_checkpoint(self, checkpoint, preset):
         return None
 
-    def of_preset(self, preset, configs):
+    def kind_for_preset(self, preset, configs):
         return KIND if configs.get("transformer", {}).get("_class_name") == TRANSFORMER else None
 
     def distinctive_shapes(self, configs, part):

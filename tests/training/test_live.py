@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from backend.models import of_preset
+from backend.models import find_family
 from presets import Preset, load_preset
 from tests.backend.models.causal_wan.masked import masked_velocity
 from tests.gradients import without_gradients
@@ -117,7 +117,7 @@ def test_the_checkpoint_is_a_causal_one_that_shares_wan_tinys_parts(networks, tm
     assemble_live(tmp_path / "parts", base, tmp_path / "made")
     assert (tmp_path / "made/vae").is_symlink() and (tmp_path / "made/vae/config.json").is_file()
     live = load_preset("wan2.1-live-1.3b-480p").model_dump() | {"model": str(tmp_path / "made"), "architecture": None}
-    _, kind = of_preset(Preset(**live))
+    _, kind = find_family(Preset(**live))
     assert (kind.chunk, kind.window, kind.sink) == (1, 6, 0)
     config = json.loads((tmp_path / "made/transformer/config.json").read_text())
     assert config["actions"] == list(ACTIONS)

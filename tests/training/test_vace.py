@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from backend.models import of_preset
+from backend.models import find_family
 from backend.pipeline.load import load
 from presets import load_preset
 from tests.gradients import without_gradients
@@ -205,7 +205,7 @@ def test_the_checkpoint_is_a_vace_that_shares_wan_tinys_parts_and_can_be_scored(
     assert sum(path.stat().st_size for path in (tmp_path / "made/transformer").iterdir()) < 30_000_000
     preset = load_preset("wan-tiny-vace").model_copy(update={"model": str(tmp_path / "made"), "steps": 2})
     find_also(monkeypatch, preset)
-    assert of_preset(preset)[1].name == "wan2.1-vace"
+    assert find_family(preset)[1].name == "wan2.1-vace"
     found = score(load(preset, None, lambda event: None), preset, task("box"), "a red circle", 1)
     assert found["outside"] >= 35 and 0 <= found["overlap"] <= 1
 

@@ -17,7 +17,7 @@ from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
 from backend.models.causal_wan.picture import STILL_FRAMES, WholePictureEncoder, cut_block_channels
 from backend.models.causal_wan.transformer import Window
-from backend.models.common.pixels import as_dtype, as_float32, pixels_of
+from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import VIDEO, AttentionLengths, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import encode_clip, image_channels, picture_mask
@@ -101,7 +101,7 @@ class ActionWanModel(CausalWanModel):
         geometry = request.geometry()
         max_frames = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
-        pixels = pixels_of(images[0], self.dtype)
+        pixels = image_to_pixels(images[0], self.dtype)
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
         mask = picture_mask(geometry, has_last=False)
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
@@ -121,7 +121,7 @@ class ActionWanModel(CausalWanModel):
         """
         check_unguided(step_plan)
         programs = self._programs(False)
-        image = yield OnHost(as_dtype(self.dtype), (conditions["image_seen"],))
+        image = yield OnHost(cast_to(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
         noise_key = yield Put(noise_key_data(request.seed), programs.layout.replicated)
         step_context = ActionStepContext(

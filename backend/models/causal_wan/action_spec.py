@@ -17,9 +17,16 @@ from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.errors import ModelError, RequestError
 from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanFamily, CausalWanKind, check_window
-from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, renamed, width_of
-from backend.models.common.spec import Face
-from backend.models.spec import Configs, refusal
+from backend.models.common.parts import (
+    apply_patterns,
+    channel_mismatch,
+    check_classes,
+    check_parts,
+    model_index,
+    transformer_width,
+)
+from backend.models.common.spec import FamilyBase
+from backend.models.spec import Configs, unsupported_checkpoint
 from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, transformer_flops, vae_scales
 from backend.schemas.prompt_cues import AND
 from backend.schemas.settings import VideoSettings
@@ -123,7 +130,7 @@ class ActionWanFamily(CausalWanFamily):
     pipelines = PIPELINES
     transformers = TRANSFORMERS
     body = "backend.models.causal_wan.action_model:ActionWanModel"
-    completed = Face.completed  # single-file checkpoints, which causal Wan supports, do not exist for this model
+    complete_checkpoint = FamilyBase.complete_checkpoint  # unlike causal Wan, which has single-file checkpoints
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> ActionWanKind:
         _check_networks(configs)
@@ -136,7 +143,7 @@ class ActionWanFamily(CausalWanFamily):
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         config, shape = configs[part], read_action_shape(configs[part])
-        width, last = width_of(config), config["num_layers"] - 1
+        width, last = transformer_width(config), config["num_layers"] - 1
         return {
             f"blocks.{last}.attn2.to_q.weight": (width, width),
             f"blocks.{shape.layers - 1}.action_model.keyboard_embed.0.weight": (shape.key_width, shape.keys),
@@ -149,7 +156,7 @@ class ActionWanFamily(CausalWanFamily):
         frame = geometry.num_tokens // geometry.num_latent_frames
         queries = min(kind.chunk, geometry.num_latent_frames) * frame
         plain = transformer_flops(config, queries, kind.window * frame, branches)
-        width, inner, layers = width_of(config), kind.shape.width, kind.shape.layers * branches
+        width, inner, layers = transformer_width(config), kind.shape.width, kind.shape.layers * branches
         keyboard_flops = 2 * width * inner
         mouse_flops = 2 * width * inner + 4 * inner * inner if kind.shape.mouse_width else 0
         no_text = TEXT_TOKENS - (image_encoder["image_size"] // image_encoder["patch_size"]) ** 2 - 1
@@ -167,7 +174,7 @@ ACTION_WAN = ActionWanFamily()
 
 def diffusers_name(name: str) -> str:
     """Convert a tensor's name in a file to the name in diffusers' modules, or to a name with the prefix `ACTIONS`."""
-    return renamed(name, CHECKPOINT_NAMES)
+    return apply_patterns(name, CHECKPOINT_NAMES)
 
 
 def read_action_shape(transformer: Mapping[str, Any]) -> ActionShape:
@@ -218,27 +225,28 @@ def _check_shape(shape: ActionShape, config: Mapping[str, Any], transformer: Map
             "qkv_bias=true": not config.get("qkv_bias", False),
             f"rope_dim_list={channels}": sum(channels) == head_width and shape.time_width % 2 == 0,
             "a mouse of another shape": is_same_mouse_shape,
-            f"img_hidden_size={config.get('img_hidden_size')}": config.get("img_hidden_size") in (None, width_of(transformer)),
+            f"img_hidden_size={config.get('img_hidden_size')}": config.get("img_hidden_size")
+            in (None, transformer_width(transformer)),
         }.items()
         if not fits
     ]
     if wrong:
-        raise refusal(f"its action_config has {wrong[0]}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its action_config has {wrong[0]}", [SUPPORTED])
 
 
 def _check_networks(configs: Configs) -> None:
     """Check the checkpoint's parts. Raises: ModelError if a part or entry is missing, or a network has another class."""
-    check_parts(index_of(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
+    check_parts(model_index(configs), configs, NEEDED_ENTRIES, "a whole checkpoint")
     check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
     latents = configs["vae"]["z_dim"]
     if configs["transformer"]["in_channels"] != 2 * latents + vae_scales(configs)[1]:
-        raise channels_refusal(configs, latents, SUPPORTED)
+        raise channel_mismatch(configs, latents, SUPPORTED)
 
 
 def _make_kind(configs: Configs) -> ActionWanKind:
     transformer = configs["transformer"]
     if transformer.get(SINK, 0):
-        raise refusal(f"it keeps the first {transformer[SINK]} frames in its window", [SUPPORTED])
+        raise unsupported_checkpoint(f"it keeps the first {transformer[SINK]} frames in its window", [SUPPORTED])
     shape, trained = read_action_shape(transformer), transformer.get(TRAINED, TRAINED_FRAMES)
     window = transformer.get(WINDOW, USUAL_WINDOWS[shape.keys])
     return ActionWanKind(

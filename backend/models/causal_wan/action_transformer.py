@@ -27,7 +27,7 @@ from backend.models.causal_wan.actions import (
 )
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
 from backend.models.common.flat_attention import Positions
-from backend.models.common.modules import with_prefix
+from backend.models.common.modules import select_prefix
 from backend.models.common.transformer import layer_at
 from backend.models.wan.attention import TextKeys, text_keys
 from backend.models.wan.block import attend, feed_forward
@@ -82,7 +82,7 @@ class ActionDenoiser(BlockDenoiser):
         tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
 
         def one_layer(_, block: dict[str, jax.Array]):
-            keys = call_module(self._block.attn2, with_prefix(self._gathered(block), "attn2."), text_keys, tokens)
+            keys = call_module(self._block.attn2, select_prefix(self._gathered(block), "attn2."), text_keys, tokens)
             return None, tuple(self._layout.constrain(array, self._layout.text_heads) for array in keys)
 
         _, (key, value) = jax.lax.scan(one_layer, None, weights.stacks[BLOCKS])

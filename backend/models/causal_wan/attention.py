@@ -10,7 +10,7 @@ from backend.models.common.flat_attention import FLAT_HEADS
 from backend.models.wan.attention import KernelAttention
 from backend.runtime.cpu_attention import attention
 from backend.runtime.ulysses import KeyRing, RingPlace, ring_attention
-from kernels.attention import AttentionOptions, KeyCounts
+from kernels.attention import AttentionOptions, KvLengths
 from kernels.qkv import HeadBounds
 
 
@@ -44,8 +44,8 @@ def _attend_to_ring(
         return attention(*heads, options=options)
 
     def some_of(*heads: jax.Array) -> jax.Array:
-        counts = KeyCounts(values=place.count[None], least=least)
-        return attention(*heads, options=dataclasses.replace(options, counts=counts))
+        kv_lengths = KvLengths(values=place.count[None], minimum=least)
+        return attention(*heads, options=dataclasses.replace(options, kv_lengths=kv_lengths))
 
     attended = jax.lax.cond(place.count == keys.shape[2], all_of, some_of, *heads)
     return attended.reshape(*attended.shape[:2], -1)

@@ -29,7 +29,7 @@ from backend.errors import RequestError
 from backend.models.causal_wan.spec import CausalWanKind
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
 from backend.models.common.flat_attention import Positions
-from backend.models.common.pixels import pixels_of
+from backend.models.common.pixels import image_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import VIDEO, AttentionLengths, Conditions, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import branch_embeddings, encode_pixels
@@ -130,7 +130,7 @@ class CausalWanModel(WanModel):
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         """Encode the image as a still clip of the first block's frames."""
-        pixels, scale = pixels_of(pictures[0], self.dtype), self.kind.scales[1]
+        pixels, scale = image_to_pixels(pictures[0], self.dtype), self.kind.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
         def still_frames(begin: int, end: int) -> np.ndarray:

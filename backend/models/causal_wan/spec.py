@@ -20,9 +20,9 @@ from backend.checkpoints.single_file import file_path
 from backend.checkpoints.torch_file import TorchFile
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channels_refusal
-from backend.models.common.spec import Face
-from backend.models.spec import Configs, refusal
+from backend.models.common.parts import channel_mismatch
+from backend.models.common.spec import FamilyBase
+from backend.models.spec import Configs, unsupported_checkpoint
 from backend.models.wan.original import transformer_config
 from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
@@ -62,17 +62,17 @@ class CausalWanFamily(WanFamily):
     pipelines = PIPELINES
     transformers = (TRANSFORMER,)
     body = "backend.models.causal_wan.model:CausalWanModel"
-    of_preset = Face.of_preset  # not plain Wan's method, which distinguishes several kinds
+    kind_for_preset = FamilyBase.kind_for_preset  # not plain Wan's method, which distinguishes several kinds
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> CausalWanKind:
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
-            raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
+            raise channel_mismatch(configs, configs["vae"]["z_dim"], SUPPORTED)
         kind = _make_kind(configs)
         check_window(kind)
         return kind
 
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """See `Family`. Sizes follow from the tensors, and the training from config.json or else from the preset.
 
         No tensor shows whether a transformer is causal. A .pt file always has a causal transformer. A safetensors file has one if
@@ -89,7 +89,9 @@ class CausalWanFamily(WanFamily):
             return None
         sizes = transformer_config({name: place.shape for name, place in checkpoint.tensors(PART).items()})
         if sizes is None:
-            raise refusal(f"{file_path(file).name} has no transformer with Wan's original tensor names", [SUPPORTED])
+            raise unsupported_checkpoint(
+                f"{file_path(file).name} has no transformer with Wan's original tensor names", [SUPPORTED]
+            )
         training = {name: config[name] for config in (expected, own_config) for name in TRAINING if name in config}
         configs = checkpoint.configs | {PART: {"_class_name": TRANSFORMER} | sizes | training}
         index = checkpoint.index | {"_class_name": PIPELINES[0]}

@@ -1,1 +1,1 @@
-"""What the families share, a file for each idea. A family takes from here what it needs; nothing here knows a family."""
+"""Code that several families share, one file for each idea. Nothing here depends on a family."""

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of networks from shapes alone. A multiplication and an addition are two."""
+"""Count the floating-point operations of networks from shapes. A multiplication and an addition are two operations."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,15 +11,17 @@ from backend.runtime.mesh import Shaped
 
 
 def count_flops(call: Callable[[], Any]) -> float:
-    """The operations of the matrix products, convolutions and attentions of `call()`, which runs modules of the meta device."""
+    """Return the operations of the matrix products, convolutions and attentions in `call()`, run on the meta device."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call()
     return float(counter.get_total_flops())
 
 
 def encoder_flops(weights: Mapping[str, Shaped], num_tokens: int) -> float:
-    """The operations of an encoder of text or pictures: each of its matrices, but for tables that are only looked up in, times
-    each token. Without attention between the tokens, 2 % of UMT5-XXL's at 512 tokens."""
+    """Return the operations of a text or image encoder: the products of each matrix with each token.
+
+    Excludes embedding tables and the attention between tokens, which is 2 % of UMT5-XXL's operations at 512 tokens.
+    """
     tables = ("embed_tokens", "shared", "position_embedding", "relative_attention_bias")
     matrices = [leaf for name, leaf in weights.items() if len(leaf.shape) == 2 and not any(table in name for table in tables)]
     return 2.0 * num_tokens * sum(math.prod(leaf.shape) for leaf in matrices)

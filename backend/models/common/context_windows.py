@@ -1,7 +1,8 @@
-"""A step in context windows: the step's own program on one window of the sampler's state after the other, blended by weight.
+"""A step in context windows. The step's program runs on one window of the sampler's state after the other. The results are
+blended.
 
-A solver's step is an affine function of the velocity, and weights add up to 1. So to blend the windows' next states is to take
-one step with the blended velocity, and a window runs the very program that an ordinary video of its length runs.
+A solver's step is an affine function of the velocity, and the weights add up to 1. Therefore blending the next states of the
+windows is the same as one step with the blended velocity. A window uses the same program as a short video of its length.
 """
 
 import dataclasses
@@ -21,27 +22,32 @@ from backend.schemas.windows import Window, windows_at
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowPrograms:
-    """The two programs beside the step's own: `cut` takes a window out of the state, `add` adds its result to the blend."""
+    """The programs that windows need in addition to the step: `cut` extracts a window, `add` adds its result to the blend."""
 
     cut: Program
     add: Program
 
 
 class WindowContexts(Protocol):
-    """The step's inputs that do not change, window by window; `length` in latent frames. `lead` latent frames lie before the
-    video's own, and every window has them before it too. `programs` are those of the lane's mesh."""
+    """The constant inputs of the step for each window.
+
+    Attributes:
+        programs: the programs on the step context's mesh.
+        length: latent frames of a window.
+        lead: number of latent frames before the video's own, such as reference images. Every window includes them.
+    """
 
     programs: WindowPrograms
     length: int
     lead: int
 
-    def of(self, window: Window) -> Generator[Effect, Any, Any]:
-        """Work: the inputs of this window."""
+    def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
+        """Return the inputs of this window. Yields work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContextsByPlace:
-    """`WindowContexts` that are the same for all windows between the first and the last."""
+    """`WindowContexts` with equal inputs for all windows except the first and the last."""
 
     programs: WindowPrograms
     length: int
@@ -50,14 +56,14 @@ class ContextsByPlace:
     last: Any
     lead: int = 0
 
-    def of(self, window: Window) -> Generator[Effect, Any, Any]:
+    def for_window(self, window: Window) -> Generator[Effect, Any, Any]:
         """See `WindowContexts`."""
         yield from ()
         return self.first if window.is_first else self.last if window.is_last else self.inner
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
-    """On one mesh; latents lie whole on all devices."""
+    """Create the programs for one mesh. Latents are replicated."""
     cut = Program("a window of the latents", _cut, layout, key="window_cut", compiler=compiler)
     add = Program("the blend of windows", _add, layout, key="window_blend", donated=(0,), compiler=compiler)
     return WindowPrograms(cut=cut, add=add)
@@ -71,14 +77,14 @@ def step_in_windows(
     contexts: WindowContexts,
     index: int,
 ) -> Generator[Effect, Any, SamplerState]:
-    """Work: step `index` of the solver, window by window."""
+    """Take step `index` of the solver, window by window. Yields work."""
     lead = contexts.lead
     windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
     leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
     blend = yield Zeros(step.layout.replicate_shapes(state))
     for window in windows:
         begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
-        context = yield from contexts.of(window)
+        context = yield from contexts.for_window(window)
         part = yield Call(contexts.programs.cut, (state, begin, shares, leading))
         part = yield Call(step, (weights, part, step_inputs, context))
         blend = yield Call(contexts.programs.add, (blend, part, begin, shares, leading))
@@ -86,7 +92,7 @@ def step_in_windows(
 
 
 def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> Any:
-    """The state's frames from `begin` on, as many as there are `shares`; before them as many as there are of `leading`."""
+    """Return the first len(leading) frames of the state, followed by len(shares) frames from `begin` on."""
     lead = 0 if leading is None else len(leading)
 
     def cut(leaf: jax.Array) -> jax.Array:
@@ -97,7 +103,7 @@ def _cut(state: Any, begin: jax.Array, shares: jax.Array, leading: jax.Array | N
 
 
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """The blend with the window's frames, each times its share [F], added from `begin` on, and its leading ones by theirs."""
+    """Add a window's frames to the blend, multiplied by `shares` [F] from `begin` on, and its leading frames by `leading`."""
     lead = 0 if leading is None else len(leading)
 
     def add(whole: jax.Array, frames: jax.Array) -> jax.Array:

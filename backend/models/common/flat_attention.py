@@ -1,4 +1,4 @@
-"""What the families' attention processors share: heads that lie flat in the channels, and arrays in place of tensors."""
+"""Helpers for the families' attention processors: heads side by side in the channels, and jax arrays for torch tensors."""
 
 import dataclasses
 import functools
@@ -7,18 +7,20 @@ import jax
 
 from backend.runtime.cpu_attention import attention
 from backend.runtime.torch_modules import torchax
-from kernels.attention import AttentionOptions, KeyCounts, TpuOptions
+from kernels.attention import AttentionOptions, KvLengths, TpuOptions
 from kernels.qkv import HeadBounds
 
-FLAT_HEADS = TpuOptions(layout="columns")  # what the projections write and read, [B, S, H * D], without a copy
+FLAT_HEADS = TpuOptions(layout="columns")  # the projections' own layout [B, S, H * D], so that nothing is copied
 FEW_KEYS = TpuOptions(layout="columns", tests_bounds=False)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["cosine", "sine"], meta_fields=["num_tokens"])
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The rotary embedding, `cosine` and `sine` float32, of `num_tokens` tokens; the rest of S is padding. [1, S, 1, D], or
-    [S, D], as a family's blocks take it."""
+    """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], as the family's blocks need it.
+
+    The first `num_tokens` of S are real, and the others are padding.
+    """
 
     cosine: jax.Array
     sine: jax.Array
@@ -30,18 +32,18 @@ def attend_flat(
     key: jax.Array,
     value: jax.Array,
     bounds: HeadBounds | None,
-    counts: KeyCounts | None = None,
+    kv_lengths: KvLengths | None = None,
     *,
     head_width: int,
     num_keys: int | None = None,
 ) -> jax.Array:
-    """Attention [B, S, W] of flat heads to the keys that count: `counts` of them, or the first `num_keys`."""
+    """Compute attention [B, S, W] of heads that are side by side in W, to the first `kv_lengths` or `num_keys` keys."""
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    attended = attention(query, key, value, options=AttentionOptions(num_keys=num_keys, counts=counts, tpu=tpu))
+    attended = attention(query, key, value, options=AttentionOptions(num_keys=num_keys, kv_lengths=kv_lengths, tpu=tpu))
     return attended.reshape(*attended.shape[:2], -1)
 
 
 def as_array(value) -> jax.Array:
-    """A tensor of the environment in which blocks run, as an array; arrays as they are."""
+    """Convert a torchax tensor to a jax array. Arrays are returned unchanged."""
     return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

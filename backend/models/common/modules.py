@@ -1,4 +1,4 @@
-"""PyTorch modules as the families use them: the shapes of their parameters, a part of a network's parameters, a call."""
+"""Helpers for PyTorch modules: the shapes of their parameters, parts of a network's parameters, calls."""
 
 import functools
 from collections.abc import Mapping
@@ -11,50 +11,50 @@ from jax.sharding import PartitionSpec as P
 
 from backend.runtime.mesh import Layout
 
-NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries that say how a network was saved
-OLD_PREFIX = "vision_model."  # before each name of a vision encoder in files of transformers 4; transformers 5 writes none
+NOT_SETTINGS = ("architectures", "transformers_version", "dtype", "torch_dtype")  # entries about how the file was saved
+OLD_PREFIX = "vision_model."  # transformers 4 writes it before each tensor name of a vision encoder; transformers 5 does not
 
 
-def shapes_of(module: torch.nn.Module, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of its parameters, by name."""
+def parameter_shapes(module: torch.nn.Module, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of the module's parameters by name."""
     return {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in module.state_dict().items()}
 
 
-def with_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    """The parameters whose names begin with it, without it."""
+def select_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
+    """Return the parameters whose names start with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def named(state: Mapping[str, jax.Array], name: str) -> dict[str, jax.Array]:
-    """The parameters of one module, by their names in it."""
-    return with_prefix(state, f"{name}.")
+def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, jax.Array]:
+    """Return the parameters of one submodule, by their names in it."""
+    return select_prefix(state, f"{name}.")
 
 
 def call(module: torch.nn.Module, *arguments: Any) -> Any:
-    """For `call_module`: the module's own `forward`."""
+    """Call the module. This is the default function of `call_module`."""
     return module(*arguments)
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a config.json that describe the network."""
+def network_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a config.json that describe the network."""
     return {name: value for name, value in config.items() if name not in NOT_SETTINGS}
 
 
-def name_since_5(name: str) -> str:
-    """A vision encoder's tensor as transformers 5 names it, from the name in a file of any age."""
+def to_transformers_5_name(name: str) -> str:
+    """Return transformers 5's name of a vision encoder's tensor. Files of transformers 4 have a prefix."""
     return name.removeprefix(OLD_PREFIX)
 
 
 class Encoder:
-    """The modules of a network that makes embeddings of text or pictures; weights are passed to every call."""
+    """The modules of a text or image encoder. Methods take the weights as an argument."""
 
     _model: torch.nn.Module
 
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.Array]:
-        """The weights' shapes and where they rest, without the weights."""
-        return layout.describe_weights(shapes_of(self._model, dtype), functools.partial(self.place, layout))
+        """Return the shapes and shardings of the weights."""
+        return layout.describe_weights(parameter_shapes(self._model, dtype), functools.partial(self.weight_spec, layout))
 
     @staticmethod
-    def place(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """Where one weight rests."""
+    def weight_spec(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+        """Return the partition of one weight over the mesh."""
         return layout.outer_weight(name, shape)

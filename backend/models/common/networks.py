@@ -1,4 +1,4 @@
-"""What families read of a checkpoint's folders, and the networks that each of them lists for the loader."""
+"""Reading of a checkpoint's folders, and the networks that each family lists for the loader."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,12 +22,12 @@ DECODE: frozenset[Stage] = frozenset({"decode"})
 
 
 def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout, **options: Any) -> Network:
-    """A network that encodes prompts or pictures; `options` are further fields."""
+    """Describe a network that encodes prompts or images. `options` are further fields of `Network`."""
     return Network(part=part, stages=ENCODE, described=encoder.describe_weights(plan.dtype, layout), **options)
 
 
 def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: Any) -> Network:
-    """The same for the text encoder, whose weights rest on the host if the devices have too little room beside `others_bytes`."""
+    """Describe the text encoder. Its weights stay in host memory if they do not fit beside `others_bytes` on the devices."""
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
     crowds = should_offload(own + others_bytes, memory)
@@ -36,7 +36,7 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
 
 
 def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
-    """The video autoencoder, which every stage needs: latents are denoised into previews."""
+    """Describe the video autoencoder. Every stage needs it, because denoising shows previews."""
     return Network(
         part="vae",
         stages=ENCODE | DENOISE | DECODE,
@@ -47,7 +47,7 @@ def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
 
 
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """What `read` makes of a folder of the checkpoint; None without a checkpoint. Raises: ModelError."""
+    """Read a folder of the checkpoint with `read`. None without a checkpoint. Raises: ModelError if the folder is broken."""
     if plan.folder is None:
         return None
     try:
@@ -59,5 +59,5 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """The tokenizer in this folder; None without a checkpoint. Raises: ModelError."""
+    """Read the tokenizer in this folder. None without a checkpoint. Raises: ModelError if the folder is broken."""
     return read_part(plan, name, AutoTokenizer.from_pretrained)

@@ -1,4 +1,7 @@
-"""What the families' faces share: checks of a checkpoint's parts, names by patterns, a transformer's width. Light."""
+"""Helpers for the families' `spec.py`: checks of a checkpoint's parts, renaming by patterns, a transformer's width.
+
+Imports neither jax nor torch.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -7,52 +10,54 @@ from typing import Any
 from backend.checkpoints.checkpoint import named_parts
 from backend.checkpoints.json_files import AGAIN
 from backend.errors import ModelError
-from backend.models.spec import Configs, refusal
+from backend.models.spec import Configs, unsupported_checkpoint
 
 
-def width_of(transformer: Mapping[str, Any]) -> int:
-    """Channels of a token in the transformer."""
+def transformer_width(transformer: Mapping[str, Any]) -> int:
+    """Return the number of channels of a token in the transformer."""
     return transformer["num_attention_heads"] * transformer["attention_head_dim"]
 
 
-def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """The name after each pattern was replaced in turn."""
+def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """Replace each pattern in the name, one after the other."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
 
 
-def index_of(configs: Configs, **own: Any) -> dict[str, Any]:
-    """A model_index.json that names the parts of these configurations, with `own` entries."""
+def model_index(configs: Configs, **own: Any) -> dict[str, Any]:
+    """Return a model_index.json that names the parts of these configurations, with the entries `own`."""
     return {part: ["diffusers", part] for part in configs} | own
 
 
 def t5_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of a tensor in the last layer of a text encoder of T5's kind."""
+    """Return the name and shape of a tensor in the last layer of a T5 text encoder."""
     return {f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])}
 
 
 def check_parts(index: Mapping[str, Any], configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
-    """Raises: ModelError if the index does not name a part that is `needed`, or an entry of its configuration is missing; `whole`
-    is what is to be given instead."""
+    """Check that the index names all parts in `needed`, and that their configurations have the needed entries.
+
+    `whole` names the checkpoint that the user must give instead. Raises: ModelError.
+    """
     named = named_parts(index)
     for part, entries in needed.items():
         if part not in named or part not in configs:
             raise ModelError(f"model_index.json names no {part}:", f"a checkpoint needs {', '.join(needed)}", f"give {whole}")
         for name in entries:
             if name not in configs[part]:
-                raise ModelError(f"{part}/config.json does not say {name}:", f"a {part} needs {', '.join(entries)}", AGAIN)
+                raise ModelError(f"{part}/config.json has no {name}:", f"a {part} needs {', '.join(entries)}", AGAIN)
 
 
 def check_classes(configs: Configs, classes: Mapping[str, Collection[str]], supported: str) -> None:
-    """Raises: ModelError if the network of a part says that it is of none of the part's classes."""
+    """Check the class names in the configurations. Raises: ModelError if a class is not allowed for its part."""
     for part, allowed in classes.items():
         class_name = configs[part].get("_class_name")
         if class_name is not None and class_name not in allowed:
-            raise refusal(f"it has a {class_name}", [supported])
+            raise unsupported_checkpoint(f"it has a {class_name}", [supported])
 
 
-def channels_refusal(configs: Configs, latents: int, supported: str) -> ModelError:
-    """The error for a transformer that does not fit the latents' channels."""
+def channel_mismatch(configs: Configs, latents: int, supported: str) -> ModelError:
+    """Return the error for a transformer whose channels differ from the channels of the latents."""
     channels = configs["transformer"]["in_channels"]
-    return refusal(f"its transformer takes {channels} channels and its VAE makes {latents}", [supported])
+    return unsupported_checkpoint(f"its transformer takes {channels} channels and its VAE makes {latents}", [supported])

@@ -1,4 +1,4 @@
-"""The programs that every family has whose video is one chunk."""
+"""The programs of families whose video is one chunk."""
 
 import dataclasses
 import functools
@@ -17,17 +17,24 @@ from backend.weights.stacked import StackedWeights
 
 
 class Embedder(Protocol):
-    """An encoder of text or of pictures."""
+    """A text or image encoder."""
 
     embed: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipPrograms:
-    """One mesh, the networks laid out on it, and their programs. The step's take weights, the state, the step's inputs and the
-    lane's `context`; the small one is the same at half of the video's size, the cached one has also the cache and its threshold,
-    the still one the state and the inputs alone. The kept one also gives what all layers added, [B, S, D], which the reused one
-    takes and adds in their place."""
+    """The networks on one mesh, and their programs.
+
+    The step programs take the weights, the sampler state, the step inputs and the step context:
+
+    - `step`: the denoising step. `small_step` is the same at half of the video's size.
+    - `zero_star_step`: the denoising step with CFG-Zero*.
+    - `cached_step`: also takes the step cache and its threshold.
+    - `still_step`: a step with velocity zero. It takes only the state and the step inputs.
+    - `kept_step`: also returns the change that all layers made to the tokens, [B, S, D].
+    - `reused_step`: takes this change and adds it instead of running the layers.
+    """
 
     layout: Layout
     denoiser: ClipTransformer
@@ -54,7 +61,7 @@ def common_programs(
     layout: Layout,
     compiler: Compiler,
 ) -> dict[str, Any]:
-    """The fields of `ClipPrograms`."""
+    """Return the fields of `ClipPrograms`."""
     program = functools.partial(Program, layout=layout, compiler=compiler)
     decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.decoded_sharding)
     return {
@@ -97,7 +104,7 @@ def common_programs(
 
 def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> SamplerState:
-        """One guided solver step; latents [1, C, F, H, W] float32."""
+        """Take one guided solver step. Latents are [1, C, F, H, W] float32."""
         velocity = denoiser.velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs, guided)
 
@@ -106,7 +113,7 @@ def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Calla
 
 def _kept_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any) -> tuple[SamplerState, jax.Array]:
-        """The same, and what all layers added to the tokens."""
+        """Take the step. Also return the change that all layers made to the tokens."""
         velocity, added = denoiser.kept_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), added
 
@@ -115,7 +122,7 @@ def _kept_step_function(denoiser: ClipTransformer) -> Callable:
 
 def _reused_step_function(denoiser: ClipTransformer) -> Callable:
     def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Any, added: jax.Array) -> SamplerState:
-        """The same without the layers, whose weights it does not need: they add what they added before."""
+        """Take the step without layers: add the change from an earlier step. Needs no weights of layers."""
         velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
         return take_guided_step(state, velocity, inputs)
 
@@ -131,7 +138,7 @@ def _cached_step_function(denoiser: ClipTransformer) -> Callable:
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[SamplerState, StepCache]:
-        """The same, but reuses the last full step's work if the first layer shows that little has changed."""
+        """Take the step. Reuse the last full step's change if the first layer's output hardly changed."""
         times = denoiser.times(inputs)
         velocity, cache = denoiser.cached_velocity(weights, state.sample, times, context, cache, threshold)
         return take_guided_step(state, velocity, inputs), cache

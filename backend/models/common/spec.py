@@ -1,4 +1,7 @@
-"""What the families' faces share: a checkpoint is told by the classes that its pipeline and its transformer have. Light."""
+"""The base of the families: it recognises a checkpoint by the class names of its pipeline and transformer.
+
+Imports neither jax nor torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.imports import TORCHVISION, hide
-from backend.models.common.parts import index_of
+from backend.models.common.parts import model_index
 from backend.models.spec import Configs, Kind
 from presets import Preset
 
@@ -16,9 +19,14 @@ if TYPE_CHECKING:
     from backend.models.model import Model
 
 
-class Face:
-    """The part of a `Family` that follows from the names of classes, the first of which are those of presets' models. `body` is
-    the family's `Model` as "module:Class"."""
+class FamilyBase:
+    """The methods of a `Family` that depend only on class names.
+
+    Attributes:
+        pipelines: class names of pipelines. Presets use the first.
+        transformers: class names of transformers.
+        body: the family's `Model` as "module:Class".
+    """
 
     pipelines: ClassVar[tuple[str, ...]]
     transformers: ClassVar[tuple[str, ...]]
@@ -29,20 +37,19 @@ class Face:
         return self._kind(index, configs) if index.get("_class_name") in self.pipelines else None
 
     def _kind(self, index: Mapping[str, Any], configs: Configs) -> Kind:
-        """The kind of a checkpoint of this family. Raises: ModelError naming what is missing or does not fit, and what is
-        supported."""
+        """Return the kind of a checkpoint of this family. Raises: ModelError, with the reason, if it is not supported."""
         raise NotImplementedError
 
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
-        """None: its transformer lies in the checkpoint's folder."""
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+        """Return None, because the family has no single-file transformers."""
 
-    def of_preset(self, preset: Preset, configs: Configs) -> Kind | None:
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> Kind | None:
         """See `Family`."""
         if configs["transformer"].get("_class_name") not in self.transformers:
             return None
-        return self._kind(index_of(configs, _class_name=self.pipelines[0]), configs)
+        return self._kind(model_index(configs, _class_name=self.pipelines[0]), configs)
 
     def model(self) -> type[Model]:
-        """Imported late, because it imports jax and torch; transformers, which comes with it, does not see torchvision."""
+        """Import the model late, because it imports jax and torch. Hide torchvision from transformers."""
         hide(TORCHVISION)
         return resolve_name(self.body)

@@ -1,4 +1,4 @@
-"""The step cache: a step that differs little from the last full one reuses what the layers after the first added then.
+"""The step cache: a step reuses the output of the later layers if the first layer's output hardly changed.
 
 Source: first-block caching as in chengzeyi/ParaAttention and diffusers' `FirstBlockCacheConfig`.
 """
@@ -16,8 +16,14 @@ from backend.runtime.mesh import Layout, as_leaf, with_sharding
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCache:
-    """What the first layer, and all layers after it, added to the tokens in the last step that ran them all, [B, S, D].
-    Scalars: `is_filled` once there was such a step, and how many steps have `reused` it."""
+    """The changes that layers made to the tokens in the last full step.
+
+    Attributes:
+        first: the change by the first layer, [B, S, D].
+        rest: the change by all later layers, [B, S, D].
+        is_filled: scalar, true after the first full step.
+        reused: scalar, the number of steps that reused `rest`.
+    """
 
     first: jax.Array
     rest: jax.Array
@@ -26,14 +32,14 @@ class StepCache:
 
 
 def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype) -> StepCache:
-    """Shapes and places of an empty cache for tokens [B, S, D]."""
+    """Return the shapes and shardings of a cache for tokens [B, S, D]."""
     tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(layout.tokens)))
     flag, count = (as_leaf(jax.ShapeDtypeStruct((), one, sharding=layout.replicated)) for one in (bool, jnp.int32))
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
 
 def cached_sharding(layout: Layout, shapes: tuple[Any, StepCache]) -> tuple[Any, StepCache]:
-    """Where the result of a step with a cache lies: the state on all devices, the cache as `describe_cache` says."""
+    """Return the shardings of the result of a step with a cache: the state is replicated, the cache as in `describe_cache`."""
     state, cache = shapes
     tokens = layout.sharding(layout.tokens)
     cache = dataclasses.replace(
@@ -51,11 +57,16 @@ def reuse_or_run(
     first: jax.Array,
     run_rest: Callable[[], jax.Array],
 ) -> tuple[jax.Array, StepCache]:
-    """What the layers after the first add, and the cache after this step. `hidden` are the tokens before the first layer, `first`
-    those after it, of which `num_tokens` are real; `run_rest` gives the tokens after all layers.
+    """Return the change by the layers after the first, and the new cache.
 
-    The layers are not run if the first one's change of the tokens differs from its change in the last full step by less than
-    `threshold`, relatively, in every branch.
+    The later layers do not run if the first layer's change is nearly the same as in the last full step. The relative difference
+    must be at most `threshold` in every guidance branch.
+
+    Args:
+        num_tokens: number of real tokens. The others are padding.
+        hidden: the tokens before the first layer.
+        first: the tokens after the first layer.
+        run_rest: returns the tokens after all layers.
     """
     change = first - hidden
     reuses = cache.is_filled & (_relative_change(change, cache.first, num_tokens) <= threshold)
@@ -70,7 +81,7 @@ def reuse_or_run(
 
 
 def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """The mean size of the difference over that of `before`: the largest of the branches; padding does not count."""
+    """Return the mean size of the difference, relative to `before`, without padding. The largest over the branches."""
     is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
 
     def size(values: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
-"""What the layers of the families' video autoencoders have in common on one chip: its strip of columns from the first
-convolution to the last, on `kernels.causal_conv`.
+"""The shared layers of the families' video autoencoders on one chip, built on `kernels.causal_conv`.
 
-Every function sees arrays [F, W, H, C] of the strip, channels and rows padded with zeros; `backend.models.common.strips` cuts the
-picture. A picture that lies on its side has its rows as columns here.
+A chip computes one strip of columns from the first convolution to the last. Every function takes arrays [F, W, H, C] of the
+strip, with channels and rows padded with zeros. `backend.models.common.strips` divides the frames into strips. If the frames are
+transposed, columns here are rows of the video.
 """
 
 import abc
@@ -22,15 +22,21 @@ Weights = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip's part of the work: the mesh's `axes` over which the strips lie, and how the picture lies in them."""
+    """The position of one chip.
+
+    Attributes:
+        axes: mesh axes over which the strips are divided.
+        is_transposed: rows and columns of the frames are swapped.
+        interpret: run the kernel in interpret mode.
+    """
 
     axes: tuple[str, ...]
-    is_turned: bool
+    is_transposed: bool
     interpret: bool
 
     @property
     def is_last(self) -> jax.Array | bool:
-        """Whether the last strip is this chip's."""
+        """True if this chip has the last strip."""
         return jax.lax.axis_index(self.axes) == jax.lax.axis_size(self.axes) - 1 if self.axes else True
 
 
@@ -43,77 +49,88 @@ class Step:
 
     @property
     def is_residual(self) -> bool:
-        """Whether it is a residual block: norm, convolution, norm, convolution, and what is added to them."""
+        """True for a residual block: norm, convolution, norm, convolution, and a shortcut that is added."""
         return hasattr(self.module, "norm1")
 
     @property
     def first_norm(self) -> str | None:
-        """The norm with SiLU at its beginning, which the step before it computes."""
+        """The name of the norm with SiLU at the start of the module. The previous step computes this norm."""
         return f"{self.name}.norm1" if self.is_residual else None
 
 
 class StripRunner(abc.ABC):
-    """Runs the encoder or the decoder on one chip. `after` are the caches that it leaves, as a family names them; `before` those
-    of the last call; `widths` are the real channels of each norm by its name, `rows` the picture's rows."""
+    """Runs the encoder or the decoder on one chip.
+
+    Args:
+        widths: number of real channels of each norm by name.
+        before: caches from the last call.
+        rows: number of real rows.
+
+    Attributes:
+        after: caches for the next call, by names of the family.
+    """
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
-        self._later_frames = 1  # frames of a later latent frame here, where the first one has a single frame
+        self._later_frames = 1  # current number of frames per later latent frame; the first latent frame has one
         self.after: Caches = {}
 
     @property
     def rows(self) -> int:
-        """The picture's rows in the latest array; the rows after them are zero."""
+        """Number of real rows in the current array. The rows after them are zero."""
         return self._rows
 
-    def _through(
+    def _run_steps(
         self, steps: Sequence[Step], last: str, total: jax.Array | None, normalised: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """The steps; each also computes the norm at the beginning of the next, the last step the norm `last`."""
+        """Run the steps. Each step also computes the norm at the start of the next step. The last step computes the norm
+        `last`."""
         for step, following in zip(steps, [*(step.first_norm for step in steps[1:]), last], strict=True):
             assert total is not None, "each step keeps its sum"
             total, normalised = self._run(step, total, normalised, following)
-        assert total is not None and normalised is not None, "the last step makes the norm `last`"
+        assert total is not None and normalised is not None, "the last step computes the norm `last`"
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
-        """The sum after one step, and its normalised form if a norm is `following`."""
+        """Return the sum after one step and, if `following` names a norm, its normalised form."""
         if not step.is_residual:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._epilogue(f"{step.name}.norm2"), keeps_sum=False)
-        assert normalised is not None, "the step before made the first norm"
+        assert normalised is not None, "the previous step computed the first norm"
         _, hidden = self._convolve(f"{step.name}.conv1", normalised, second)
         assert hidden is not None, "`second` has a norm"
-        return self._convolve(f"{step.name}.conv2", hidden, self._epilogue(following, self._added(step, total)))
+        return self._convolve(f"{step.name}.conv2", hidden, self._epilogue(following, self._shortcut(step, total)))
 
     @abc.abstractmethod
     def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
-        """As `_run`, for a module that is no residual block."""
+        """Run a module that is not a residual block. Returns the same as `_run`."""
 
     @abc.abstractmethod
-    def _added(self, step: Step, total: jax.Array) -> jax.Array:
-        """What is added to a residual block's convolutions."""
+    def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
+        """Return the shortcut, which is added to the convolutions of a residual block."""
 
     @abc.abstractmethod
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """A convolution that sees two frames back."""
+        """Apply a convolution that sees two earlier frames."""
 
-    def _summed(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """A convolution without a norm."""
+    def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
+        """Apply a convolution without a norm."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
 
     def _exchange(self, place: Any, frames: jax.Array) -> jax.Array:
-        """The frames kept at this place by the last call. Keeps the present ones: at least two frames, as whole arrays, so that
-        no frame is copied out of one."""
-        assert self._before is not None, "only later calls read what was kept"
+        """Return the frames that the last call cached under the key `place`, and cache the current frames.
+
+        Caches at least two frames. Arrays are cached whole, because extracting frames would copy them.
+        """
+        assert self._before is not None, "only later calls read the cache"
         before = self._before[place]
         self.after[place] = frames if len(frames) >= KEPT_FRAMES else jnp.concatenate([before, frames])[-KEPT_FRAMES:]
         return before
 
     def _edges(self, before: jax.Array | None, frames: jax.Array, *, repeats: bool = False) -> Edges:
-        """The neighbouring chips' nearest columns; at the picture's sides zero, or its own columns if it `repeats`."""
+        """Return the nearest columns of the neighbouring chips. At the outer sides: zero, or with `repeats` the outer column."""
         inputs = [frames] if before is None else [before[-KEPT_FRAMES:], frames]
         first, last = (jnp.concatenate([array[:, side] for array in inputs]) for side in (slice(0, 1), slice(-1, None)))
         axes = self._chip.axes
@@ -128,19 +145,19 @@ class StripRunner(abc.ABC):
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """The sum, and if a norm follows, its normalised form."""
+        """Return the epilogue that keeps the sum and, if `norm` is set, adds its normalised form."""
         if norm is None:
             return Epilogue(residuals=residuals)
         weight, width = self._norm(norm)
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """The norm with SiLU outside a convolution."""
+        """Apply the norm with SiLU outside a convolution."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm(norm)).astype(total.dtype)
 
     def _norm(self, name: str) -> tuple[jax.Array, int]:
         return self._weights[f"{name}.gamma"], self._widths[name]
 
-    def _only_rows(self, frames: jax.Array) -> jax.Array:
-        """Zero in the rows that pad the picture."""
+    def _zero_padding_rows(self, frames: jax.Array) -> jax.Array:
+        """Set the padding rows to zero."""
         return jnp.where(jnp.arange(frames.shape[2])[:, None] < self._rows, frames, 0)

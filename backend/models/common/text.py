@@ -1,4 +1,4 @@
-"""Prompts as rows of tokens, and where the weights of a text encoder rest."""
+"""Prompts as rows of tokens, and the sharding of a text encoder's weights."""
 
 from collections.abc import Sequence
 
@@ -10,26 +10,31 @@ from backend.models.common.modules import Encoder
 from backend.runtime.mesh import Layout
 from backend.schemas.worker import AXES
 
-PROMPTS = ("prompt", "negative prompt")  # in the order that `tokenize` takes them
-TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of T5's token embedding; a checkpoint may hold either or both
+PROMPTS = ("prompt", "negative prompt")  # in the order of `tokenize`
+TIED = ("shared.weight", "encoder.embed_tokens.weight")  # two names of T5's token embedding; a checkpoint has one or both
 
 
 class TextEncoder(Encoder):
-    """A tokenizer and an encoder's modules. Without a tokenizer it only embeds. `_columns` are the endings of matrices that are
-    cut by their columns, `_lengths` those that text is padded to."""
+    """A tokenizer and the modules of an encoder. Without a tokenizer, only `embed` works.
+
+    `_columns` are name endings of matrices whose columns are divided over the chips. Text is padded to one of `_lengths`.
+    """
 
     _columns: tuple[str, ...]
     _tokenizer: PreTrainedTokenizerBase | None
     _lengths: tuple[int, ...]
 
     @property
-    def has_lengths(self) -> bool:
-        """Whether prompts of different length may need different programs, as far as their lengths are known."""
+    def has_several_lengths(self) -> bool:
+        """True if prompts of different lengths may need different programs. False without a tokenizer."""
         return self._tokenizer is not None and len(self._lengths) > 1
 
     @classmethod
-    def place(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """A matrix [out, in]: heads and hidden units over all chips, the embedding by its columns; vectors everywhere."""
+    def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+        """Return the partition of a weight. Matrices [out, in] are divided over all chips by columns or rows if possible.
+
+        Vectors are replicated.
+        """
         if len(shape) != 2:
             return P()
         by_columns = name.endswith(cls._columns)
@@ -37,8 +42,8 @@ class TextEncoder(Encoder):
         return P() if not divides else P(None, AXES) if by_columns else P(AXES, None)
 
 
-def cut_notes(counts: Sequence[int], most: int) -> tuple[str, ...]:
-    """Which of the prompts with so many tokens are cut, a sentence each."""
+def note_cut_prompts(counts: Sequence[int], most: int) -> tuple[str, ...]:
+    """Return a sentence for each prompt that has more than `most` tokens. `counts` are the numbers of tokens."""
     return tuple(
         f"The {name} has {count} tokens, of which the model reads {most}: its end was left out"
         for name, count in zip(PROMPTS, counts, strict=False)
@@ -46,8 +51,8 @@ def cut_notes(counts: Sequence[int], most: int) -> tuple[str, ...]:
     )
 
 
-def padded_ids(tokens: Sequence[Sequence[int]], width: int, padding: int) -> np.ndarray:
-    """[B, width] int32 of rows of tokens, none of them longer."""
+def pad_ids(tokens: Sequence[Sequence[int]], width: int, padding: int) -> np.ndarray:
+    """Pad rows of tokens to [B, width] int32. No row may be longer than `width`."""
     ids = np.full((len(tokens), width), padding, np.int32)
     for row, own in zip(ids, tokens, strict=True):
         row[: len(own)] = own

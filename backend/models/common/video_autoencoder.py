@@ -1,6 +1,6 @@
-"""What the families' video autoencoders share: one latent frame at a time, with caches as explicit state.
+"""The shared code of the families' video autoencoders. They process one latent frame at a time, with caches as explicit state.
 
-A family says how its network runs over one latent frame, in PyTorch, and in its `vae_tpu` on a TPU's strips of columns.
+A family implements its network for one latent frame twice: in PyTorch, and in `vae_tpu` for a TPU's strips of columns.
 """
 
 import abc
@@ -21,36 +21,38 @@ from backend.runtime.torch_modules import call_module
 from backend.schemas.geometry import Geometry
 
 Caches = dict[Any, jax.Array]
-"""By the layer's number or name. On TPUs pictures [F, W, H, C], elsewhere [1, C, F, H, W]; counts are scalars."""
+"""Cached frames by the layer's number or name: [F, W, H, C] on TPUs, elsewhere [1, C, F, H, W]. Counters are scalars."""
 Weights = Mapping[str, jax.Array]
 
 
 class StreamedAutoencoder(abc.ABC):
-    """Modules of one VAE; weights are passed to every call. All methods are pure, to be compiled.
+    """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
-    Pixels are float32 in [-1, 1] unless a docstring says otherwise; latents are as the transformer sees them. Two programs serve
-    a video of any length, one for the first latent frame and one for all others. What a first call takes as `before` depends on
-    the family: nothing, or room for what later calls add.
+    Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
+    One program serves the first latent frame and another program all later ones. The first call has no caches in `before` (None)
+    or, in some families, empty caches for later calls.
     """
 
     spatial_scale: int
     temporal_scale: int
     latent_channels: int
     _on_tpu: ClassVar[ModuleType]  # the family's `vae_tpu`: arrange, encode, decode
-    _convolution: ClassVar[str]  # the name of a weight of 3x3x3, which `arrange` leaves with three axes
-    _pads_strips: ClassVar[bool] = False  # whether `vae_tpu` adds columns where a picture does not divide by the chips
+    _convolution: ClassVar[str]  # the name of a 3 x 3 x 3 weight, which has three axes after `arrange`
+    _pads_strips: ClassVar[bool] = False  # `vae_tpu` supports padding columns if the chips do not divide the frames
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout
 
     @property
     def uses_up_caches(self) -> bool:
-        """Whether a call may overwrite the caches that it was given. Not on TPUs, where caches are earlier results: it would have
-        to copy."""
+        """True if a call may overwrite the caches in its arguments.
+
+        False for strips on TPUs, where a cache is also an earlier result, so that overwriting would need a copy.
+        """
         return not self._uses_strips(jnp.bfloat16)
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The weights in the form that encoding and decoding need: the checkpoint's own, or rearranged for strips."""
+        """Return the weights in the form that encoding and decoding need: unchanged, or rearranged for strips."""
         dtype = self._dtype(weights)
         if not self._uses_strips(dtype):
             return weights
@@ -58,7 +60,7 @@ class StreamedAutoencoder(abc.ABC):
         return jax.jit(functools.partial(self._on_tpu.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Shapes and places of what `arrange` returns."""
+        """Return the shapes and shardings of `arrange`'s result."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
             return described
@@ -66,37 +68,39 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.describe_weights(shapes, self._layout.replicated_spec)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """The checkpoint's shapes and where they rest, without the weights."""
+        """Return the shapes and shardings of the checkpoint's weights."""
         shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
         return self._layout.describe_weights(shapes, self._layout.replicated_spec)
 
     def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
-        """Latents [1, C, 1, H, W] of a clip's first frame [1, 3, 1, height, width], and the caches after it."""
+        """Encode a clip's first frame [1, 3, 1, height, width] to latents [1, C, 1, H, W]. Also return the new caches."""
         return self._encode(weights, pixels, before)
 
     def encode_next(self, weights: Weights, pixels: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        """Latents [1, C, 1, H, W] of the next frames [1, 3, 4, height, width], and the caches after them."""
+        """Encode the next frames [1, 3, 4, height, width] to latents [1, C, 1, H, W]. Also return the new caches."""
         return self._encode(weights, pixels, caches)
 
     def decode_first(self, weights: Weights, latents: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
-        """The first pixel frame [1, 3, 1, height, width] of latents [1, C, 1, H, W], and the caches after it."""
+        """Decode the first latents [1, C, 1, H, W] to a frame [1, 3, 1, height, width]. Also return the new caches."""
         return self._decode(weights, latents, before)
 
     def decode_next(self, weights: Weights, latents: jax.Array, caches: Caches) -> tuple[jax.Array, Caches]:
-        """The next pixel frames [1, 3, 4, height, width] of latents [1, C, 1, H, W], and the caches after them."""
+        """Decode the next latents [1, C, 1, H, W] to frames [1, 3, 4, height, width]. Also return the new caches."""
         return self._decode(weights, latents, caches)
 
     def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
-        """The operations of encoding a clip's first `num_frames` latent frames."""
+        """Return the operations of encoding a clip's first `num_frames` latent frames."""
         return self._clip_flops(geometry, num_frames, is_decoder=False)
 
     def decode_flops(self, geometry: Geometry) -> float:
-        """The operations of decoding a whole video."""
+        """Return the operations of decoding a whole video."""
         return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
-        """From clips of one and of two latent frames: all later ones cost the same, but for attention to earlier frames, which
-        was 0.1 % of the second frame where there is any."""
+        """Extrapolate from clips of one and of two latent frames.
+
+        All later frames cost the same, except for attention to earlier frames. Where it exists, it was 0.1 % of the second frame.
+        """
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
 
@@ -109,22 +113,25 @@ class StreamedAutoencoder(abc.ABC):
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, frames, geometry.height, geometry.width)))
 
     def encoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
-        """Where the results of `encode_first` and `encode_next` lie: latents on all devices, caches spread over space."""
+        """Return the shardings of the encoder's results: latents are replicated, caches are divided over space."""
         latents, caches = shapes
         return self._layout.replicate_shapes(latents), self._place_caches(latents.shape[3:], caches)
 
     def decoded_sharding(self, shapes: tuple[Any, Caches]) -> tuple[Any, Caches]:
-        """Where the results of `decode_first` and `decode_next` lie: pixels and caches spread over space."""
+        """Return the shardings of the decoder's results: pixels and caches are divided over space."""
         pixels, caches = shapes
         size = tuple(side // self.spatial_scale for side in pixels.shape[3:])
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
-        """Pictures spread over space, counts on all devices; `size` is the latents' height and width."""
+        """Return the shardings of caches: frames are divided over space, counters are replicated.
+
+        `size` is the height and width of the latents.
+        """
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: self._layout.replicate_shapes(leaf) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
-        strips = Strips.of(self._layout, *size, pads=self._pads_strips)
+        strips = Strips.choose(self._layout, *size, pads=self._pads_strips)
         place = strips.describe if are_strips else self._layout.describe_spread
         return place(pictures) | counts
 
@@ -149,7 +156,7 @@ class StreamedAutoencoder(abc.ABC):
         return {name: self._spread(cache) if cache.ndim else cache for name, cache in caches.items()}
 
     def _spread(self, array: jax.Array) -> jax.Array:
-        """The array with its space spread over the chips; the convolutions exchange the borders."""
+        """Divide the array over the chips by its height or width. The convolutions exchange the borders."""
         return self._layout.constrain(array, self._layout.spatial_partition(*array.shape[3:]))
 
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
@@ -157,7 +164,7 @@ class StreamedAutoencoder(abc.ABC):
         return is_fit and self._can_use_strips()
 
     def _can_use_strips(self) -> bool:
-        """Whether `vae_tpu` can run a VAE of this configuration."""
+        """Return whether `vae_tpu` can run a VAE of this configuration."""
         return True
 
     def _dtype(self, weights: Weights) -> jnp.dtype:
@@ -168,18 +175,18 @@ class StreamedAutoencoder(abc.ABC):
 
     @abc.abstractmethod
     def _normalise(self, latents: jax.Array) -> jax.Array:
-        """Latents as the transformer sees them, from the encoder's."""
+        """Convert the encoder's latents to the latents that the transformer sees."""
 
     @abc.abstractmethod
     def _denormalise(self, latents: jax.Array) -> jax.Array:
-        """The reverse of `_normalise`."""
+        """Convert the transformer's latents to the decoder's latents."""
 
     @staticmethod
     @abc.abstractmethod
     def _encode_frames(vae: Any, pixels: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
-        """Moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the caches after it."""
+        """Return the moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the new caches."""
 
     @staticmethod
     @abc.abstractmethod
     def _decode_frame(vae: Any, latents: torch.Tensor, before: Mapping[Any, torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
-        """One latent frame's pixels in [-1, 1], and the caches after it."""
+        """Return the pixels of one latent frame in [-1, 1], and the new caches."""

@@ -1,5 +1,4 @@
-"""What models share whose video is one chunk: two meshes' programs, steps with and without a `StepCache`, pieces of one latent
-frame."""
+"""The shared code of models whose video is one chunk. They have programs for two meshes and decode one latent frame at a time."""
 
 import dataclasses
 import math
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 
 from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.context_windows import WindowContexts, step_in_windows
-from backend.models.common.modules import name_since_5
+from backend.models.common.modules import to_transformers_5_name
 from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, text_network
 from backend.models.common.programs import ClipPrograms
 from backend.models.common.step_cache import StepCache
@@ -28,7 +27,7 @@ from backend.models.model import (
 )
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, Work
-from backend.sampling.solvers import SamplerState, StepInputs, noised, schedule_of, start
+from backend.sampling.solvers import SamplerState, StepInputs, add_noise, schedule_for_request, start_state
 from backend.schemas.cfg_zero import num_zero_steps
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -37,14 +36,17 @@ from backend.weights.host_offload import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks
 
 CLIP = "clip"
-"""The name of the condition that holds the latents [1, C, F, H, W] of a clip that the video begins with, float32."""
+"""The name of the condition with the latents of a clip from which the video starts, float32 [1, C, F, H, W]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeClipStepContext:
-    """What all steps of one expert, guided or not, and of one size share. `context` are the step's inputs that do not change, of
-    the whole video or of its context windows; `copies` are matrices of the expert that every chip has whole while its steps
-    run."""
+    """The data that all steps with the same expert, guidance and size share.
+
+    Attributes:
+        context: the constant inputs of the step, for the whole video or for its context windows.
+        copies: matrices of the expert of which every chip has a copy while its steps run.
+    """
 
     expert: int
     is_guided: bool
@@ -59,17 +61,20 @@ class WholeClipStepContext:
 
 
 class WholeClipModel:
-    """The part of a `Model` that follows from one chunk. A step's carry is its `StepCache`, or with MagCache what all layers
-    added, [B, S, D]: where there is such a carry, the step reuses it. None without one."""
+    """The methods of a `Model` whose video is one chunk.
+
+    The step state is a `StepCache` if the request uses the step cache. With MagCache it is the change by all layers, [B, S, D],
+    for a step that reuses the change. Other steps have no state (None).
+    """
 
     decode_stride = preview_stride = 1
     segment: int | None = None
-    _repeats: ClassVar[tuple[int, ...]]  # how often an example prompt is said to meet each length that text is padded to
-    _text_tokens: int  # that the transformer sees of a prompt
+    _repeats: ClassVar[tuple[int, ...]]  # repetitions of an example prompt that reach each of the padded lengths of text
+    _text_tokens: int  # number of tokens of a prompt that the transformer sees
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     _layer_matrix_bytes: ClassVar[Callable[[Mapping[str, Any], int], dict[str, int]]]  # see `plan_layouts`
-    _text_encoder: Any  # the family's, None if its models read no text
-    _image_encoder: Any  # the family's, None if its models see no pictures so
+    _text_encoder: Any  # None if the model reads no text
+    _image_encoder: Any  # None if the model has no image encoder
 
     def __init__(self, plan: ModelPlan) -> None:
         self.kind, self.dtype, self._configs = plan.kind, plan.dtype, plan.configs
@@ -78,7 +83,7 @@ class WholeClipModel:
         self.networks = tuple(self._networks(plan))
 
     def _make_encoders(self, plan: ModelPlan) -> None:
-        """Sets the encoders. Raises: ModelError for a tokenizer or a preprocessor that cannot be read."""
+        """Create the encoders. Raises: ModelError for a broken tokenizer or preprocessor."""
         raise NotImplementedError
 
     def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
@@ -91,7 +96,7 @@ class WholeClipModel:
         denoiser, vae = self._guided.denoiser, self._guided.vae
         yield from self._encoder_networks(plan)
         for expert in range(self.kind.num_experts):
-            described = denoiser.describe_weights(self.dtype)  # each its own, so that they are told apart
+            described = denoiser.describe_weights(self.dtype)  # a new object for each expert, because callers compare identity
             renamed = self._renamed(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
         yield autoencoder_network(vae, self.dtype)
@@ -104,32 +109,32 @@ class WholeClipModel:
             others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
             yield text_network(self._text_encoder, plan, self._guided.layout, others, **self._text_options)
         if self._image_encoder is not None:
-            yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=name_since_5)
+            yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=to_transformers_5_name)
 
     def _copies_bytes(self, transformer: StackedWeights) -> int:
-        """Bytes on each device of the matrices that it has whole while an expert's steps run."""
+        """Return the bytes on each device of the matrices that are copied while an expert's steps run."""
         denoiser = self._guided.denoiser
         return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
     def _renamed(self, transformer: StackedWeights) -> Callable[[str], str]:
-        """From a transformer's names in a file to the installed library's."""
+        """Return the function from a tensor's name in a file to its name in the installed library."""
         return str
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """Which prompts are cut."""
+        """Return sentences about prompts that are cut."""
         return list(self._tokens(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Prompts of each length that text is padded to; one prompt if there is one length, or no tokenizer to measure them."""
-        times = self._repeats if self._text_encoder.has_lengths else (1,)
+        """Return a prompt for each padded length of text. One prompt if there is one length, or no tokenizer."""
+        times = self._repeats if self._text_encoder.has_several_lengths else (1,)
         return [" ".join([example] * count) for count in times]
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
-        """The prompt, and the negative prompt if it is read."""
+        """Return the prompt and, if the request uses it, the negative prompt."""
         return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
 
     def _tokens(self, request: GenerationRequest) -> Any:
-        """The prompts' tokens; their shapes if there is no tokenizer."""
+        """Return the tokens of the prompts, or their shapes without a tokenizer."""
         return self._text_encoder.tokenize(self._prompts(request))
 
     def layout(self, is_guided: bool) -> Layout:
@@ -141,11 +146,11 @@ class WholeClipModel:
         return {VIDEO: self.latent_shape(request)}
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """The shape of the video's latents, B C F H W."""
+        """Return the shape of the video's latents, B C F H W."""
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """The shape of what a step's program sees: the latents, or a window of them."""
+        """Return the shape of the latents in a step's program: the whole video or a context window."""
         if request.window_frames is None:
             return self.latent_shape(request)
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
@@ -159,7 +164,7 @@ class WholeClipModel:
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
     def _encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """How many tokens each encoder reads, by its part, and how many latent frames the video autoencoder encodes."""
+        """Return the number of tokens that each encoder reads, by part, and the number of latent frames that the VAE encodes."""
         raise NotImplementedError
 
     def decode_flops(self, request: GenerationRequest) -> float:
@@ -167,11 +172,11 @@ class WholeClipModel:
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """The state that holds only noise, or a clip's latents at the noise level of the first step."""
+        """Return the state with noise, or with a clip's latents at the noise level of the first step."""
         drawn = jnp.asarray(noise[VIDEO])
         if CLIP not in conditions:
-            return {VIDEO: start(drawn)}
-        return {VIDEO: start(noised(jnp.asarray(conditions[CLIP]), drawn, schedule_of(request).sigmas[0]))}
+            return {VIDEO: start_state(drawn)}
+        return {VIDEO: start_state(add_noise(jnp.asarray(conditions[CLIP]), drawn, schedule_for_request(request).sigmas[0]))}
 
     def step(
         self,
@@ -197,7 +202,7 @@ class WholeClipModel:
         step_state: StepState,
         index: int,
     ) -> Generator[Effect, Any, tuple[SamplerState, StepState]]:
-        """The step of the video's state."""
+        """Take the step of the video stream. Yields work."""
         programs, own = step_context.programs, weights[transformer_part(step_context.expert)]
         if step_context.is_guided and index < num_zero_steps(request):
             return (yield Call(programs.still_step, (state, step_inputs))), None
@@ -218,24 +223,24 @@ class WholeClipModel:
         return (yield Call(programs.cached_step, (*arguments, step_state, jnp.float32(request.step_cache))))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: Any, step_state: StepState) -> Work:
-        """One latent frame: pixels [1, 3, 1 or 4, height, width], and the caches after it."""
+        """Decode one latent frame to pixels [1, 3, 1 or 4, height, width]. Also return the new caches. Yields work."""
         programs = self._programs(request.is_guided)
         if step_state is not None:
             return (yield Call(programs.decode_next, (weights["vae"], latents, step_state)))
-        room = yield from self._room(request)
+        room = yield from self._first_decode_arguments(request)
         return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:
         """See `Model`."""
         return (yield from self.decode(weights, request, latents, None))[0]
 
-    def _room(self, request: GenerationRequest) -> Work:
-        """What the decoder's first call takes besides the latents."""
+    def _first_decode_arguments(self, request: GenerationRequest) -> Work:
+        """Return the decoder's further arguments in its first call. Yields work."""
         yield from ()
         return ()
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """The lengths after `backend.runtime.ulysses` has spread the attention over the chips."""
+        """Return the lengths after `backend.runtime.ulysses` has divided the attention over the chips."""
         programs, shape = self._programs(request.is_guided), self.step_shape(request)
         layout, denoiser, branches = programs.layout, programs.denoiser, 2 if request.is_guided else 1
         heads, sp = denoiser.heads // layout.size("tp"), layout.size("sp")
@@ -253,13 +258,13 @@ class WholeClipModel:
         )
 
     def _tokens_beside(self, request: GenerationRequest) -> int:
-        """How many tokens the video's attend to besides themselves."""
+        """Return how many other tokens the video's tokens attend to."""
         return 0
 
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: Any, clean: Latents, step_state: StepState
     ) -> Work:
-        """Does nothing."""
+        """Return the step state unchanged."""
         yield from ()
         return step_state
 
@@ -268,7 +273,7 @@ class WholeClipModel:
         return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
 
     def _finish(self, conditions: Conditions, latents: Any) -> Work:
-        """The video's latents as they are: all frames are denoised alike."""
+        """Return the video's latents unchanged, because no frames are given."""
         yield from ()
         return latents
 
@@ -281,5 +286,5 @@ class WholeClipModel:
 
 
 def transformer_part(expert: int) -> str:
-    """The checkpoint's folder of a transformer, the high-noise one first."""
+    """Return the checkpoint's folder of a transformer. Expert 0 is the high-noise expert."""
     return "transformer" if expert == 0 else f"transformer_{expert + 1}"

@@ -1,1 +1,1 @@
-"""HunyuanVideo 1.5, in diffusers' layout."""
+"""HunyuanVideo 1.5 in diffusers' format."""

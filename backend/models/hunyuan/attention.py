@@ -1,4 +1,7 @@
-"""The attention that runs inside diffusers' HunyuanVideo 1.5 blocks: our kernels, over the video's and all other tokens."""
+"""Attention processors for diffusers' HunyuanVideo 1.5 blocks. They use our kernels for the video tokens and context tokens.
+
+Context tokens are all tokens that are not of the video: of the image, of the quoted text and of the prompt.
+"""
 
 import functools
 from typing import Any, cast
@@ -11,12 +14,14 @@ from backend.runtime.cpu_attention import attention
 from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import torchax
-from kernels.attention import AttentionOptions, KeyCounts
+from kernels.attention import AttentionOptions, KvLengths
 
 
 class JointAttention:
-    """A processor for the attention of a dual-stream block. In place of a mask it is given how many of the tokens beside the
-    video's count, [B] int32, and in place of the rotary embedding `Positions`."""
+    """The attention processor of a dual-stream block.
+
+    `attention_mask` is the number of real context tokens, [B] int32. `image_rotary_emb` is `Positions`.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -35,7 +40,7 @@ class JointAttention:
 
 
 class TextAttention:
-    """A processor for the token refiner's attention; in place of a mask it is given the number of tokens, [B] int32."""
+    """The attention processor of the token refiner. `attention_mask` is the number of real tokens, [B] int32."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -58,4 +63,4 @@ def _stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
 
 
 def _attend_to_text(query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array) -> jax.Array:
-    return attention(query, key, value, options=AttentionOptions(counts=KeyCounts(values=counts), tpu=FEW_KEYS))
+    return attention(query, key, value, options=AttentionOptions(kv_lengths=KvLengths(values=counts), tpu=FEW_KEYS))

@@ -1,13 +1,13 @@
 """One block of HunyuanVideo 1.5's transformer, with the arithmetic of diffusers' `HunyuanVideo15TransformerBlock`.
 
-On TPUs each norm of the video's tokens is one pass; those beside them are few. The block is diffusers' module, whose attention is
-our processor's.
+On TPUs each norm of the video tokens is one Pallas pass. The context tokens are few and need no pass. The block is diffusers'
+module with our attention processor.
 """
 
 import torch
 
 from backend.models.common.flat_attention import Positions
-from backend.models.common.token_norm import normed_in_one_pass, serves
+from backend.models.common.token_norm import can_use_pass, normalise_in_one_pass
 from backend.runtime.mesh import Layout
 
 
@@ -21,29 +21,32 @@ def run_block(
     *,
     layout: Layout,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The video's tokens [B, S, D] and those beside them [B, L, D] after the block; `time` [1, D] is the step's embedding."""
+    """Run the block. Return the video tokens [B, S, D] and the context tokens [B, L, D].
+
+    `time` [1, D] is the embedding of the step. `counts` [B] are the numbers of real context tokens.
+    """
     ours, theirs = _modulation(block.norm1, time), _modulation(block.norm1_context, time)
-    normed = _normed(layout, block.norm1.norm, hidden, *ours[:2])
-    normed_beside = _modulated(block.norm1_context.norm(beside), *theirs[:2])
+    normed = _normalise(layout, block.norm1.norm, hidden, *ours[:2])
+    normed_beside = _modulate(block.norm1_context.norm(beside), *theirs[:2])
     attended, attended_beside = block.attn(normed, normed_beside, attention_mask=counts, image_rotary_emb=positions)
     hidden, beside = hidden + attended * ours[2], beside + attended_beside * theirs[2]
-    fed = block.ff(_normed(layout, block.norm2, hidden, *ours[3:5]))
-    fed_beside = block.ff_context(_modulated(block.norm2_context(beside), *theirs[3:5]))
+    fed = block.ff(_normalise(layout, block.norm2, hidden, *ours[3:5]))
+    fed_beside = block.ff_context(_modulate(block.norm2_context(beside), *theirs[3:5]))
     return hidden + ours[5] * fed, beside + theirs[5] * fed_beside
 
 
 def _modulation(norm, time: torch.Tensor) -> list[torch.Tensor]:
-    """Shift, scale and gate of attention, then of the feed-forward, each [1, 1, D]."""
+    """Return shift, scale and gate of the attention, then of the feed-forward, each [1, 1, D]."""
     return [part.unsqueeze(1) for part in norm.linear(norm.silu(time)).chunk(6, dim=1)]
 
 
-def _normed(
+def _normalise(
     layout: Layout, norm: torch.nn.LayerNorm, hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
-    if serves(layout, hidden, scale):
-        return normed_in_one_pass(layout, norm, hidden, scale, shift)
-    return _modulated(norm(hidden), shift, scale)
+    if can_use_pass(layout, hidden, scale):
+        return normalise_in_one_pass(layout, norm, hidden, scale, shift)
+    return _modulate(norm(hidden), shift, scale)
 
 
-def _modulated(normal: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _modulate(normal: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return normal * (1 + scale) + shift

@@ -1,11 +1,16 @@
-"""The denoiser's inputs besides noise: the prompts' embeddings and the picture, as host arrays by name.
+"""The denoiser's inputs besides noise: embeddings of the prompts and the image, as float32 host arrays by name.
 
-Names, for the prompt and, after "negative_", for the negative prompt: `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask`
-[1, 1000], 1 for tokens that count; `prompt_embeds_2` [1, 256, D'] and `prompt_embeds_mask_2` the same for the text in quotes, as
-diffusers' pipelines hold them, zero where nothing counts. For a picture: `image_embeds` [1, tokens, D''], the image encoder's
-output, and `first_frame` [1, C, 1, H, W], its latents. All float32.
+For the prompt, and with the prefix "negative_" for the negative prompt, named as in diffusers' pipelines:
 
-Functions that take `xp` compute with numpy's functions, or with jax.numpy's where only shapes are known.
+- `prompt_embeds` [1, 1000, D] and `prompt_embeds_mask` [1, 1000], which is 1 for real tokens. Padding is zero.
+- `prompt_embeds_2` [1, 256, D'] and `prompt_embeds_mask_2`, the same for the text in quotes.
+
+For an image:
+
+- `image_embeds` [1, tokens, D''], the image encoder's output.
+- `first_frame` [1, C, 1, H, W], the latents of the image.
+
+Functions with the argument `xp` compute with numpy, or with jax.numpy if only shapes are known.
 """
 
 from collections.abc import Mapping
@@ -23,7 +28,14 @@ PREFIXES = ("", "negative_")
 
 
 def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_counts: Any) -> dict[str, Any]:
-    """The arrays of all prompts by name, from the encoders' output [B, L, D] and [B, Q, D'] and the numbers of tokens [B]."""
+    """Return the arrays of all prompts by name.
+
+    Args:
+        embeddings: output of the text encoder, [B, L, D].
+        counts: numbers of tokens of the prompts, [B].
+        letters: output of the encoder of quoted text, [B, Q, D'].
+        letter_counts: numbers of tokens of the quoted texts, [B].
+    """
     own = embeddings[:, CHAT_TOKENS:].astype(np.float32)
     own = xp.pad(own, ((0, 0), (0, TEXT_TOKENS - own.shape[1]), (0, 0)))
     mask = _mask(xp, counts, TEXT_TOKENS)
@@ -40,9 +52,11 @@ def text_conditions(xp: Any, embeddings: Any, counts: Any, letters: Any, letter_
     }
 
 
-def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
-    """Which tokens stand beside the video's, from each guidance branch's arrays: `num_seen` of the picture, and of the prompt and
-    its text in quotes those that count, with padding to `length`."""
+def make_context_tokens(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dtype: jnp.dtype) -> Tokens:
+    """Return the context tokens of all guidance branches: `num_seen` tokens of the image, then the real tokens of the texts.
+
+    The tokens of the quoted text and of the prompt are padded to `length` in total.
+    """
     prompt, mask, quoted = (
         xp.concatenate([branch[name] for branch in branches])
         for name in ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_mask_2")
@@ -56,20 +70,19 @@ def beside(xp: Any, *branches: Mapping[str, Any], num_seen: int, length: int, dt
     )
 
 
-def most_told(*branches: Mapping[str, Any]) -> int | None:
-    """How many tokens of the prompt and of its text in quotes count in the branch that has most; None where only shapes are
-    known."""
+def count_most_tokens(*branches: Mapping[str, Any]) -> int | None:
+    """Return the largest number of real tokens of prompt and quoted text in a branch. None if only shapes are known."""
     masks = [(branch["prompt_embeds_mask"], branch["prompt_embeds_mask_2"]) for branch in branches]
     if any(isinstance(mask, jax.ShapeDtypeStruct) for both in masks for mask in both):
         return None
     return max(sum(int(np.asarray(mask).sum()) for mask in both) for both in masks)
 
 
-def quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
-    """[B, Q, D'] of all guidance branches."""
+def join_quoted_embeddings(xp: Any, *branches: Mapping[str, Any]) -> jax.Array:
+    """Join the embeddings of quoted text of all guidance branches to [B, Q, D']."""
     return xp.concatenate([branch["prompt_embeds_2"] for branch in branches])
 
 
 def _mask(xp: Any, counts: Any, length: int) -> Any:
-    """[B, length] float32, 1 for the first `counts` [B]."""
+    """Return a mask [B, length] float32 that is 1 for the first `counts` [B] tokens."""
     return (xp.arange(length) < counts[:, None]).astype(np.float32)

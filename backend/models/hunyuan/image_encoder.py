@@ -1,4 +1,4 @@
-"""The SigLIP vision encoder of HunyuanVideo 1.5's image-to-video models: a picture to tokens that stand beside the video's."""
+"""The SigLIP vision encoder of HunyuanVideo 1.5's image-to-video models. It turns an image into context tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,36 +11,36 @@ from PIL import Image
 from transformers import SiglipVisionConfig, SiglipVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from backend.models.common.modules import Encoder, settings_of
+from backend.models.common.modules import Encoder, network_settings
 from backend.models.hunyuan.transformer import norm_in_float32
 from backend.runtime.torch_modules import call_module
 
 
 class ImageEncoder(Encoder):
-    """A preprocessor and an encoder's modules; weights are passed to every call. Without a preprocessor it only embeds."""
+    """A preprocessor and the modules of the encoder. Methods take the weights as an argument."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
-        settings = SiglipVisionConfig(**settings_of(config) | {"vision_use_head": False})  # what it pools is not used
+        settings = SiglipVisionConfig(**network_settings(config) | {"vision_use_head": False})  # the pooled output is not used
         with torch.device("meta"):
             self._model = SiglipVisionModel(settings).eval()
-        self._model.embeddings.patch_embedding.padding = (0, 0)  # it says "valid", which torchax does not know
+        self._model.embeddings.patch_embedding.padding = (0, 0)  # the same as "valid", which torchax does not support
         norm_in_float32(self._model)
         self._processor, self._size = processor, settings.image_size
         self._places = (settings.image_size // settings.patch_size) ** 2
 
     @property
     def num_tokens(self) -> int:
-        """Tokens per picture."""
+        """Number of tokens per image."""
         return self._places
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
-        """Pixels [1, 3, height, width] as the checkpoint's own preprocessor makes them; without one, zeros of that shape."""
+        """Convert an image to pixels [1, 3, height, width] with the checkpoint's preprocessor. Zeros without a preprocessor."""
         if self._processor is None:
             return np.zeros((1, 3, self._size, self._size), np.float32)
         return self._processor(images=image, do_resize=True, do_convert_rgb=True, return_tensors="np")["pixel_values"]
 
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
-        """Tokens [1, N, width] of `preprocess`ed pixels. Pure, to be compiled."""
+        """Embed the result of `preprocess` as tokens [1, N, width]. This method is pure, so that jax can compile it."""
         buffers = {name: jnp.arange(self._places)[None] for name, _ in self._model.named_buffers()}
         return call_module(self._model, {**weights, **buffers}, _last_hidden_state, pixels)
 

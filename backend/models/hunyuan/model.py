@@ -1,6 +1,6 @@
 """HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`.
 
-Tokens beside the video's that do not count need no room: a step's program has room for short prompts, or for all.
+Context tokens are padded to a few lengths: the step's program for short prompts is faster than the program for long prompts.
 """
 
 import dataclasses
@@ -15,13 +15,19 @@ from transformers import SiglipImageProcessorPil
 from backend.checkpoints.json_files import AGAIN
 from backend.errors import ModelError
 from backend.models.common.networks import encoder_network, read_part, read_tokenizer
-from backend.models.common.pixels import as_float32, pixels_of
+from backend.models.common.pixels import as_float32, image_to_pixels
 from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import WholeClipModel, WholeClipStepContext
 from backend.models.hunyuan import text_encoder
-from backend.models.hunyuan.conditions import PREFIXES, beside, most_told, quoted_embeddings, text_conditions
+from backend.models.hunyuan.conditions import (
+    PREFIXES,
+    count_most_tokens,
+    join_quoted_embeddings,
+    make_context_tokens,
+    text_conditions,
+)
 from backend.models.hunyuan.image_encoder import ImageEncoder
 from backend.models.hunyuan.quoted_text import QuotedTextEncoder
 from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanKind, context_tokens
@@ -37,13 +43,13 @@ from backend.schemas.progressive import HALF
 from backend.schemas.request import GenerationRequest
 from backend.weights.host_offload import load_onto_devices
 
-SHORT_ROOMS = (64, 256, SHORT_TOKENS)  # for the tokens of prompts and of text in quotes, where a step is compiled soon
-MOST_BESIDE = QUOTED_TOKENS + TEXT_TOKENS
+SHORT_LENGTHS = (64, 256, SHORT_TOKENS)  # padded lengths of prompts with quoted text, except on TPUs, where compiling is slow
+MOST_CONTEXT_TOKENS = QUOTED_TOKENS + TEXT_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """Those of every family and HunyuanVideo's own."""
+    """The programs of every family, and the programs that only HunyuanVideo has."""
 
     embed_quoted: Program
     embed_still: Program
@@ -61,7 +67,7 @@ class HunyuanModel(WholeClipModel):
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         is_tpu = plan.devices[0].platform == "tpu"
-        self._rooms = (SHORT_TOKENS,) if is_tpu else SHORT_ROOMS
+        self._padded_lengths = (SHORT_TOKENS,) if is_tpu else SHORT_LENGTHS
         configs, tokenizer = plan.configs, read_tokenizer(plan)
         if tokenizer is not None and not tokenizer.chat_template:
             raise ModelError("The checkpoint's tokenizer folder has no chat template:", "the prompt is read as a chat", AGAIN)
@@ -95,7 +101,7 @@ class HunyuanModel(WholeClipModel):
         return tokens, num_pictures
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`; the module `conditions` lists the results."""
+        """See `Model`. The module `conditions` lists the results."""
         programs, text = self._programs(request.is_guided), self._tokens(request)
         quoted = self._quoted.tokenize(self._prompts(request))
         with load_onto_devices(weights["text_encoder"]) as resting:
@@ -108,26 +114,28 @@ class HunyuanModel(WholeClipModel):
             conditions["image_embeds"] = yield OnHost(as_float32, (seen,))
         for prefix in ("", HALF):
             for picture in inputs.get(f"{prefix}image", ()):
-                latents = yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))
+                latents = yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))
                 conditions[f"{prefix}first_frame"] = yield OnHost(as_float32, (latents,))
         return conditions
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[WholeClipStepContext, StepCache | None]]:
-        """The tokens that do not depend on the step, and the other inputs placed for the programs."""
-        del step_state  # there is one expert, but its guided steps' cache is of no use to the others
+        """See `Model`. Compute the tokens that do not depend on the step, and copy the other inputs to the devices."""
+        del step_state  # the caches of guided and unguided steps are different
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
-        of_branches = tuple({name: conditions[prefix + name] for name in _TEXT} for prefix in PREFIXES[:branches])
+        of_branches = tuple({name: conditions[prefix + name] for name in _TEXT_CONDITIONS} for prefix in PREFIXES[:branches])
         num_seen = 0 if picture is None else picture.shape[1]
-        length = self._room_of(request, most_told(*of_branches), branches)
-        tokens = yield OnHost(functools.partial(beside, num_seen=num_seen, length=length, dtype=self.dtype), of_branches)
+        length = self._padded_length(request, count_most_tokens(*of_branches), branches)
+        tokens = yield OnHost(
+            functools.partial(make_context_tokens, num_seen=num_seen, length=length, dtype=self.dtype), of_branches
+        )
         tokens = yield Put(tokens, programs.layout.replicated)
-        quoted = yield OnHost(quoted_embeddings, of_branches)
+        quoted = yield OnHost(join_quoted_embeddings, of_branches)
         still = yield Call(programs.embed_still, (weights["transformer"], quoted, picture))
         first_frame = yield Put(conditions.get("first_frame"), programs.layout.replicated)
-        room = programs.denoiser.room_for(tokens.order.shape[1])
+        room = programs.denoiser.reserved_tokens(tokens.order.shape[1])
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
         facts = {name: getattr(step_plan, name) for name in ("expert", "is_guided", "is_small")}
@@ -136,35 +144,39 @@ class HunyuanModel(WholeClipModel):
         return step_context, cache
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """See `Model`. A step has room for short prompts, or for all."""
+        """See `Model`. Adds a long prompt, because short and long prompts use different programs."""
         prompts = super().prompts_for_all_programs(example)
         return prompts if len(prompts) > 1 else [*prompts, " ".join([example] * self._repeats[-1])]
 
-    def _room_of(self, request: GenerationRequest, told: int | None, branches: int) -> int:
-        """The least compiled room for the prompts' tokens and those of their text in quotes: `told` are how many count, None if
-        it is to be found from the request's prompts."""
-        if told is None:
+    def _padded_length(self, request: GenerationRequest, num_real: int | None, branches: int) -> int:
+        """Return the smallest padded length for the tokens of the prompts and of their quoted text.
+
+        `num_real` is the number of real tokens. If None, count the tokens of the request's prompts.
+        """
+        if num_real is None:
             prompts = self._prompts(request)[:branches]
             text, quoted = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
             measured = isinstance(text, np.ndarray) and isinstance(quoted, np.ndarray)
-            told = int((text + quoted).max()) if measured else max(len(prompt.split()) for prompt in prompts)
-        return next((room for room in self._rooms if room >= told), MOST_BESIDE)
+            num_real = int((text + quoted).max()) if measured else max(len(prompt.split()) for prompt in prompts)
+        return next((room for room in self._padded_lengths if room >= num_real), MOST_CONTEXT_TOKENS)
 
-    def _room(self, request: GenerationRequest) -> Work:
-        """Zeros where the decoder's attention keeps its keys and values."""
+    def _first_decode_arguments(self, request: GenerationRequest) -> Work:
+        """Return zeros for the cached keys and values of the decoder's attention. Yields work."""
         shape, vae = self.latent_shape(request), self._programs(request.is_guided).vae
         return ((yield Zeros(vae.describe_keys(shape, self.dtype)["decoder"])),)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """The lengths after `backend.runtime.joint_attention` has spread the attention over the chips; as "text" the attention of
-        the prompt's tokens to themselves."""
+        """Return the lengths after `backend.runtime.joint_attention` has divided the attention over the chips.
+
+        `text` is the self-attention of the prompt's tokens.
+        """
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
         short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
-        others = short - SHORT_TOKENS + self._room_of(request, None, len(PREFIXES))
-        room = programs.denoiser.room_for(others)
+        others = short - SHORT_TOKENS + self._padded_length(request, None, len(PREFIXES))
+        room = programs.denoiser.reserved_tokens(others)
         own_queries = programs.denoiser.padded_tokens(self.latent_shape(request), room) * group // sp
         queries = own_queries if room and group == sp else own_queries + others
         return dataclasses.replace(plain, queries=queries, keys=plain.keys + others, text_queries=TEXT_TOKENS)
 
 
-_TEXT = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
+_TEXT_CONDITIONS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")

@@ -1,4 +1,5 @@
-"""What stands in quotes in a prompt, letter by letter: the checkpoint's ByT5, whose tokens let the model write it."""
+"""The encoder of quoted text in a prompt: the checkpoint's ByT5, which encodes letter by letter so that the model can write
+it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,43 +12,43 @@ import torch
 from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import extract_glyph_texts
 from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
-from backend.models.common.modules import Encoder, settings_of
-from backend.models.common.text import padded_ids
+from backend.models.common.modules import Encoder, network_settings
+from backend.models.common.text import pad_ids
 from backend.models.hunyuan.spec import QUOTED_TOKENS
 from backend.runtime.torch_modules import call_module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuotedTokens:
-    """Token ids [B, `QUOTED_TOKENS`] int32, padded at the end, and how many count, [B] int32: none if nothing is in quotes."""
+    """Token ids [B, `QUOTED_TOKENS`] int32, padded at the end, and the numbers of real tokens, [B] int32, 0 without quotes."""
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     counts: np.ndarray | jax.ShapeDtypeStruct
 
 
 class QuotedTextEncoder(Encoder):
-    """A tokenizer and an encoder's modules; weights are passed to every call. Without a tokenizer it only embeds."""
+    """A tokenizer and the modules of an encoder. Methods take the weights as an argument."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> None:
         with torch.device("meta"):
-            self._model = T5EncoderModel(T5Config(**settings_of(config))).eval()
+            self._model = T5EncoderModel(T5Config(**network_settings(config))).eval()
         self._tokenizer = tokenizer
 
     def tokenize(self, prompts: list[str]) -> QuotedTokens:
-        """The tokens of what each prompt has in quotes, at most `QUOTED_TOKENS`; their shapes without a tokenizer."""
+        """Return the tokens of the quoted text in each prompt, at most `QUOTED_TOKENS`. Their shapes without a tokenizer."""
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), QUOTED_TOKENS), jnp.int32)
             return QuotedTokens(ids=ids, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))
         tokens = [self._tokens(quoted) if quoted is not None else [] for quoted in map(extract_glyph_texts, prompts)]
-        ids = padded_ids(tokens, QUOTED_TOKENS, self._tokenizer.pad_token_id)
+        ids = pad_ids(tokens, QUOTED_TOKENS, self._tokenizer.pad_token_id)
         return QuotedTokens(ids=ids, counts=np.array([len(row) for row in tokens], np.int32))
 
     def _tokens(self, quoted: str) -> list[int]:
-        assert self._tokenizer is not None, "`tokenize` asks for them with a tokenizer alone"
+        assert self._tokenizer is not None, "`tokenize` calls this only with a tokenizer"
         return self._tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:
-        """Embeddings [B, `QUOTED_TOKENS`, D] of `QuotedTokens`, zero from the last one that counts on. Pure, to be compiled."""
+        """Embed `QuotedTokens` as [B, `QUOTED_TOKENS`, D]. Padding is zero. This method is pure, so that jax can compile it."""
         mask = (jnp.arange(ids.shape[1]) < counts[:, None]).astype(jnp.float32)
         hidden = call_module(self._model, weights, _last_hidden_state, ids, mask)
         return hidden * mask[..., None].astype(hidden.dtype)

@@ -1,8 +1,9 @@
-"""Recognises which HunyuanVideo 1.5 a checkpoint is from its configurations alone, and refuses all others. Reads no file.
+"""Recognise the kinds of HunyuanVideo 1.5 checkpoints from their configurations, and refuse others. Reads no file.
 
-All kinds have one network: its input is the noisy latents, a picture's latents and a mask, as channels. They differ in whether
-there is a picture (always, never, or as one likes), and in whether a step also reads the timestep at which it ends
-(`use_meanflow`, the step-distilled model).
+All kinds have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. Kinds differ in
+two
+facts: whether an image must be given, may be given or is not supported, and whether a step also reads the timestep at which it
+ends (`use_meanflow`, the step-distilled model).
 """
 
 import dataclasses
@@ -12,20 +13,29 @@ from typing import Any, cast
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, renamed, t5_shapes, width_of
-from backend.models.common.spec import Face
-from backend.models.spec import Configs, Kind, refusal
+from backend.models.common.parts import (
+    apply_patterns,
+    channel_mismatch,
+    check_classes,
+    check_parts,
+    model_index,
+    t5_shapes,
+    transformer_width,
+)
+from backend.models.common.spec import FamilyBase
+from backend.models.spec import Configs, Kind, unsupported_checkpoint
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
 from presets import Preset
 
-TEXT_TOKENS = 1000  # that the transformer sees of a prompt; source: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length
-QUOTED_TOKENS = 256  # that it sees of the text in quotes; likewise, tokenizer_2_max_length
-SHORT_TOKENS = 512  # of both, for which a step has room if they are no more: most prompts, rewritten ones too
+# Source of the first two: diffusers, HunyuanVideo15Pipeline, tokenizer_max_length and tokenizer_2_max_length
+TEXT_TOKENS = 1000  # largest number of tokens of a prompt
+QUOTED_TOKENS = 256  # largest number of tokens of the quoted text
+SHORT_TOKENS = 512  # tokens of both in the program for short prompts, enough for most prompts, also rewritten prompts
 
 TRANSFORMER, AUTOENCODER = "HunyuanVideo15Transformer3DModel", "AutoencoderKLHunyuanVideo15"
 TASKS = {"HunyuanVideo15Pipeline": ("t2v",), "HunyuanVideo15ImageToVideoPipeline": ("i2v",)}
-BOTH_TASKS = "ti2v"  # `task_type` of a transformer trained with and without a picture; published ones have one task
+BOTH_TASKS = "ti2v"  # `task_type` of a transformer trained with and without images; published transformers have one task
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "out_channels", "num_layers", "num_attention_heads", "attention_head_dim", "text_embed_dim",
                     "text_embed_2_dim", "image_embed_dim"),
@@ -38,7 +48,7 @@ NEEDED_ENTRIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HunyuanKind(Kind):
-    """One kind of HunyuanVideo 1.5. `name` as in `KINDS`; with `is_meanflow` a step reads the timestep at which it ends too."""
+    """One kind of HunyuanVideo 1.5, see `KINDS`. `is_meanflow`: a step also reads the timestep at which it ends."""
 
     scales: tuple[int, int] = (16, 4)
     patch: int = 1
@@ -46,7 +56,7 @@ class HunyuanKind(Kind):
 
     @property
     def has_image_encoder(self) -> bool:
-        """Whether pictures reach the transformer as tokens too."""
+        """True if the transformer also sees images as context tokens."""
         return "image" in self.takes
 
 
@@ -56,10 +66,11 @@ KINDS = (
     HunyuanKind(name="hunyuanvideo-1.5-ti2v", tasks=("t2v", "i2v"), takes={"image": "may"}),
     HunyuanKind(name="hunyuanvideo-1.5-i2v-meanflow", tasks=("i2v",), takes={"image": "must"}, is_meanflow=True),
 )
-SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, guidance-distilled and step-distilled too, as diffusers lays them out"
+SUPPORTED = "HunyuanVideo 1.5 T2V and I2V, also guidance-distilled and step-distilled, in diffusers' format"
 
-# diffusers' name -> the one in the makers' checkpoints; source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
-# Their last modulation has its halves the other way, so it has no name here.
+# Patterns from diffusers' names to the original authors' names; source: diffusers,
+# scripts/convert_hunyuan_video1_5_to_diffusers.py. The last modulation is missing, because its halves are swapped in the
+# originals.
 ORIGINAL_NAMES = (
     (r"^context_embedder\.token_refiner\.refiner_blocks\.", "txt_in.individual_token_refiner.blocks."),
     (r"^(txt_in\..*)\.attn\.to_(q|k|v)$", r"\1.self_attn_\2"), (r"^(txt_in\..*)\.attn\.to_out\.0$", r"\1.self_attn_proj"),
@@ -81,12 +92,13 @@ ORIGINAL_NAMES = (
     (r"^image_embedder\.linear_2$", "vision_in.proj.3"), (r"^image_embedder\.norm_out$", "vision_in.proj.4"),
     (r"^cond_type_embed$", "cond_type_embedding"),
 )  # fmt: skip
-# the makers' name -> ComfyUI's; source: Comfy-Org/ComfyUI, comfy/supported_models.py, HunyuanVideo.process_unet_state_dict
+# Patterns from the authors' names to ComfyUI's names; source: Comfy-Org/ComfyUI, comfy/supported_models.py,
+# HunyuanVideo.process_unet_state_dict
 COMFY_NAMES = ((r"_mod\.linear$", "_mod.lin"), (r"_attn_proj$", "_attn.proj"), (r"mlp\.fc1$", "mlp.0"), (r"mlp\.fc2$", "mlp.2"))
-QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI, in the makers' refiner too
+QUERY_KEY_VALUE = re.compile(r"(.*_attn)_([qkv])")  # one matrix in ComfyUI and in the authors' refiner
 
 
-class HunyuanFamily(Face):
+class HunyuanFamily(FamilyBase):
     """HunyuanVideo 1.5. See `backend.models.spec.Family`."""
 
     name = "hunyuan"
@@ -108,20 +120,20 @@ class HunyuanFamily(Face):
         for kind in KINDS:
             if (kind.tasks, kind.is_meanflow) == (tasks, is_meanflow):
                 return dataclasses.replace(kind, scales=scales)
-        raise refusal(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
+        raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
-    def of_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
-        """The kind of a preset's model, without its checkpoint."""
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> HunyuanKind | None:
+        """See `Family`. The task of the preset selects the kind."""
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         pipeline = next((name for name, tasks in TASKS.items() if tasks[0] == preset.tasks[-1]), None)
-        return cast(HunyuanKind | None, self.recognise(index_of(configs, _class_name=pipeline), configs))
+        return cast(HunyuanKind | None, self.recognise(model_index(configs, _class_name=pipeline), configs))
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        """See `Family`. For the transformer: the first tensor, which depends on the inputs, and a tensor of the last layer."""
         config = configs[part]
         if part == "transformer":
-            width = width_of(config)
+            width = transformer_width(config)
             last = f"transformer_blocks.{config['num_layers'] - 1}.attn.to_q.weight"
             time = {"time_embed.timestep_embedder_r.linear_2.weight": (width, width)} if config.get("use_meanflow") else {}
             return {"x_embedder.proj.weight": (width, config["in_channels"], 1, 1, 1), last: (width, width)} | time
@@ -135,17 +147,18 @@ class HunyuanFamily(Face):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Joint attention, projections and feed-forward of the video's tokens and of all that stands beside them."""
+        """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens."""
         config = configs["transformer"]
-        width, layers = width_of(config), config["num_layers"] * branches
+        width, layers = transformer_width(config), config["num_layers"] * branches
         tokens = step_geometry(request).num_tokens + context_tokens(configs)
         wide = config.get("mlp_ratio", 4.0) * width
         matmul = 2 * tokens * width * (4 * width + 2 * wide) * layers
         return StepFlops(attention=4 * tokens**2 * width * layers, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
-        """A module's name in the makers' checkpoints, as if their refiner had query, key and value apart."""
-        return renamed(stem, ORIGINAL_NAMES)
+        """Return a module's name in the authors' checkpoints. In the refiner they join query, key and value, which stay separate
+        here."""
+        return apply_patterns(stem, ORIGINAL_NAMES)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`."""
@@ -153,35 +166,38 @@ class HunyuanFamily(Face):
         if found := QUERY_KEY_VALUE.fullmatch(original):
             place = "qkv".index(found[2])
             return LoraName(original), *(LoraName(f"{found[1]}{sign}qkv", place, 3) for sign in "._")
-        return LoraName(original), LoraName(renamed(original, COMFY_NAMES))
+        return LoraName(original), LoraName(apply_patterns(original, COMFY_NAMES))
 
 
 HUNYUAN = HunyuanFamily()
 
 
 def context_tokens(configs: Configs) -> int:
-    """For how many tokens beside the video's a step has room where the prompt is short: its own with those of the text in quotes,
-    and a picture's."""
+    """Return the number of context tokens in the program for short prompts: `SHORT_TOKENS` and the tokens of an image."""
     image = configs.get("image_encoder")
     return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
 
 
 def _scales(configs: Configs) -> tuple[int, int]:
-    """Pixels per latent, in space and in time."""
+    """Return the pixels per latent in space, and the frames per latent in time."""
     return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
 
 
 def _check_channels(configs: Configs) -> None:
-    """Raises: ModelError if the networks do not belong together."""
+    """Check that the channels of all networks fit together. Raises: ModelError."""
     transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
     if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
-        raise channels_refusal(configs, latents, SUPPORTED)
+        raise channel_mismatch(configs, latents, SUPPORTED)
     patches = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
     if patches != (1, 1):
-        raise refusal(f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED])
+        raise unsupported_checkpoint(
+            f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED]
+        )
     pairs = (("text_encoder", "hidden_size", "text_embed_dim"), ("text_encoder_2", "d_model", "text_embed_2_dim"),
              ("image_encoder", "hidden_size", "image_embed_dim"))  # fmt: skip
     for part, width, taken in pairs:
         if part in configs and configs[part][width] != transformer[taken]:
             made = configs[part][width]
-            raise refusal(f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED])
+            raise unsupported_checkpoint(
+                f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED]
+            )

@@ -1,8 +1,8 @@
 """The HunyuanVideo 1.5 transformer as one scan over stacked layers: diffusers' own modules, our attention, guidance as a batch.
 
-Beside the video's tokens stand, in this order, a picture's, those of the text in quotes, and the prompt's. Only the prompt's
-depend on the step (its refiner reads the timestep), so the others are made once. The tokens that count are brought before all
-padding; how many there are is an input of the step, so that one program serves all prompts.
+The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
+depend on the step, because their refiner reads the timestep. The others are computed once. Real tokens are moved before all
+padding. The number of real tokens is an input of the step, so that one program serves all prompts.
 """
 
 import dataclasses
@@ -30,16 +30,19 @@ from backend.sampling.solvers import StepInputs
 from backend.weights.stacked import StackedWeights
 
 BLOCKS = "transformer_blocks."  # the prefix of the layers in the checkpoint
-PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of the kinds of tokens
+PROMPT, QUOTED, PICTURE = range(3)  # rows of the checkpoint's embedding of token types
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Which tokens stand beside the video's, as host arrays or on the devices; B is 2 under guidance, the prompt first.
+    """The order of the context tokens, as host arrays or on the devices. B is 2 with guidance, the prompt first.
 
-    `prompt` [B, T, D'] are the text encoder's embeddings, of which the first `prompt_counts` [B] count; `order` [B, L] says
-    which of the picture's, the quoted text's and the prompt's tokens comes next, those first that count: `counts` [B].
+    Attributes:
+        prompt: [B, T, D'], the text encoder's embeddings.
+        prompt_counts: [B], numbers of real tokens in `prompt`.
+        order: [B, L], indices into the tokens of image, quoted text and prompt that move real tokens to the front.
+        counts: [B], numbers of real context tokens.
     """
 
     prompt: jax.Array
@@ -51,8 +54,12 @@ class Tokens:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What all steps, guided or not, read besides the latents. `still` [B, N, D] are the picture's and the quoted text's tokens;
-    `first_frame` [1, C, 1, H, W] the picture's latents, None if there is no picture."""
+    """The inputs of the step that do not change.
+
+    Attributes:
+        still: [B, N, D], the tokens of the image and of the quoted text.
+        first_frame: [1, C, 1, H, W], the latents of the image, or None.
+    """
 
     tokens: Tokens
     still: jax.Array
@@ -61,7 +68,7 @@ class Context:
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Bytes of a layer's matrices by name, those that gain most from a copy first."""
+    """Return the bytes of a layer's matrices by name. Matrices that gain most from a copy are first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
     video = {f"attn.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
@@ -71,7 +78,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(ClipTransformer):
-    """See `ClipTransformer`; a token is one latent."""
+    """See `ClipTransformer`. A token is one latent."""
 
     _stacks = (BLOCKS,)
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "add_q_proj.weight", "add_k_proj.weight", "add_v_proj.weight",
@@ -91,17 +98,21 @@ class Denoiser(ClipTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """The timestep of the step, and the next, which counts for a model with `use_meanflow` only."""
+        """Return this timestep and the next timestep. Only models with `use_meanflow` read the next timestep."""
         return inputs.timestep, inputs.next_timestep
 
-    def room_for(self, num_beside: int) -> int:
-        """The room for tokens beside the video's that serves this layout best. On a TPU it spares copies in the attention;
-        elsewhere the padding would cost more."""
+    def reserved_tokens(self, num_beside: int) -> int:
+        """Return how many context tokens to reserve in the array of video tokens.
+
+        On a TPU this avoids copies in the attention. Elsewhere the padding costs more than the copies.
+        """
         return num_beside if self._layout.platform == "tpu" else 0
 
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
-        """Work: the rotary embedding for latents of this shape, B C F H W, padded and spread as the layout needs it, with `room`
-        for so many tokens beside the video's."""
+        """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
+
+        `room` is the number of reserved context tokens.
+        """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
         num_tokens = self.num_tokens(latent_shape)
@@ -111,8 +122,10 @@ class Denoiser(ClipTransformer):
         return Positions(cosine=cosine, sine=sine, num_tokens=num_tokens)
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
-        """Tokens [B, N, D] that do not depend on the step: the picture's, from the image encoder's [1, I, D''], if there is one,
-        then those of the quoted text, from the second text encoder's [B, Q, D']."""
+        """Compute the tokens [B, N, D] that do not depend on the step: tokens of the image, if given, then of the quoted text.
+
+        `picture` [1, I, D''] is the image encoder's output. `quoted` [B, Q, D'] is the output of the encoder of quoted text.
+        """
         tokens = self._embed(weights, "context_embedder_2", quoted, QUOTED)
         if picture is not None:
             seen = self._embed(weights, "image_embedder", picture, PICTURE)
@@ -130,27 +143,30 @@ class Denoiser(ClipTransformer):
         return weights.stacks[BLOCKS]
 
     def describe_cache(self, context: Context) -> StepCache:
-        """Shapes and places of an empty cache for these conditions."""
+        """Return the shapes and shardings of a step cache for this context."""
         branches, _, width = context.still.shape
         return describe_cache(self._layout, (branches, context.positions.cosine.shape[0], width), context.still.dtype)
 
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, next_timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """The video's tokens [B, S, D], those beside them [B, L, D], and the time embedding [1, D]."""
+        """Return the video tokens [B, S, D] with the context tokens [B, L, D], and the time embedding [1, D]."""
         dtype = weights.outer["proj_out.weight"].dtype
         time = self._embed_time(weights, timestep, next_timestep).astype(dtype)
         hidden = self._embed_latents(weights, latents.astype(dtype), context)
-        return (hidden, self._beside(weights, timestep, context)), time
+        return (hidden, self._context_tokens(weights, timestep, context)), time
 
     def _embed_time(self, weights: StackedWeights, timestep: jax.Array, next_timestep: jax.Array) -> jax.Array:
-        """[1, D] float32."""
+        """Embed the timestep as [1, D] float32."""
         timesteps = [timestep[None], next_timestep[None]][: 2 if self._model.config.use_meanflow else 1]
         return self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P())
 
     def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
-        """Padded tokens [B, S, D]. The picture's latents and the mask, which are further input channels, are zero after the first
-        frame, and all zero if there is no picture: their products are left out there."""
+        """Embed the latents as padded tokens [B, S, D].
+
+        The image's latents and the mask are further input channels. They are zero after the first frame, and zero without an
+        image. Products with these zeros are left out.
+        """
         channels = latents.shape[1]
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
         tokens = _tokens(latents) @ kernel[:, :channels].T + weights.outer["x_embedder.proj.bias"]
@@ -162,8 +178,8 @@ class Denoiser(ClipTransformer):
         tokens = jnp.broadcast_to(tokens, (len(context.still), *tokens.shape[1:]))
         return self._layout.constrain(tokens, self._layout.tokens)
 
-    def _beside(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
-        """All tokens beside the video's [B, L, D], those first that count, the others zero."""
+    def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
+        """Return all context tokens [B, L, D]. Real tokens come first, and padding is zero."""
         tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), P("dp"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
@@ -176,14 +192,14 @@ class Denoiser(ClipTransformer):
     def _run_layer(
         self, carry: tuple[jax.Array, jax.Array], block: Mapping[str, jax.Array], time: jax.Array, context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """One block on the video's tokens [B, S, D] and those beside them [B, L, D]."""
+        """Run one block on the video tokens [B, S, D] and the context tokens [B, L, D]."""
         arguments = (*carry, time, context.tokens.counts, context.positions)
         run = functools.partial(run_block, layout=self._layout)
         hidden, beside = call_module(self._block, self._gathered(block), run, *arguments)
         return self._layout.constrain(hidden, self._layout.tokens), self._layout.constrain(beside, P("dp"))
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
-        """The velocity from the last layer's tokens."""
+        """Compute the velocity from the last layer's tokens."""
         normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
@@ -191,7 +207,7 @@ class Denoiser(ClipTransformer):
 
 
 def norm_in_float32(model: torch.nn.Module) -> None:
-    """Layer norms compute in float32, as PyTorch's own do inside; torchax's compute in their input's dtype."""
+    """Make layer norms compute in float32, as PyTorch does. Torchax computes them in the dtype of their input."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, torch.nn.LayerNorm):
@@ -201,12 +217,12 @@ def norm_in_float32(model: torch.nn.Module) -> None:
 
 
 def _tokens(latents: jax.Array) -> jax.Array:
-    """[1, C, F, H, W] -> [1, F * H * W, C]."""
+    """Flatten latents [1, C, F, H, W] to tokens [1, F * H * W, C]."""
     return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
 
 
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` makes them, of which the first `counts` count."""
+    """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. The first `counts` tokens are real."""
     is_token = (torch.arange(text.shape[1], device=counts.device) < counts[:, None])[:, :, None]
     mean = (text.float() * is_token).sum(dim=1) / counts[:, None]
     time = refiner.time_text_embed(timestep[None], mean).to(text.dtype)

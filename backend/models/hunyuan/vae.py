@@ -1,9 +1,10 @@
-"""HunyuanVideo-1.5's video autoencoder, one latent frame at a time, its caches as explicit state.
-On TPUs `backend.models.hunyuan.vae_tpu` runs it, in bfloat16.
+"""HunyuanVideo-1.5's video autoencoder. It processes one latent frame at a time, with caches as explicit state.
 
-Two programs serve a video of any length, one for the first latent frame and one for all others. The attention in the middle sees
-all earlier frames, so its keys and values are kept in arrays with room for the whole clip: the first call takes zeros as
-`describe_keys` says, each later one the caches that the call before it left.
+On TPUs `backend.models.hunyuan.vae_tpu` runs it in bfloat16.
+
+One program serves the first latent frame and another program all later ones. The attention in the middle sees all earlier frames,
+so its keys and values are cached in arrays for the whole clip. The first call takes zeros in the shapes of `describe_keys`. Each
+later call takes the caches of the previous call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from backend.runtime.mesh import Layout
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """Its latents are multiplied by the checkpoint's scaling factor; first calls take room for keys and values."""
+    """See `StreamedAutoencoder`. Latents are multiplied by the checkpoint's scaling factor."""
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.conv.weight"
@@ -36,8 +37,10 @@ class VideoAutoencoder(StreamedAutoencoder):
         self._scaling_factor: float = self._vae.config.scaling_factor
 
     def describe_keys(self, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, dict[str, jax.Array]]:
-        """Room for the keys and values of a clip with latents of this shape [1, C, F, H, W], for the "encoder" and the "decoder":
-        shapes and places of the zeros that the first call takes."""
+        """Return the shapes and shardings of the cached keys and values of the "encoder" and the "decoder".
+
+        `latent_shape` is the shape of the clip's latents, [1, C, F, H, W]. The first call takes zeros of these shapes.
+        """
         return {way: self._describe_keys(way, latent_shape, dtype) for way in ("encoder", "decoder")}
 
     def _describe_keys(self, way: str, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, jax.Array]:
@@ -54,7 +57,7 @@ class VideoAutoencoder(StreamedAutoencoder):
         return self._layout.describe_spread(shapes) | seen
 
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
-        """Latents [1, C, 1, H, W] of one picture [1, 3, 1, height, width]: the posterior's mode."""
+        """Encode an image [1, 3, 1, height, width] to latents [1, C, 1, H, W], the posterior's mode."""
         size = (side // self.spatial_scale for side in image.shape[3:])
         described = self.describe_keys((1, self.latent_channels, 1, *size), self._dtype(weights))["encoder"]
         room = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in described.items()}

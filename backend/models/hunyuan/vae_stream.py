@@ -1,9 +1,11 @@
-"""One latent frame through diffusers' layers of HunyuanVideo-1.5's video autoencoder, with explicit caches.
+"""HunyuanVideo-1.5's video autoencoder for one latent frame: diffusers' layers with explicit caches.
 
-diffusers runs a whole clip at once. A convolution there sees the two frames before each one, the first frame standing for those
-before the clip; the attention in the middle sees every pixel of its own frame and of all earlier ones; a layer that
-shrinks or stretches time treats the clip's first frame apart. So a convolution's cache is the two latest frames of its input, the
-attention's is all keys and values until now, in arrays with room for the whole clip.
+Diffusers runs a whole clip at once. There, a convolution sees two earlier frames, and the first frame is repeated before the
+clip. The attention in the middle sees every pixel of its own frame and of all earlier frames. Layers that change the number of
+frames treat the first frame separately.
+
+Therefore the cache of a convolution has the two latest frames of its input. The cache of the attention has all earlier keys and
+values, in arrays for the whole clip.
 """
 
 from collections.abc import Mapping
@@ -20,14 +22,15 @@ from backend.runtime.torch_modules import torchax
 CACHE_FRAMES = 2
 KEYS_AND_VALUES = ("to_k", "to_v")
 FRAMES_SEEN = "frames_seen"
-"""The cache that counts the latent frames whose keys and values are in the others."""
+"""The name of the cache that counts the latent frames with cached keys and values."""
 Caches = dict[str, torch.Tensor]
 
 
 class FrameRunner:
-    """Runs the encoder or the decoder. `after` are the caches that it leaves, by the name of the layer.
+    """Runs the encoder or the decoder for one latent frame.
 
-    Before the first frame `before` holds nothing but the room for keys and values, and the count, 0.
+    `before` are the caches by name of the layer. For the first frame they have only zeros for keys and values, and the count 0.
+    `after` are the new caches.
     """
 
     def __init__(self, before: Mapping[str, torch.Tensor]) -> None:
@@ -36,31 +39,31 @@ class FrameRunner:
         self.after: Caches = {}
 
     def decode(self, vae: AutoencoderKLHunyuanVideo15, latents: torch.Tensor) -> torch.Tensor:
-        """Pixels [1, 3, 1 or 4, height, width] of latents [1, C, 1, H, W]."""
+        """Decode latents [1, C, 1, H, W] to pixels [1, 3, 1 or 4, height, width]."""
         decoder = vae.decoder
         hidden = self._convolve("decoder.conv_in", decoder.conv_in, latents) + latents.repeat_interleave(decoder.repeat, dim=1)
-        hidden = self._middle("decoder.mid_block", decoder.mid_block, hidden)
+        hidden = self._run_middle("decoder.mid_block", decoder.mid_block, hidden)
         for index, block in enumerate(decoder.up_blocks):
             name = f"decoder.up_blocks.{index}"
             hidden = self._residuals(name, block, hidden)
             for place, layer in enumerate(block.upsamplers or ()):
-                hidden = self._stretch(f"{name}.upsamplers.{place}", layer, hidden)
+                hidden = self._upsample(f"{name}.upsamplers.{place}", layer, hidden)
         return self._convolve("decoder.conv_out", decoder.conv_out, decoder.conv_act(decoder.norm_out(hidden)))
 
     def encode(self, vae: AutoencoderKLHunyuanVideo15, pixels: torch.Tensor) -> torch.Tensor:
-        """Moments [1, 2 C, 1, H, W] of the posterior of pixels [1, 3, 1 or 4, height, width]."""
+        """Encode pixels [1, 3, 1 or 4, height, width] to the moments [1, 2 C, 1, H, W] of the posterior."""
         encoder = vae.encoder
         hidden = self._convolve("encoder.conv_in", encoder.conv_in, pixels)
         for index, block in enumerate(encoder.down_blocks):
             name = f"encoder.down_blocks.{index}"
             hidden = self._residuals(name, block, hidden)
             for place, layer in enumerate(block.downsamplers or ()):
-                hidden = self._shrink(f"{name}.downsamplers.{place}", layer, hidden)
-        hidden = self._middle("encoder.mid_block", encoder.mid_block, hidden)
+                hidden = self._downsample(f"{name}.downsamplers.{place}", layer, hidden)
+        hidden = self._run_middle("encoder.mid_block", encoder.mid_block, hidden)
         moments = self._convolve("encoder.conv_out", encoder.conv_out, encoder.conv_act(encoder.norm_out(hidden)))
         return moments + _grouped_mean(hidden, moments.shape[1])
 
-    def _middle(self, name: str, block: Any, hidden: torch.Tensor) -> torch.Tensor:
+    def _run_middle(self, name: str, block: Any, hidden: torch.Tensor) -> torch.Tensor:
         hidden = self._residual(f"{name}.resnets.0", block.resnets[0], hidden)
         for place, attention in enumerate(block.attentions):
             if attention is not None:
@@ -85,7 +88,7 @@ class FrameRunner:
         return layer.conv(functional.pad(seen, (1, 1, 1, 1, 0, 0), mode=layer.pad_mode))
 
     def _attend(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """One head; the frame's pixels see those of all frames until now."""
+        """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames."""
         normalised, seen = layer.norm(entered), self._before[FRAMES_SEEN]
         places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
         own = [layer.to_q(normalised), layer.to_k(normalised), layer.to_v(normalised)]
@@ -94,9 +97,11 @@ class FrameRunner:
         self.after |= dict(zip(places, kept, strict=True)) | {FRAMES_SEEN: seen + 1}
         return layer.proj_out(attended) + entered
 
-    def _stretch(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Twice as high and wide, and twice as many frames if the layer stretches time; the clip's first frame stays one, made of
-        every second group of channels."""
+    def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
+        """Double height and width, and the number of frames in some layers.
+
+        The clip's first frame stays one frame, which uses only every second group of channels.
+        """
         hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
         times = 2 if layer.add_temporal_upsample and not self._is_first else 1
         spread = layer._dcae_upsample_rearrange(hidden, r1=times)
@@ -104,9 +109,11 @@ class FrameRunner:
             spread, repeats = spread[:, : spread.shape[1] // 2], repeats // 2
         return spread + layer._dcae_upsample_rearrange(entered.repeat_interleave(repeats, dim=1), r1=times)
 
-    def _shrink(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Half as high and wide, and half as many frames if the layer shrinks time; the clip's first frame stays one and
-        fills the channels twice."""
+    def _downsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
+        """Halve height and width, and the number of frames in some layers.
+
+        The clip's first frame stays one frame, which fills the channels twice.
+        """
         times = 2 if layer.add_temporal_downsample and not self._is_first else 1
         packed = layer._dcae_downsample_rearrange(self._convolve(name + ".conv", layer.conv, entered), r1=times)
         if layer.add_temporal_downsample and self._is_first:
@@ -117,7 +124,8 @@ class FrameRunner:
 def _attend_causally(
     query: jax.Array, key: jax.Array, value: jax.Array, keys: jax.Array, values: jax.Array, seen: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One frame's result [1, C, 1, H, W], and the keys and values [1, C, capacity, H, W] with its own at the place `seen`."""
+    """Return one frame's result [1, C, 1, H, W], and the keys and values [1, C, capacity, H, W] with this frame at index
+    `seen`."""
     keys, values = (jax.lax.dynamic_update_slice_in_dim(kept, own, seen, axis=2) for kept, own in ((keys, key), (values, value)))
     scores = jnp.einsum("bcfhw,bcgyx->bfhwgyx", query, keys, preferred_element_type=jnp.float32) * query.shape[1] ** -0.5
     is_seen = (jnp.arange(keys.shape[2]) <= seen)[:, None, None]
@@ -126,5 +134,5 @@ def _attend_causally(
 
 
 def _grouped_mean(frames: torch.Tensor, channels: int) -> torch.Tensor:
-    """[1, C, F, H, W] with so many channels, each the mean of neighbouring ones."""
+    """Reduce [1, C, F, H, W] to `channels` channels. Each is the mean of neighbouring channels."""
     return frames.reshape(frames.shape[0], channels, -1, *frames.shape[2:]).mean(dim=2)

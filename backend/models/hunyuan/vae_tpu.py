@@ -1,8 +1,7 @@
-"""HunyuanVideo-1.5's video autoencoder for TPUs: brings its weights, its latents and its pixels to `kernels.causal_conv`, a strip
-of columns on every chip.
+"""HunyuanVideo-1.5's video autoencoder for TPUs, built on `kernels.causal_conv` with a strip of columns on every chip.
 
-Numerics are those of `backend.models.hunyuan.vae` in bfloat16, except that the norms see float32 here. The layers themselves
-are in `backend.models.hunyuan.vae_tpu_layers`.
+The numerics are equal to `backend.models.hunyuan.vae` in bfloat16, except that norms read float32 here. The layers are in
+`backend.models.hunyuan.vae_tpu_layers`.
 """
 
 import dataclasses
@@ -21,11 +20,11 @@ from backend.models.hunyuan.vae_stream import FRAMES_SEEN
 from backend.models.hunyuan.vae_tpu_layers import LayerRunner
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
-from kernels.causal_conv_cut import padded_channels, padded_rows
+from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax.Array]:
-    """The checkpoint's tensors as the products need them: done once per model, not once per frame."""
+    """Rearrange the checkpoint's tensors for the kernel, once per model."""
     arranged = {}
     for name, module in vae.named_modules():
         if isinstance(module, HunyuanVideo15RMS_norm):
@@ -38,15 +37,18 @@ def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax
 
 
 def _matrix(weight: jax.Array) -> jax.Array:
-    """[N, C] to [C', N'] with padded channels."""
+    """Transpose [N, C] to [C', N'] with padded channels."""
     return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
 
 
 def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
-    """Room for keys and values of these widths, [F, W, H, C'] each, in the strips of latents [1, C, F, H, W]."""
+    """Return the shapes and shardings of cached keys and values, [F, W, H, C'], for latents of shape [1, C, F, H, W].
+
+    `widths` are the real channels by name.
+    """
     _, _, frames, height, width = latent_shape
-    strips = Strips.of(layout, height, width, pads=True)
-    rows = width if strips.turned else height
+    strips = Strips.choose(layout, height, width, pads=True)
+    rows = width if strips.is_transposed else height
     sharding = layout.sharding(strips.spec)
     return {
         name: jax.ShapeDtypeStruct(
@@ -64,9 +66,10 @@ def decode(
     layout: Layout,
     interpret: bool = False,
 ) -> tuple[jax.Array, Caches]:
-    """Pixels [1, 3, 1 or 4, height, width] in [-1, 1] of unscaled latents [1, C, 1, H, W], and the caches after them.
+    """Decode unscaled latents [1, C, 1, H, W] to pixels [1, 3, 1 or 4, height, width] in [-1, 1]. Also return the new caches.
 
-    `weights` as `arrange` leaves them; `before` holds room for the keys and values, and after the first frame all caches.
+    `weights` is the result of `arrange`. For the first frame `before` has only zeros for keys and values; later it has all
+    caches.
     """
     height, width = latents.shape[3:]
     plan = _Plan(vae=vae, layout=layout, size=(height, width), interpret=interpret)
@@ -77,7 +80,7 @@ def decode(
 def encode(
     vae: AutoencoderKLHunyuanVideo15, weights: Weights, pixels: jax.Array, before: Caches, layout: Layout, interpret: bool = False
 ) -> tuple[jax.Array, Caches]:
-    """Moments [1, 2 C, 1, H, W] of the posterior of pixels [1, 3, 1 or 4, height, width], and the caches after them."""
+    """Encode pixels [1, 3, 1 or 4, height, width] to the posterior's moments [1, 2 C, 1, H, W]. Also return the new caches."""
     size = tuple(side // vae.config.spatial_compression_ratio for side in pixels.shape[3:])
     plan = _Plan(vae=vae, layout=layout, size=size, interpret=interpret)
     return plan.run(LayerRunner.encode, weights, pixels, before)
@@ -85,7 +88,7 @@ def encode(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How one latent frame of this `size` (height, width of the latents) goes through the network."""
+    """The plan for one latent frame. `size` is the height and width of the latents."""
 
     vae: AutoencoderKLHunyuanVideo15
     layout: Layout
@@ -93,18 +96,21 @@ class _Plan:
     interpret: bool
 
     def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
-        """`way` through the layers on every chip, from and to arrays [1, C, F, height, width]; and the caches after it."""
-        strips = Strips.of(self.layout, *self.size, pads=True)
-        columns, rows = array.shape[3:] if strips.turned else array.shape[:2:-1]
-        own = {name: _turned(value) if strips.turned else value for name, value in weights.items()}
+        """Run `way`, `LayerRunner.encode` or `decode`, on every chip. Inputs and results are [1, C, F, height, width].
+
+        Returns: the result, and the new caches.
+        """
+        strips = Strips.choose(self.layout, *self.size, pads=True)
+        columns, rows = array.shape[3:] if strips.is_transposed else array.shape[:2:-1]
+        own = {name: _transpose_weight(value) if strips.is_transposed else value for name, value in weights.items()}
         norms = ((name, module) for name, module in self.vae.named_modules() if isinstance(module, HunyuanVideo15RMS_norm))
         widths = {name: module.gamma.numel() for name, module in norms}
         seen = before[FRAMES_SEEN]
         kept = {name: cache for name, cache in before.items() if name != FRAMES_SEEN}
 
         def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
-            chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
-            runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_of(columns), seen)
+            chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=self.interpret)
+            runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_for(columns), seen)
             result, channels = way(runner, self.vae, frames)
             return strips.pictures(result[:, :, : runner.rows], channels), runner.after
 
@@ -112,6 +118,6 @@ class _Plan:
         return result[None], after | {FRAMES_SEEN: seen + 1}
 
 
-def _turned(weight: jax.Array) -> jax.Array:
-    """An arranged convolution with rows and columns swapped; other weights unchanged."""
+def _transpose_weight(weight: jax.Array) -> jax.Array:
+    """Swap rows and columns of an arranged convolution. Other weights stay unchanged."""
     return swap_rows_and_columns(weight, frames=3) if weight.ndim == 3 else weight

@@ -1,5 +1,7 @@
-"""The layers of HunyuanVideo-1.5's video autoencoder on one TPU chip, see `backend.models.common.strip_layers`. How weights are
-arranged is `backend.models.hunyuan.vae_tpu`'s."""
+"""The layers of HunyuanVideo-1.5's video autoencoder on one TPU chip, see `backend.models.common.strip_layers`.
+
+`backend.models.hunyuan.vae_tpu` arranges the weights.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -16,11 +18,11 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import (
 from backend.models.common.strip_layers import KEPT_FRAMES, Caches, Chip, Step, StripRunner, Weights
 from backend.models.hunyuan.vae_stream import KEYS_AND_VALUES
 from kernels.causal_conv import Epilogue, causal_conv, rms_norm
-from kernels.causal_conv_cut import padded_channels, padded_rows
+from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
-    """The modules of a block, one of its lists after another."""
+    """Return the modules of a block in the order of `lists`."""
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists
@@ -28,17 +30,22 @@ def _steps(name: str, block: Any, lists: Sequence[str]) -> list[Step]:
     ]
 
 
-def _middle(name: str, block: Any) -> list[Step]:
-    """The first residual block, then attention and residual block in turn."""
+def _middle_steps(name: str, block: Any) -> list[Step]:
+    """Return the first residual block, then attentions and residual blocks in turn."""
     residuals, attentions = (_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
     pairs = zip(attentions, residuals[1:], strict=True)
     return [residuals[0], *(step for pair in pairs for step in pair if step.module is not None)]
 
 
 class LayerRunner(StripRunner):
-    """Caches have the name of their layer. Before the first frame `before` holds nothing but the room for keys and values; `seen`
-    counts the latent frames in there. The last columns of the last strip may be `padding`, of which only the first is ever seen:
-    it repeats the picture's border."""
+    """See `StripRunner`. Caches have the name of their layer.
+
+    Args:
+        before: for the first frame only zeros for keys and values, later all caches.
+        padding: number of padding columns at the end of the last strip. Convolutions see only the first of them, which repeats
+            the border.
+        seen: number of latent frames with cached keys and values.
+    """
 
     def __init__(
         self,
@@ -55,106 +62,115 @@ class LayerRunner(StripRunner):
         self._seen, self._is_first = seen, all(name.endswith(KEYS_AND_VALUES) for name in before)
 
     def decode(self, vae: AutoencoderKLHunyuanVideo15, latents: jax.Array) -> tuple[jax.Array, int]:
-        """Pixels of a latent frame; how many of the channels are real."""
+        """Decode a latent frame to pixels. Also return the number of real channels."""
         decoder = vae.decoder
-        steps = _middle("decoder.mid_block", decoder.mid_block)
+        steps = _middle_steps("decoder.mid_block", decoder.mid_block)
         for index, block in enumerate(decoder.up_blocks):
             steps += _steps(f"decoder.up_blocks.{index}", block, ("resnets", "upsamplers"))
-        repeated = _repeated(latents, decoder.in_channels, decoder.repeat)
+        repeated = _repeat_channels(latents, decoder.in_channels, decoder.repeat)
         total, normalised = self._convolve("decoder.conv_in", latents, self._epilogue(steps[0].first_norm, repeated))
-        _, normalised = self._through(steps, "decoder.norm_out", total, normalised)
-        return self._summed("decoder.conv_out", normalised), decoder.out_channels
+        _, normalised = self._run_steps(steps, "decoder.norm_out", total, normalised)
+        return self._convolve_sum("decoder.conv_out", normalised), decoder.out_channels
 
     def encode(self, vae: AutoencoderKLHunyuanVideo15, pixels: jax.Array) -> tuple[jax.Array, int]:
-        """A latent frame's moments from its pixels; how many of the channels are real."""
+        """Encode pixels to a latent frame's moments. Also return the number of real channels."""
         encoder, steps = vae.encoder, []
         self._later_frames = vae.config.temporal_compression_ratio
         for index, block in enumerate(encoder.down_blocks):
             steps += _steps(f"encoder.down_blocks.{index}", block, ("resnets", "downsamplers"))
-        steps += _middle("encoder.mid_block", encoder.mid_block)
+        steps += _middle_steps("encoder.mid_block", encoder.mid_block)
         total, normalised = self._convolve("encoder.conv_in", pixels, self._epilogue(steps[0].first_norm))
-        total, normalised = self._through(steps, "encoder.norm_out", total, normalised)
+        total, normalised = self._run_steps(steps, "encoder.norm_out", total, normalised)
         mean = _grouped_mean([total], self._widths["encoder.norm_out"], encoder.out_channels)
-        return self._summed("encoder.conv_out", normalised, Epilogue(residuals=(mean,))), encoder.out_channels
+        return self._convolve_sum("encoder.conv_out", normalised, Epilogue(residuals=(mean,))), encoder.out_channels
 
     def _sample(self, step: Step, total: jax.Array, following: str | None):
         kinds = {
             HunyuanVideo15AttnBlock: self._attend,
-            HunyuanVideo15Upsample: self._stretch,
-            HunyuanVideo15Downsample: self._shrink,
+            HunyuanVideo15Upsample: self._upsample,
+            HunyuanVideo15Downsample: self._downsample,
         }
         total = kinds[type(step.module)](step.name, step.module, total)
         return total, self._normalise(total, following)
 
-    def _added(self, step: Step, total: jax.Array) -> jax.Array:
+    def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
         return total if step.module.conv_shortcut is None else self._product(f"{step.name}.conv_shortcut", total)
 
-    def _stretch(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
-        """Twice as high and wide, and twice as many frames if the layer stretches time; the clip's first frame stays one, made of
-        every second group of channels."""
+    def _upsample(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
+        """Double height and width, and the number of frames in some layers.
+
+        The clip's first frame stays one frame, which uses only every second group of channels.
+        """
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
         if module.add_temporal_upsample and self._is_first:
-            hidden = self._summed(f"{name}.conv", total)
+            hidden = self._convolve_sum(f"{name}.conv", total)
             self._later_frames *= 2
             halves = hidden[..., :packed].reshape(*hidden.shape[:3], 4, 2, packed // 8)[..., 0, :]
-            added = _repeated(total, entered, module.repeats // 2)[..., : packed // 2]
-            return self._unpacked(halves.reshape(added.shape) + added, packed // 2, 1)
-        epilogue = Epilogue(residuals=(_repeated(total, entered, module.repeats),))
-        hidden = self._summed(f"{name}.conv", total, epilogue)
-        return self._unpacked(hidden, packed, 2 if module.add_temporal_upsample else 1)
+            added = _repeat_channels(total, entered, module.repeats // 2)[..., : packed // 2]
+            return self._unpack(halves.reshape(added.shape) + added, packed // 2, 1)
+        epilogue = Epilogue(residuals=(_repeat_channels(total, entered, module.repeats),))
+        hidden = self._convolve_sum(f"{name}.conv", total, epilogue)
+        return self._unpack(hidden, packed, 2 if module.add_temporal_upsample else 1)
 
-    def _unpacked(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
-        """Groups of the first `channels` as `times` as many frames, and twice as many rows and columns. The rows interleave by a
-        product with zeros and ones, exact, because the matrix unit moves every second row faster than copies do."""
+    def _unpack(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
+        """Move groups of channels into rows, columns and frames: twice as many rows and columns, `times` as many frames.
+
+        Rows are interleaved by an exact product with zeros and ones, because the matrix unit is faster than copies.
+        """
         frames, columns, rows, _ = packed.shape
         parts = packed[..., :channels].reshape(frames, columns, rows, times, 2, 2, -1)
-        parts = parts.swapaxes(4, 5) if self._chip.is_turned else parts
+        parts = parts.swapaxes(4, 5) if self._chip.is_transposed else parts
         self._rows *= 2
         self._padding *= 2
         places = jnp.eye(padded_rows(self._rows), 2 * rows, dtype=packed.dtype).reshape(-1, rows, 2)
         ordered = jnp.einsum("yhb,fwhtbac->ftwayc", places, parts, preferred_element_type=packed.dtype)
-        return _padded(ordered.reshape(frames * times, 2 * columns, -1, parts.shape[6]), self._rows)
+        return _fit_padding(ordered.reshape(frames * times, 2 * columns, -1, parts.shape[6]), self._rows)
 
-    def _shrink(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
-        """Half as high and wide, and half as many frames if the layer shrinks time; the clip's first frame stays one and fills
-        the channels twice."""
+    def _downsample(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
+        """Halve height and width, and the number of frames in some layers.
+
+        The clip's first frame stays one frame, which fills the channels twice.
+        """
         entered, made = module.conv.conv.in_channels, module.conv.conv.out_channels
         times = 2 if module.add_temporal_downsample and not self._is_first else 1
-        hidden = self._summed(f"{name}.conv", total)
-        parts = [part[..., :made] for part in self._parts(hidden, times)]
+        hidden = self._convolve_sum(f"{name}.conv", total)
+        parts = [part[..., :made] for part in self._split_strided(hidden, times)]
         if module.add_temporal_downsample:
             self._later_frames //= 2
             parts *= 2 // times
         packed = jnp.concatenate(parts, axis=-1)
-        mean = _grouped_mean(self._parts(total, times), entered, packed.shape[3])
+        mean = _grouped_mean(self._split_strided(total, times), entered, packed.shape[3])
         self._rows //= 2
         self._padding //= 2
-        return _padded(packed, self._rows) + _padded(mean, self._rows)
+        return _fit_padding(packed, self._rows) + _fit_padding(mean, self._rows)
 
-    def _parts(self, frames: jax.Array, times: int) -> list[jax.Array]:
-        """Every second row and column, and every second frame if `times` is 2, in diffusers' order of channels."""
+    def _split_strided(self, frames: jax.Array, times: int) -> list[jax.Array]:
+        """Split into every second row and column, and every second frame if `times` is 2, in diffusers' order of channels."""
         orders = [(frame, row, column) for frame in range(times) for row in range(2) for column in range(2)]
-        if self._chip.is_turned:
+        if self._chip.is_transposed:
             return [frames[frame::times, row::2, column::2] for frame, row, column in orders]
         return [frames[frame::times, column::2, row::2] for frame, row, column in orders]
 
     def _attend(self, name: str, module: HunyuanVideo15AttnBlock, total: jax.Array) -> jax.Array:
-        """One head; the frame's pixels see those of all frames until now. Each chip answers all queries by its own keys."""
+        """Apply attention with one head. The pixels of the frame see all pixels of this and earlier frames.
+
+        Each chip computes all queries with its own keys.
+        """
         norm = self._norm(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
         query, *own = (self._product(f"{name}.{kind}", hidden) for kind in ("to_q", *KEYS_AND_VALUES))
         places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
-        assert self._before is not None, "there is room for keys and values from the first call on"
+        assert self._before is not None, "the first call has arrays for keys and values"
         kept = [
             jax.lax.dynamic_update_slice_in_dim(self._before[place], array, self._seen, axis=0)
             for place, array in zip(places, own, strict=True)
         ]
         self.after |= dict(zip(places, kept, strict=True))
-        attended = self._attended(query * norm[1] ** -0.5, *kept).astype(total.dtype)
+        attended = self._attend_to_kept(query * norm[1] ** -0.5, *kept).astype(total.dtype)
         return total + self._product(f"{name}.proj_out", attended)
 
-    def _attended(self, query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        """[1, W, H, C] float32: softmax over the keys of all chips, frame by frame until `seen`, in running sums."""
+    def _attend_to_kept(self, query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+        """Compute attention [1, W, H, C] float32 to the keys of all chips, with running sums over frames up to `seen`."""
         axes = self._chip.axes
         everyones = jax.lax.all_gather(query, axes, axis=1, tiled=True) if axes else query
         queries = everyones.reshape(-1, query.shape[3])
@@ -183,9 +199,9 @@ class LayerRunner(StripRunner):
         return jax.lax.psum_scatter(total, axes, scatter_dimension=1, tiled=True)
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """A convolution that sees two frames back; beyond its ends the clip's first frame and the picture's border repeat."""
-        frames = self._bordered(frames)
-        before = self._exchanged(name, frames)
+        """Apply a convolution that sees two earlier frames. The first frame and the borders are repeated outside the clip."""
+        frames = self._repeat_border(frames)
+        before = self._exchange_or_repeat(name, frames)
         return causal_conv(
             frames,
             before,
@@ -198,43 +214,43 @@ class LayerRunner(StripRunner):
             interpret=self._chip.interpret,
         )
 
-    def _bordered(self, frames: jax.Array) -> jax.Array:
-        """The picture's last column once more after it, where the strip goes on with padding."""
+    def _repeat_border(self, frames: jax.Array) -> jax.Array:
+        """Copy the last real column into the first padding column."""
         if not self._padding:
             return frames
         place = frames.shape[1] - self._padding
         column = jnp.where(self._chip.is_last, frames[:, place - 1], frames[:, place])
         return frames.at[:, place].set(column)
 
-    def _exchanged(self, name: str, frames: jax.Array) -> jax.Array:
-        """The frames kept at this place by the last call; in the first call the first frame, which is kept as often."""
+    def _exchange_or_repeat(self, name: str, frames: jax.Array) -> jax.Array:
+        """Return the frames that the last call cached for this layer. In the first call, repeat the first frame."""
         if not self._is_first:
             return self._exchange(name, frames)
         self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
         return jnp.repeat(frames, KEPT_FRAMES, axis=0)
 
     def _product(self, name: str, frames: jax.Array) -> jax.Array:
-        """A convolution over channels alone."""
+        """Apply a 1 x 1 x 1 convolution."""
         product = jnp.einsum("fwhc,cn->fwhn", frames, self._weights[f"{name}.weight"], preferred_element_type=jnp.float32)
-        return self._only_rows(product + self._weights[f"{name}.bias"]).astype(frames.dtype)
+        return self._zero_padding_rows(product + self._weights[f"{name}.bias"]).astype(frames.dtype)
 
 
-def _padded(frames: jax.Array, rows: int) -> jax.Array:
-    """The frames with as many rows and channels as arrays of so many rows have; what is cut off is zero."""
+def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
+    """Pad or cut rows and channels to the sizes of arrays with `rows` real rows. Rows that are cut are zero."""
     cut = frames[:, :, : padded_rows(rows)]
     missing = (padded_rows(rows) - cut.shape[2], padded_channels(cut.shape[3]) - cut.shape[3])
     return jnp.pad(cut, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1]))) if any(missing) else cut
 
 
-def _repeated(frames: jax.Array, channels: int, times: int) -> jax.Array:
-    """Each of the first `channels` several times: a product with ones, exact, because lanes move slowly."""
+def _repeat_channels(frames: jax.Array, channels: int, times: int) -> jax.Array:
+    """Repeat each of the first `channels` by an exact product with zeros and ones, because moving lanes is slow on a TPU."""
     source, made = jnp.arange(frames.shape[3])[:, None], jnp.arange(padded_channels(channels * times))
     picked = (made // times == source) & (made < channels * times)
     return jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=frames.dtype)
 
 
 def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.Array:
-    """So many channels, each the mean of neighbouring ones in the first `channels` of all parts side by side."""
+    """Reduce the first `channels` of all parts, side by side, to `made` channels. Each is the mean of neighbouring channels."""
     size = channels * len(parts) // made
     source, places = jnp.arange(parts[0].shape[3])[:, None], jnp.arange(padded_channels(made))
     sums = [
@@ -242,4 +258,4 @@ def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.A
         for index, part in enumerate(parts)
         for picked in [((index * channels + source) // size == places) & (source < channels)]
     ]
-    return (cast(jax.Array, sum(sums)) / size).astype(parts[0].dtype)  # of one part or more
+    return (cast(jax.Array, sum(sums)) / size).astype(parts[0].dtype)  # not the number 0, because there is at least one part

@@ -13,7 +13,7 @@ from diffusers.pipelines.ltx2 import vocoder as vocoders
 
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.flat_attention import as_array
-from backend.models.common.modules import shapes_of
+from backend.models.common.modules import parameter_shapes
 from backend.models.ltx.spec import MEL_SCALE
 from backend.models.ltx.spectrum import log_mel
 from backend.models.ltx.video_layers import Coder, Strips
@@ -40,7 +40,7 @@ class VideoAutoencoder:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The checkpoint's shapes and where they rest, without the weights."""
-        return self._layout.describe_weights(shapes_of(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
 
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
         """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
@@ -58,7 +58,7 @@ class VideoAutoencoder:
         self, part: str, way: Callable[..., jax.Array], weights: Weights, array: jax.Array, height: int, width: int
     ) -> jax.Array:
         """The encoder or the decoder on all chips, for latents of this size."""
-        strips, config = Strips.of(self._layout, height, width), self._vae.config
+        strips, config = Strips.choose(self._layout, height, width), self._vae.config
         is_causal, padding = (getattr(config, f"{part}_{entry}") for entry in ("causal", "spatial_padding_mode"))
 
         def one_chip(own: Weights, frames: jax.Array) -> jax.Array:
@@ -98,11 +98,11 @@ class SoundNetworks:
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """The shapes and places of the autoencoder's weights."""
-        return self._layout.describe_weights(shapes_of(self._vae, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
 
     def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
         """Those of the vocoder's."""
-        return self._layout.describe_weights(shapes_of(self._vocoder, dtype), self._layout.replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vocoder, dtype), self._layout.replicated_spec)
 
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
         """The spectrum [1, channels, T, bins] float32 of samples [channels, N], with frames for so many latents; on the host."""

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from backend.media.control import control_frame
-from backend.models.common.pixels import as_float32, clip_pixels
+from backend.models.common.pixels import as_float32, clip_to_pixels
 from backend.models.ltx.transformer import Context
 from backend.models.model import Conditions, States
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effect, OnHost
-from backend.sampling.solvers import SamplerState, StepInputs, noised, start
+from backend.sampling.solvers import SamplerState, StepInputs, add_noise, start_state
 from backend.schemas.request import GenerationRequest
 
 CONTROL = "control"
@@ -33,7 +33,7 @@ def encoded_control(
 ) -> Generator[Effect, Any, Any]:
     """Work: the latents [1, C, F, H, W] of the clip `frames` uint8 [F, H, W, 3], or of what its kind makes of it."""
     shown = np.stack([control_frame(frame, request.control_kind) for frame in frames])
-    latents = yield Call(encode, (vae, clip_pixels(shown, dtype)))
+    latents = yield Call(encode, (vae, clip_to_pixels(shown, dtype)))
     return (yield OnHost(as_float32, (latents,)))
 
 
@@ -49,7 +49,7 @@ def with_control(states: States, request: GenerationRequest, conditions: Conditi
         return states
     clean = jnp.asarray(conditions[CONTROL])
     drawn = np.random.default_rng((request.seed, _NOISE)).standard_normal(clean.shape, np.float32)
-    return {**states, CONTROL: start(noised(clean, jnp.asarray(drawn), share))}
+    return {**states, CONTROL: start_state(add_noise(clean, jnp.asarray(drawn), share))}
 
 
 def seen_tokens(video: jax.Array, states: States, context: Context) -> jax.Array:

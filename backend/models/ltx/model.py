@@ -12,7 +12,7 @@ import numpy as np
 
 from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
-from backend.models.common.pixels import as_float32, clip_pixels, joined_frames, pixels_of, with_beginning
+from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels, join_frames, replace_first_frames
 from backend.models.common.whole_clip import WholeClipModel
 from backend.models.ltx.autoencoders import SoundNetworks, VideoAutoencoder
 from backend.models.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
@@ -36,9 +36,9 @@ from backend.models.model import (
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effect, OnHost, Put, Work
-from backend.sampling.fresh_noise import FreshNoise, fresh_noise, with_noise
+from backend.sampling.fresh_noise import FreshNoise, add_fresh_noise, make_fresh_noise
 from backend.sampling.plan import StepPlan
-from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_of, start
+from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_for_request, start_state
 from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -92,7 +92,7 @@ def _step(
     for name, first in beginnings.items():  # the spread of a whole stream counts in `rescale`, with what is given in its place
         if first is not None:
             drawn = states[name].sample
-            begun = with_beginning(jnp, first, drawn)
+            begun = replace_first_frames(jnp, first, drawn)
             begun = begun if name == VIDEO else jnp.where(hears_beginning(context), begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
     seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
@@ -102,7 +102,7 @@ def _step(
     clean = {name: guided_estimate(seen[name], own, branches, scale, step_inputs) for name, own, scale in named}
     made = {name: step_to(states[name], clean[name], step_inputs) for name in STREAMS if name != given}
     if noise is not None:
-        made = {name: with_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
+        made = {name: add_fresh_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
     return {**states, **made, **control_step(states, clean[VIDEO], context, step_inputs, noise is not None)}
 
 
@@ -215,14 +215,14 @@ class LtxModel(WholeClipModel):
         for name, pictures in pictures_of.items():
             latents = []
             for picture in pictures:
-                latents.append((yield Call(programs.encode_image, (weights["vae"], pixels_of(picture, self.dtype)))))
+                latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
             if latents:
-                conditions[name] = yield OnHost(joined_frames, tuple(latents))
+                conditions[name] = yield OnHost(join_frames, tuple(latents))
         for frames in inputs.get("control", ()):
             program = programs.encode_image
             conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
         for frames in inputs.get("video", ()):
-            latents = yield Call(programs.encode_image, (weights["vae"], clip_pixels(frames, self.dtype)))
+            latents = yield Call(programs.encode_image, (weights["vae"], clip_to_pixels(frames, self.dtype)))
             conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
         for samples in inputs.get("sound", ()):
             spectrum = programs.sound.spectrum(samples, self._heard_shape(request)[2])
@@ -269,7 +269,7 @@ class LtxModel(WholeClipModel):
             given=next((name for name in STREAMS if _GIVEN[name] in conditions), None),
             context=context,
             scales=scales,
-            schedule=schedule_of(request),
+            schedule=schedule_for_request(request),
         )
         return step_context, None
 
@@ -292,7 +292,7 @@ class LtxModel(WholeClipModel):
         """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
-            name: start(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
+            name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
         return with_control(states, request, conditions)
@@ -308,7 +308,7 @@ class LtxModel(WholeClipModel):
         index: int,
     ) -> Generator[Effect, Any, tuple[States, None]]:
         """See `Model`."""
-        noise = fresh_noise(step_context.schedule, request.seed, index)
+        noise = make_fresh_noise(step_context.schedule, request.seed, index)
         arguments = (weights["transformer"], states, step_inputs, step_context.context, step_context.scales, noise)
         return (
             yield Call(step_context.programs.step(step_context.branches, step_context.given, step_context.is_refining), arguments)
@@ -319,7 +319,7 @@ class LtxModel(WholeClipModel):
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
-                latents = {**latents, name: (yield OnHost(with_beginning, (conditions[first], latents[name])))}
+                latents = {**latents, name: (yield OnHost(replace_first_frames, (conditions[first], latents[name])))}
         return latents
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: Any) -> Work:

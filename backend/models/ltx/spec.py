@@ -6,9 +6,9 @@ from typing import Any
 
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
-from backend.models.common.parts import channels_refusal, check_classes, check_parts, renamed, width_of
-from backend.models.common.spec import Face
-from backend.models.spec import Configs, Kind, Need, refusal
+from backend.models.common.parts import apply_patterns, channel_mismatch, check_classes, check_parts, transformer_width
+from backend.models.common.spec import FamilyBase
+from backend.models.spec import Configs, Kind, Need, unsupported_checkpoint
 from backend.schemas.extension import Appended
 from backend.schemas.settings import VideoSettings
 
@@ -60,7 +60,7 @@ ORIGINAL_NAMES = (
 )  # fmt: skip
 
 
-class LtxFamily(Face):
+class LtxFamily(FamilyBase):
     """LTX-2. See `backend.models.spec.Family`."""
 
     name = "ltx"
@@ -90,7 +90,7 @@ class LtxFamily(Face):
         """The first tensor, whose shape depends on the inputs, and one of the last layer."""
         config = configs[part]
         if part == "transformer":
-            width = width_of(config)
+            width = transformer_width(config)
             last = f"transformer_blocks.{config['num_layers'] - 1}.attn1.to_q.weight"
             return {"proj_in.weight": (width, config["in_channels"]), last: (width, width)}
         if part == "vae":
@@ -109,7 +109,7 @@ class LtxFamily(Face):
         projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
         of it."""
         config = configs["transformer"]
-        width, layers = width_of(config), config["num_layers"] * branches
+        width, layers = transformer_width(config), config["num_layers"] * branches
         tokens = request.geometry().num_tokens + Appended.from_request(request).num_tokens
         sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
         across = 4 * tokens * width * sound + 4 * tokens * sound * width
@@ -121,7 +121,7 @@ class LtxFamily(Face):
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """See `Family`. ComfyUI has the makers' names."""
-        return (LoraName(renamed(stem, ORIGINAL_NAMES)),)
+        return (LoraName(apply_patterns(stem, ORIGINAL_NAMES)),)
 
 
 LTX = LtxFamily()
@@ -140,18 +140,18 @@ def _check(configs: Configs) -> None:
     """Raises: ModelError if the networks do not belong together, or are built in a way that was never published."""
     transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
     if transformer["in_channels"] != latents:
-        raise channels_refusal(configs, latents, SUPPORTED)
+        raise channel_mismatch(configs, latents, SUPPORTED)
     if transformer["rope_type"] != "split":
-        raise refusal(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
     is_newest = not transformer.get("ff_bias", True)
     if is_newest != _reads_gemma_4(configs):
         found = configs["text_encoder"].get("model_type", "unknown")
         version = "LTX-2.5" if is_newest else "an older LTX-2"
-        raise refusal(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
     if UPSAMPLER in configs and not _doubles(configs[UPSAMPLER], latents):
-        raise refusal("its latent upsampler does not double the size of its latents", [SUPPORTED])
+        raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
     if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
-        raise refusal("its decoder adds noise", [SUPPORTED])
+        raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
 
 
 def _doubles(upsampler: Mapping[str, Any], latents: int) -> bool:

@@ -18,9 +18,9 @@ from diffusers.models.modeling_utils import ModelMixin
 from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from transformers import PreTrainedTokenizerBase
 
-from backend.models.common.modules import Encoder, settings_of
+from backend.models.common.modules import Encoder, network_settings
 from backend.models.common.text import TextEncoder as Tokenized
-from backend.models.common.text import cut_notes
+from backend.models.common.text import note_cut_prompts
 from backend.models.ltx.attention import turned
 from backend.models.ltx.gemma import EMBEDDING_SCALE, Gemma3, Gemma4, states_of
 from backend.models.ltx.spec import GEMMA_4, TEXT_TOKENS
@@ -45,7 +45,7 @@ class TextEncoder(Tokenized):
 
     def __init__(self, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, length: int = TEXT_TOKENS) -> None:
         kind = Gemma4 if config.get("model_type") == GEMMA_4 else Gemma3
-        self._gemma = kind(settings_of(config.get("text_config", config)))
+        self._gemma = kind(network_settings(config.get("text_config", config)))
         self._model = self._gemma.model
         longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
         self._tokenizer, self._lengths = tokenizer, (longest,)
@@ -62,7 +62,7 @@ class TextEncoder(Tokenized):
             shape = jax.ShapeDtypeStruct((len(prompts), length), jnp.int32)
             return TextTokens(ids=shape, mask=shape)
         tokens = [self._tokenizer(prompt.strip(), add_special_tokens=True).input_ids for prompt in prompts]
-        notes = cut_notes([len(ids) for ids in tokens], length)
+        notes = note_cut_prompts([len(ids) for ids in tokens], length)
         pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id
         kept = [np.asarray(ids[:length], np.int32) for ids in tokens]
         ids = np.stack([np.pad(row, (length - len(row), 0), constant_values=pad) for row in kept])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import torch
 from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 
-from backend.models.common.modules import Encoder, named, settings_of
+from backend.models.common.modules import Encoder, module_parameters, network_settings
 from backend.models.ltx.autoencoders import normalised, plain
 from backend.models.ltx.video_layers import TAPS, Weights, convolve_pictures, side_by_side, spread
 
@@ -28,23 +28,25 @@ class LatentUpsampler(Encoder):
         """`scaling_factor` is the autoencoder's."""
         self._factor = scaling_factor
         with torch.device("meta"):
-            self._model = LTX2LatentUpsamplerModel.from_config(settings_of(config)).eval()
+            self._model = LTX2LatentUpsamplerModel.from_config(network_settings(config)).eval()
 
     def enlarge(self, weights: Weights, vae: Weights, latents: jax.Array) -> jax.Array:
         """Latents [1, C, F, 2 H, 2 W] float32 of latents [1, C, F, H, W], both as the transformer sees them."""
         dtype = weights["final_conv.weight"].dtype
         frames = plain(vae, latents, self._factor).astype(dtype)[0].transpose(1, 2, 3, 0)
-        frames = jax.nn.silu(_norm(named(weights, "initial_norm"), _convolve(named(weights, "initial_conv"), frames)))
+        frames = jax.nn.silu(
+            _norm(module_parameters(weights, "initial_norm"), _convolve(module_parameters(weights, "initial_conv"), frames))
+        )
         before, after = STAGES
         frames = self._residuals(weights, before, frames)
         place = "upsampler.conv" if "upsampler.conv.weight" in weights else "upsampler.0"
-        frames = spread(_convolve(named(weights, place), frames), (1, 2, 2))
-        frames = _convolve(named(weights, "final_conv"), self._residuals(weights, after, frames))
+        frames = spread(_convolve(module_parameters(weights, place), frames), (1, 2, 2))
+        frames = _convolve(module_parameters(weights, "final_conv"), self._residuals(weights, after, frames))
         return normalised(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
 
     def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
         """A stage's blocks: convolution and norm twice; the frames are added before the second activation."""
-        modules = [named(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
+        modules = [module_parameters(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
         stacked = {
             f"{part}.{leaf}": jnp.stack([jnp.stack([one[f"{part}{half}.{leaf}"] for half in "12"]) for one in modules])
             for part in ("conv", "norm")
@@ -54,7 +56,7 @@ class LatentUpsampler(Encoder):
         def block(frames: jax.Array, own: Weights) -> tuple[jax.Array, None]:
             def convolved(hidden: jax.Array, half: tuple[Weights, jax.Array]) -> tuple[jax.Array, None]:
                 own, is_second = half
-                hidden = _norm(named(own, "norm"), _convolve(named(own, "conv"), hidden))
+                hidden = _norm(module_parameters(own, "norm"), _convolve(module_parameters(own, "conv"), hidden))
                 return jax.nn.silu(hidden + is_second * frames), None
 
             return jax.lax.scan(convolved, frames, (own, jnp.array([0, 1], frames.dtype)))[0], None

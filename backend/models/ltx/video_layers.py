@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec as P
 
-from backend.models.common.modules import named
+from backend.models.common.modules import module_parameters
 from backend.runtime.mesh import Layout
 
 Weights = Mapping[str, jax.Array]
@@ -31,7 +31,7 @@ class Strips:
     side: int
 
     @classmethod
-    def of(cls, layout: Layout, height: int, width: int) -> Self:
+    def choose(cls, layout: Layout, height: int, width: int) -> Self:
         """For latents of this size."""
         spec = layout.spatial_partition(height, width)
         side = 1 if spec[3] else 2
@@ -63,7 +63,7 @@ class Coder:
         for place, block in enumerate(decoder.up_blocks):
             name = f"decoder.up_blocks.{place}"
             if block.conv_in is not None:
-                frames = self._residual(named(self.weights, f"{name}.conv_in"), frames, block.conv_in)
+                frames = self._residual(module_parameters(self.weights, f"{name}.conv_in"), frames, block.conv_in)
             for index, upsampler in enumerate(block.upsamplers or ()):
                 frames = self._enlarge(f"{name}.upsamplers.{index}", upsampler, frames)
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
@@ -86,7 +86,7 @@ class Coder:
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
         """A level's equal blocks, in a loop, and the two convolutions of each in a loop within it: the compiler sees one."""
-        modules = [named(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
+        modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])
             for part in ("weight", "bias")

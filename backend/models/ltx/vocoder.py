@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.common.modules import named
+from backend.models.common.modules import module_parameters
 
 Weights = Mapping[str, jax.Array]
 SNAKE_EPS = 1e-9  # source: diffusers, SnakeBeta
@@ -29,9 +29,13 @@ def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -
     for place, stride in enumerate(settings["upsample_factors"]):
         values = _ramp(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
         values = _enlarge(weights, f"upsamplers.{place}", values, stride)
-        blocks = [named(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
+        blocks = [module_parameters(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
         values = _level(blocks, settings, values)
-    values = _ramp(values, LAST_SLOPE) if is_ramp else _wave(named(weights, "act_out"), values, settings["antialias_ratio"])
+    values = (
+        _ramp(values, LAST_SLOPE)
+        if is_ramp
+        else _wave(module_parameters(weights, "act_out"), values, settings["antialias_ratio"])
+    )
     values = _convolve(weights, "conv_out", values)
     ends = {"tanh": jnp.tanh, "clamp": lambda samples: samples.clip(-1, 1)}
     return ends.get(settings["final_act_fn"], lambda samples: samples)(values)
@@ -41,12 +45,12 @@ def vocode_wider(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Ar
     """Likewise by an `LTX2VocoderWithBWE`: what a first vocoder makes, and overtones that a second one adds to it."""
     first = {name: settings[name] for name in settings if not name.startswith("bwe_")}
     second = {name.removeprefix("bwe_"): settings[name] for name in settings if name.startswith("bwe_")}
-    samples = vocode(named(weights, "vocoder"), first, spectrum)
+    samples = vocode(module_parameters(weights, "vocoder"), first, spectrum)
     count, hop = samples.shape[1], settings["hop_length"]
     samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
-    mel = _log_mel(named(weights, "mel_stft"), samples, hop, settings["window_length"])
+    mel = _log_mel(module_parameters(weights, "mel_stft"), samples, hop, settings["window_length"])
     rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
-    made = vocode(named(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
+    made = vocode(module_parameters(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
     return made.clip(-1, 1)[:, : count * wanted // rate]
 
 
@@ -66,7 +70,7 @@ def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.A
 
     def convolved(hidden: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
         apart, own = one
-        hidden = _activated(named(own, "acts"), settings, hidden)
+        hidden = _activated(module_parameters(own, "acts"), settings, hidden)
         hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own["convs.weight"], apart, reach)
         return hidden + own["convs.bias"][..., None], None
 
@@ -97,7 +101,7 @@ def _ramp(values: jax.Array, slope: float) -> jax.Array:
 
 def _wave(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
     """`_snake` at a higher rate, so that its overtones fold nowhere."""
-    phases = [_snake(named(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
+    phases = [_snake(module_parameters(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
     return _filter_down(phases, own["downsample.filter"])
 
 

@@ -7,7 +7,7 @@ On TPUs each norm reads its input once.
 import torch
 
 from backend.models.common.flat_attention import Positions
-from backend.models.common.token_norm import normed_in_one_pass, serves
+from backend.models.common.token_norm import can_use_pass, normalise_in_one_pass
 from backend.models.wan.attention import TextKeys
 from backend.runtime.mesh import Layout
 
@@ -55,7 +55,7 @@ def _apply_norm(
 
     XLA computes the norm if each token has its own scale.
     """
-    if isinstance(norm, torch.nn.LayerNorm) and serves(layout, hidden, scale):
-        return normed_in_one_pass(layout, norm, hidden, scale, shift)
+    if isinstance(norm, torch.nn.LayerNorm) and can_use_pass(layout, hidden, scale):
+        return normalise_in_one_pass(layout, norm, hidden, scale, shift)
     normal = norm(hidden.float())
     return (normal if scale is None else normal * (1 + scale) + shift).type_as(hidden)

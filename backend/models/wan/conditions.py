@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.models.common.pixels import clip_pixels, joined_frames
+from backend.models.common.pixels import clip_to_pixels, join_frames
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.models.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
@@ -114,7 +114,7 @@ def encode_frames(
     """
 
     def pixels(begin: int, end: int) -> np.ndarray:
-        return clip_pixels(frames[begin:end], dtype)
+        return clip_to_pixels(frames[begin:end], dtype)
 
     return (yield from encode_pixels(first_program, next_program, weights, pixels, len(frames), scale))
 
@@ -133,12 +133,12 @@ def encode_pixels(
     for begin in range(1, num_frames, scale):
         latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
         pieces.append(latents)
-    return (yield OnHost(joined_frames, tuple(pieces)))
+    return (yield OnHost(join_frames, tuple(pieces)))
 
 
 def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
     """Join the mask and the clip's latents as the channels of one array [1, 4 + C, F, H, W] float32."""
-    return xp.concatenate([mask, joined_frames(xp, *pieces)], axis=1)
+    return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
 
 
 def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:

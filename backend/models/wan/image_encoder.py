@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 from transformers.image_processing_utils import BaseImageProcessor
 
-from backend.models.common.modules import Encoder, settings_of
+from backend.models.common.modules import Encoder, network_settings
 from backend.runtime.torch_modules import call_module
 
 HIDDEN_STATE = -2  # Wan reads the second-to-last layer
@@ -21,7 +21,7 @@ class ImageEncoder(Encoder):
     """A preprocessor and an encoder's modules. Weights are passed to every call. Without a preprocessor it only embeds."""
 
     def __init__(self, config: Mapping[str, Any], processor: BaseImageProcessor | None) -> None:
-        settings = CLIPVisionConfig(**settings_of(config))
+        settings = CLIPVisionConfig(**network_settings(config))
         with torch.device("meta"):
             self._model = CLIPVisionModel(settings).eval()
         self._processor = processor

@@ -13,7 +13,7 @@ from transformers import CLIPImageProcessorPil
 from backend.models.common.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
 from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_part, read_tokenizer
-from backend.models.common.pixels import as_float32, pixels_of, with_beginning
+from backend.models.common.pixels import as_float32, image_to_pixels, replace_first_frames
 from backend.models.common.programs import ClipPrograms, common_programs
 from backend.models.common.step_cache import StepCache
 from backend.models.common.text import TIED
@@ -141,7 +141,7 @@ class WanModel(WholeClipModel):
     def _encode_pictures(
         self, weights: Any, request: GenerationRequest, programs: Programs, pictures: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
-        geometry, pixels = request.geometry(), [pixels_of(picture, self.dtype) for picture in pictures]
+        geometry, pixels = request.geometry(), [image_to_pixels(picture, self.dtype) for picture in pictures]
         if self.kind.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
             return "first_frame", (yield OnHost(as_float32, (latents,)))
@@ -200,7 +200,7 @@ class WanModel(WholeClipModel):
         """Insert the clean latents of given first frames, if the kind conditions on first frames."""
         if "first_frame" not in conditions:
             return latents
-        return (yield OnHost(with_beginning, (conditions["first_frame"], latents)))
+        return (yield OnHost(replace_first_frames, (conditions["first_frame"], latents)))
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from backend.checkpoints.checkpoint import TRANSFORMER, Checkpoint
 from backend.checkpoints.single_file import file_path
 from backend.errors import ModelError
-from backend.models.common.parts import renamed, width_of
+from backend.models.common.parts import apply_patterns, transformer_width
 
 PREFIX = "model."  # prefix in files of Self-Forcing's code, which saves the wrapper around the network
 HEAD_WIDTH = 128  # the same in every published Wan model; no tensor shows it
@@ -48,7 +48,7 @@ KNOWN = {  # (width, number of layers, input channels, reads an image's tokens, 
 
 def original_name(stem: str) -> str:
     """Convert diffusers' name of a module to the name in Wan's original files."""
-    return renamed(stem, (*LAYER_NAMES, *OUTER_NAMES))
+    return apply_patterns(stem, (*LAYER_NAMES, *OUTER_NAMES))
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
@@ -151,7 +151,7 @@ def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, i
 
 def _config_features(config: Mapping[str, Any]) -> tuple[int, int, int, bool, bool]:
     sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
-    return width_of(config), config["num_layers"], config["in_channels"], sees, sees_two
+    return transformer_width(config), config["num_layers"], config["in_channels"], sees, sees_two
 
 
 def _describe_features(features: tuple[int, int, int, bool, bool]) -> str:

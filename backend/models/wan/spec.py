@@ -13,9 +13,9 @@ from backend.checkpoints.checkpoint import Checkpoint, named_parts
 from backend.checkpoints.loras import LoraName
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channels_refusal, check_classes, check_parts, index_of, t5_shapes, width_of
-from backend.models.common.spec import Face
-from backend.models.spec import Configs, Kind, Need, refusal
+from backend.models.common.parts import channel_mismatch, check_classes, check_parts, model_index, t5_shapes, transformer_width
+from backend.models.common.spec import FamilyBase
+from backend.models.spec import Configs, Kind, Need, unsupported_checkpoint
 from backend.models.wan.original import check_single_files, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -72,7 +72,7 @@ KINDS = (
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, in diffusers' layout"
 
 
-class WanFamily(Face):
+class WanFamily(FamilyBase):
     """Wan 2.1 and 2.2. See `backend.models.spec.Family`."""
 
     name = "wan"
@@ -95,9 +95,9 @@ class WanFamily(Face):
             if fits and kind.needs("last_image") == needs_last_image:
                 return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
         facts = features | {"needs_last_image": needs_last_image}
-        raise refusal(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
+        raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """See `Family`. A file can replace the checkpoint's transformer, with Wan's original tensor names or diffusers' names.
 
         Parts without a model_index.json are assumed to belong to plain Wan.
@@ -107,14 +107,14 @@ class WanFamily(Face):
         check_single_files(checkpoint)
         return checkpoint
 
-    def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
         """See `Family`."""
         if configs["transformer"].get("_class_name", TRANSFORMER) != TRANSFORMER:
             return None
         own: dict[str, Any] = {"_class_name": PIPELINES[0], "boundary_ratio": preset.boundary}
         own["transformer_2"] = ["diffusers", TRANSFORMER] if preset.num_experts == 2 else [None, None]
         own["expand_timesteps"] = set(preset.tasks) == {"t2v", "i2v"}
-        return self._kind(index_of(configs, **own), configs)
+        return self._kind(model_index(configs, **own), configs)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`. The shapes depend on the inputs (first tensor) and on the number of layers (last layer)."""
@@ -126,7 +126,7 @@ class WanFamily(Face):
         if part == "image_encoder":
             return {}
         config = configs["transformer"]
-        width, patch = width_of(config), config.get("patch_size", (1, 2, 2))
+        width, patch = transformer_width(config), config.get("patch_size", (1, 2, 2))
         last = f"blocks.{config['num_layers'] - 1}.ffn.net.0.proj.weight"
         return {"patch_embedding.weight": (width, config["in_channels"], *patch), last: (config["ffn_dim"], width)}
 
@@ -152,7 +152,7 @@ def transformer_flops(config: Mapping[str, Any], queries: int, keys: int, branch
 
     They are self-attention of `queries` tokens to `keys`, cross-attention to 512 text positions, projections and feed-forward.
     """
-    width, layers = width_of(config), config["num_layers"] * branches
+    width, layers = transformer_width(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers
     cross = 4 * queries * TEXT_TOKENS * width * layers
     projections = 2 * queries * width * width * 6 * layers
@@ -194,4 +194,4 @@ def _find_conditioning(expands_timesteps: bool, configs: Configs) -> Conditionin
         return "channels"
     if in_channels == latents:
         return "first_frame" if expands_timesteps else "none"
-    raise channels_refusal(configs, latents, SUPPORTED)
+    raise channel_mismatch(configs, latents, SUPPORTED)

@@ -17,8 +17,8 @@ import torch
 from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
-from backend.models.common.modules import settings_of
-from backend.models.common.text import TIED, cut_notes, padded_ids
+from backend.models.common.modules import network_settings
+from backend.models.common.text import TIED, note_cut_prompts, pad_ids
 from backend.models.common.text import TextEncoder as Tokenized
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
@@ -55,7 +55,7 @@ class TextEncoder(Tokenized):
     ) -> None:
         """Build the encoder. If `is_cleaned`, `tokenize` cleans prompts first. `lengths` are the compiled lengths."""
         with torch.device("meta"):
-            self._model = UMT5EncoderModel(UMT5Config(**settings_of(config))).eval()
+            self._model = UMT5EncoderModel(UMT5Config(**network_settings(config))).eval()
         self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
@@ -65,18 +65,18 @@ class TextEncoder(Tokenized):
             return TextTokens(ids=ids, mask=ids, bias=None)
         read = [clean_prompt(prompt) if self._is_cleaned else prompt for prompt in prompts]
         tokens = [self._tokenizer(prompt)["input_ids"] for prompt in read]
-        notes = cut_notes([len(ids) for ids in tokens], TEXT_TOKENS)
+        notes = note_cut_prompts([len(ids) for ids in tokens], TEXT_TOKENS)
         tokens = [[*ids[: TEXT_TOKENS - 1], ids[-1]] if len(ids) > TEXT_TOKENS else ids for ids in tokens]
         lengths = tuple(len(ids) for ids in tokens)
         width = next(length for length in self._lengths if length > max(lengths) or length == TEXT_TOKENS)
-        ids = padded_ids(tokens, width, self._tokenizer.pad_token_id)
+        ids = pad_ids(tokens, width, self._tokenizer.pad_token_id)
         mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
         return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), notes=notes)
 
     @classmethod
-    def place(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
+    def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
         """See `backend.models.common.text`. The bias of relative positions is replicated."""
-        return P() if "relative_attention_bias" in name else super().place(layout, name, shape)
+        return P() if "relative_attention_bias" in name else super().weight_spec(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Embed the ids and mask of `TextTokens` to [B, L, D], zero after each prompt's end. Pure, can be compiled."""

@@ -20,7 +20,7 @@ from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
 from backend.models.common.flat_attention import Positions
-from backend.models.common.modules import with_prefix
+from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
@@ -185,7 +185,7 @@ class Denoiser(ClipTransformer):
             embedded, bias, image_tokens = *_join_image_and_text(image_tokens, embedded, bias), None
 
         def one_layer(_, block: dict[str, jax.Array]):
-            parameters = with_prefix(self._gathered(block), "attn2.")
+            parameters = select_prefix(self._gathered(block), "attn2.")
             keys = call_module(self._block.attn2, parameters, text_keys, embedded)
             if image_tokens is not None:
                 image_pair = call_module(self._block.attn2, parameters, image_keys, image_tokens)

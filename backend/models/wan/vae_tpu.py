@@ -20,7 +20,7 @@ from backend.models.common.strips import Strips, padded_vector
 from backend.models.wan.vae_tpu_layers import LayerRunner
 from backend.runtime.mesh import Layout
 from kernels.causal_conv import arrange_weight, swap_rows_and_columns
-from kernels.causal_conv_cut import padded_channels, padded_rows
+from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 SPATIAL_SCALE = 8  # scale of the network, without Wan 2.2's patches of pixels
 RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True], "patch_size": 2}  # supported Wan 2.2 values
@@ -70,7 +70,7 @@ def decode(
     """
     height, width = latents.shape[3:]
     size = height, width
-    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
+    plan = _Plan(vae=vae, strips=Strips.choose(layout, *size), size=size, interpret=interpret)
     pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
     return pixels[None].clip(-1.0, 1.0), after
 
@@ -86,7 +86,7 @@ def encode(
     pixels = _to_patches(pixels, vae.config.patch_size or 1)
     height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])
     size = height, width
-    plan = _Plan(vae=vae, strips=Strips.of(layout, *size), size=size, interpret=interpret)
+    plan = _Plan(vae=vae, strips=Strips.choose(layout, *size), size=size, interpret=interpret)
     moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
     return moments[None], after
 
@@ -113,7 +113,7 @@ class _Plan:
     @property
     def rows(self) -> int:
         """The number of rows of the latents, or of columns if the strips are turned."""
-        return self.size[1] if self.strips.turned else self.size[0]
+        return self.size[1] if self.strips.is_transposed else self.size[0]
 
     def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
         """Run `method` of `LayerRunner` on every chip.
@@ -122,11 +122,13 @@ class _Plan:
         `patch` pixels for each pixel of the last convolution, and the caches.
         """
         strips, rows = self.strips, shrinks * self.rows
-        chip_weights = {name: _swap_rows_and_columns(name, value) if strips.turned else value for name, value in weights.items()}
+        chip_weights = {
+            name: _swap_rows_and_columns(name, value) if strips.is_transposed else value for name, value in weights.items()
+        }
         widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
 
         def one_chip(chip_weights: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-            chip = Chip(axes=strips.axes, is_turned=strips.turned, interpret=self.interpret)
+            chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=self.interpret)
             runner = LayerRunner(chip, chip_weights, widths, caches, rows)
             frames_out, channels = method(runner, self.vae, frames)
             return self._to_frames(frames_out[:, :, : runner.rows], channels, patch), runner.after
@@ -143,10 +145,10 @@ class _Plan:
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         # diffusers' order of a patch's pixels: column, then row, in the unturned frame
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
-        parts = parts.swapaxes(1, 2) if self.strips.turned else parts
+        parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
         columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])
         parts = jnp.einsum("xwa,cabfwh->cbfxh", columns, parts)
-        return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.turned else "yhb,cbfxh->cfyx", rows, parts)
+        return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.is_transposed else "yhb,cbfxh->cfyx", rows, parts)
 
 
 def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:

@@ -22,7 +22,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
 
 from backend.models.common.strip_layers import KEPT_FRAMES, Caches, Chip, Step, StripRunner, Weights
 from kernels.causal_conv import Epilogue, causal_conv, rms_norm
-from kernels.causal_conv_cut import padded_channels
+from kernels.causal_conv_tiling import padded_channels
 
 TEMPORAL_SCALE = 4
 
@@ -103,14 +103,14 @@ class LayerRunner(StripRunner):
     def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
         """Run the first convolution, the steps and the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._epilogue(steps[0].first_norm))
-        _, normalised = self._through(steps, f"{name}.norm_out", total, normalised)
-        return self._summed(f"{name}.conv_out", normalised)
+        _, normalised = self._run_steps(steps, f"{name}.norm_out", total, normalised)
+        return self._convolve_sum(f"{name}.conv_out", normalised)
 
     def _run(self, step: _Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
         self._entered = total if step.is_entered else self._entered
         return super()._run(step, total, normalised, following)
 
-    def _added(self, step: _Step, total: jax.Array) -> jax.Array:
+    def _shortcut(self, step: _Step, total: jax.Array) -> jax.Array:
         block = step.module
         added = total if block.in_dim == block.out_dim else self._product(f"{step.name}.conv_shortcut", total)
         return added if step.shortcut is None else added + self._average_input(step.shortcut)
@@ -151,7 +151,7 @@ class LayerRunner(StripRunner):
             _select_channels(entered, jnp.arange(entered.shape[3])[:, None] == 2 * jnp.arange(channels) + kind)
             for kind in range(2)
         ]
-        if not self._chip.is_turned:
+        if not self._chip.is_transposed:
             return kinds[0], kinds[1]
         columns = jnp.stack(kinds, axis=2)  # the strips are turned: rows of the frame are columns here
         columns = columns.reshape(columns.shape[0], -1, *columns.shape[3:])
@@ -198,7 +198,7 @@ class LayerRunner(StripRunner):
             jnp.einsum("fwhc,cn->fwhn", tap, part[:, 0], preferred_element_type=jnp.float32)
             for tap, part in zip(taps, weight, strict=True)
         )
-        return self._only_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
+        return self._zero_padding_rows(products + self._weights[f"{name}.time_conv.bias"][0]).astype(total.dtype)
 
     def _double_frames(self, name: str, total: jax.Array) -> jax.Array:
         """Compute two frames from each frame and its two predecessors. The first frame of a video stays one frame."""
@@ -216,7 +216,7 @@ class LayerRunner(StripRunner):
         )
         products += self._weights[f"{name}.bias"][None, :, None, None]
         doubled = products.reshape(-1, *products.shape[2:])
-        return self._only_rows(doubled).astype(total.dtype)
+        return self._zero_padding_rows(doubled).astype(total.dtype)
 
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
         """Run attention with one head over all pixels of a frame: this chip's queries, every chip's keys."""
@@ -268,7 +268,7 @@ class LayerRunner(StripRunner):
         """Run a convolution over the channels only."""
         product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
         product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
-        return self._only_rows(product).astype(frames.dtype)
+        return self._zero_padding_rows(product).astype(frames.dtype)
 
 
 def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:

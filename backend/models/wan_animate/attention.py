@@ -9,7 +9,7 @@ import jax
 from backend.models.common.flat_attention import FLAT_HEADS, attend_flat
 from backend.models.wan.attention import KernelAttention
 from backend.runtime.driven_attention import ClipKeys, clip_attention, driven_attention
-from kernels.attention import AttentionOptions, attention_with_sums
+from kernels.attention import AttentionOptions, attention_with_lse
 from kernels.qkv import HeadBounds
 
 
@@ -49,5 +49,5 @@ def _attend_with_log_sums(
     """Compute attention [B, S, W] of flat heads with log-sum-exps, to the first `num_keys` keys or to all keys of a `layer`."""
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
-    attended, sums = attention_with_sums(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))
+    attended, sums = attention_with_lse(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))
     return attended.reshape(*attended.shape[:2], -1), sums

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from diffusers.models.transformers.transformer_wan_animate import WanAnimateFaceEncoder, WanAnimateMotionEncoder
 
-from backend.models.common.modules import with_prefix
+from backend.models.common.modules import select_prefix
 from backend.runtime.torch_modules import call_module
 
 MOTION, FACE = "motion_encoder.", "face_encoder."
@@ -33,7 +33,7 @@ def encode_motion(
     encoder: WanAnimateMotionEncoder, weights: Mapping[str, jax.Array], faces: jax.Array, span: jax.Array
 ) -> jax.Array:
     """Encode faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` comes from `motion_basis`."""
-    own = with_prefix(weights, MOTION) | _blur_kernels(encoder)
+    own = select_prefix(weights, MOTION) | _blur_kernels(encoder)
     numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
     motion = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
     return motion.astype(numbers.dtype)
@@ -62,7 +62,7 @@ def face_tokens(encoder: WanAnimateFaceEncoder, weights: Mapping[str, jax.Array]
 
     The tokens of the first latent frame, the image, are zero.
     """
-    tokens = call_module(encoder, with_prefix(weights, FACE), _run_encoder, motion)
+    tokens = call_module(encoder, select_prefix(weights, FACE), _run_encoder, motion)
     return jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from backend.models.common.flat_attention import Positions
 from backend.models.common.networks import read_tokenizer
-from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
+from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.conditions import branch_embeddings
@@ -99,11 +99,13 @@ class AnimateModel(SegmentModel):
         conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
         has_image_encoder = self._image_encoder is not None
         if has_image_encoder:
-            conditions["image_seen"] = yield from self._embed_image(weights, programs, pixels_of(inputs["image"][0], np.float32))
+            conditions["image_seen"] = yield from self._embed_image(
+                weights, programs, image_to_pixels(inputs["image"][0], np.float32)
+            )
         pieces = []
         for frames in inputs["drive"][0].segments(count_segments(request), self.kind.segment_frames):
             if has_image_encoder and not pieces:
-                conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_pixels(frames[:1], np.float32))
+                conditions["drive_seen"] = yield from self._embed_image(weights, programs, clip_to_pixels(frames[:1], np.float32))
             pieces.append((yield from self._encode_clip(weights, programs, frames)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return conditions

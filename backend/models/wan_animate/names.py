@@ -7,7 +7,7 @@ names of `WanTransformer3DModel`, the code for Wan also runs Animate-2. Source: 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from backend.models.common.parts import renamed
+from backend.models.common.parts import apply_patterns
 from backend.models.spec import Configs
 from backend.models.wan.original import OUTER_NAMES
 
@@ -22,8 +22,8 @@ PICTURE_CHANNELS = 1280  # width of the CLIP encoder's tokens
 def animate_name(name: str) -> str:
     """Convert a tensor's name in `WanTransformer3DModel` to the name in Animate-2's files."""
     stem, dot, kind = name.rpartition(".")
-    outer = renamed(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else renamed(name, OUTER_NAMES)
-    return renamed(outer, OWN_NAMES)
+    outer = apply_patterns(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else apply_patterns(name, OUTER_NAMES)
+    return apply_patterns(outer, OWN_NAMES)
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:

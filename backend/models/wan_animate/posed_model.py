@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from backend.media.driving_video import split_into_segments
-from backend.models.common.pixels import as_float32, clip_pixels
+from backend.models.common.pixels import as_float32, clip_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import Conditions, Inputs, ModelPlan, Weights
 from backend.models.wan.transformer import Context, ImageChannels
@@ -115,7 +115,7 @@ class PosedModel(SegmentModel):
         batches = np.concatenate([batches, np.repeat(batches[-1:], -len(batches) % AT_ONCE, axis=0)])
         motions = []
         for begin in range(0, len(batches), AT_ONCE):
-            faces = clip_pixels(batches[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
+            faces = clip_to_pixels(batches[begin : begin + AT_ONCE], self.dtype)[0].swapaxes(0, 1)
             motions.append((yield Call(programs.motion, (weights, faces, span))))
         motion = yield OnHost(functools.partial(_stack_branches, len(frames), step_context.is_guided), tuple(motions))
         return (yield Call(programs.face_keys, (weights, motion)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channels_refusal, check_classes, check_parts
+from backend.models.common.parts import channel_mismatch, check_classes, check_parts
 from backend.models.spec import Configs
 from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, transformer_flops, vae_scales
 from backend.models.wan_animate.spec import SEGMENT, SegmentFamily, SegmentKind
@@ -38,7 +38,7 @@ class WanPosedFamily(SegmentFamily):
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
         if transformer["in_channels"] != 2 * configs["vae"]["z_dim"] + mask:
-            raise channels_refusal(configs, configs["vae"]["z_dim"], SUPPORTED)
+            raise channel_mismatch(configs, configs["vae"]["z_dim"], SUPPORTED)
         every = transformer.get("inject_face_latents_blocks", EVERY)
         if transformer["num_layers"] % every:
             raise ModelError(

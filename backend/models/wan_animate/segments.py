@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from backend.models.common.pixels import as_float32, clip_pixels, pixels_of
+from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext
 from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
 from backend.models.wan.conditions import encode_frames, encode_pixels
@@ -98,7 +98,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
         """Encode the input image to latents [1, C, 1, H, W] float32. Yields work."""
-        picture = pixels_of(inputs["image"][0], self.dtype)
+        picture = image_to_pixels(inputs["image"][0], self.dtype)
         return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], picture))),)))
 
     def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
@@ -189,7 +189,7 @@ class SegmentModel(WanModel, abc.ABC):
                 return first
             if background is None:
                 return np.repeat(grey, end - begin, axis=2)
-            return clip_pixels(background[begin:end], dtype)
+            return clip_to_pixels(background[begin:end], dtype)
 
         encoders = programs.encode_first, programs.encode_next
         clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.kind.scales[1])

@@ -13,8 +13,8 @@ from typing import Any, cast
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import channels_refusal, check_classes, check_parts
-from backend.models.common.spec import Face
+from backend.models.common.parts import channel_mismatch, check_classes, check_parts
+from backend.models.common.spec import FamilyBase
 from backend.models.spec import Configs
 from backend.models.wan.spec import AUTOENCODER, NEEDED_ENTRIES, WanFamily, WanKind, transformer_flops, vae_scales
 from backend.models.wan_animate.names import animate_name, to_wan_config, with_wan_config
@@ -46,9 +46,9 @@ class SegmentKind(WanKind):
 class SegmentFamily(WanFamily):
     """The methods that both Animate families share."""
 
-    def of_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> SegmentKind | None:
         """See `Family`. The preset gives the length of segments."""
-        kind = cast(SegmentKind | None, Face.of_preset(self, preset, configs))
+        kind = cast(SegmentKind | None, FamilyBase.kind_for_preset(self, preset, configs))
         if kind is None:
             return None
         assert preset.segment_frames is not None, "presets of these models have it"
@@ -58,7 +58,7 @@ class SegmentFamily(WanFamily):
             chunk=latent_frames(preset.segment_frames, preset.vae_scale_temporal) + 1,
         )
 
-    def completed(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
+    def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint | None:
         """See `Family`. Returns None, because single-file checkpoints are not supported."""
 
 
@@ -76,7 +76,7 @@ class WanAnimateFamily(SegmentFamily):
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
         if transformer["in_dim"] != 2 * configs["vae"]["z_dim"] + mask:
-            raise channels_refusal(with_wan_config(configs), configs["vae"]["z_dim"], SUPPORTED)
+            raise channel_mismatch(with_wan_config(configs), configs["vae"]["z_dim"], SUPPORTED)
         sees_pictures = transformer.get("use_img_emb", True)
         if sees_pictures and "image_encoder" not in configs:
             raise ModelError(

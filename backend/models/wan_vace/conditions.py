@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from backend.media.source import Source
-from backend.models.common.pixels import clip_pixels, joined_frames, pixels_of
+from backend.models.common.pixels import clip_to_pixels, image_to_pixels, join_frames
 from backend.models.wan.conditions import encode_pixels
 from backend.models.wan.model import Programs
 from backend.runtime.work import Call, Effect, OnHost
@@ -51,8 +51,8 @@ def encode_references(
     """Encode the `reference_latents` of images that have the video's size. Yields work."""
     frames = []
     for picture in reversed(pictures):
-        frames.append((yield Call(programs.encode_image, (weights, pixels_of(picture, dtype)))))
-    return (yield OnHost(joined_frames, tuple(frames)))
+        frames.append((yield Call(programs.encode_image, (weights, image_to_pixels(picture, dtype)))))
+    return (yield OnHost(join_frames, tuple(frames)))
 
 
 def prepare_control(conditions: Mapping[str, Any], dtype: jnp.dtype) -> Generator[Effect, Any, jax.Array]:
@@ -89,7 +89,7 @@ def _source_pixels(geometry: Geometry, source: Source | None, begin: int, end: i
     """Return frames `begin` to `end` of the clip, grey (0) where `source.is_new` is not equal to `is_new`."""
     if source is None:
         return np.zeros((1, 3, end - begin, geometry.height, geometry.width), np.float32)
-    pixels = clip_pixels(source.frames[begin:end], np.float32)
+    pixels = clip_to_pixels(source.frames[begin:end], np.float32)
     return np.where(source.is_new[begin:end] == is_new, pixels, np.float32(0))
 
 

@@ -29,7 +29,7 @@ class ControlWindows:
     lead: int
     whole: ControlContext
 
-    def of(self, window: Window) -> Generator[Effect, Any, ControlContext]:
+    def for_window(self, window: Window) -> Generator[Effect, Any, ControlContext]:
         """See `WindowContexts`."""
         place = np.int32(window.begin), np.zeros(self.length, np.float32), np.zeros(self.lead, np.float32) if self.lead else None
         return dataclasses.replace(self.whole, control=(yield Call(self.programs.cut, (self.whole.control, *place))))

@@ -11,8 +11,8 @@ from typing import Any
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models.common.parts import index_of, width_of
-from backend.models.spec import Configs, Need, refusal
+from backend.models.common.parts import model_index, transformer_width
+from backend.models.spec import Configs, Need, unsupported_checkpoint
 from backend.models.wan.spec import WanFamily, WanKind, check_networks, transformer_flops, vae_scales
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -42,12 +42,12 @@ class WanVaceFamily(WanFamily):
         kind = KINDS["transformer_2" in configs]
         return dataclasses.replace(kind, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
-    def of_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
+    def kind_for_preset(self, preset: Preset, configs: Configs) -> WanKind | None:
         """See `Family`."""
         if configs["transformer"].get("_class_name") != TRANSFORMER:
             return None
         second = {"transformer_2": configs["transformer"]} if preset.num_experts == 2 else {}
-        index = index_of({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
+        index = model_index({**configs, **second}, _class_name=PIPELINE, boundary_ratio=preset.boundary)
         return self._kind(index, {**configs, **second})
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
@@ -57,14 +57,14 @@ class WanVaceFamily(WanFamily):
             return shapes
         config = configs["transformer"]
         patch = config.get("patch_size", (1, 2, 2))
-        return shapes | {"vace_patch_embedding.weight": (width_of(config), config["vace_in_channels"], *patch)}
+        return shapes | {"vace_patch_embedding.weight": (transformer_width(config), config["vace_in_channels"], *patch)}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
         """See `Family`. A control block counts as a layer with an additional matrix."""
         config, tokens = configs["transformer"], step_geometry(request).num_tokens
         blocks = len(config["vace_layers"])
         all_layers = transformer_flops({**config, "num_layers": config["num_layers"] + blocks}, tokens, tokens, branches)
-        added = 2 * tokens * width_of(config) ** 2 * blocks * branches
+        added = 2 * tokens * transformer_width(config) ** 2 * blocks * branches
         return dataclasses.replace(all_layers, matmul=all_layers.matmul + added)
 
 
@@ -79,6 +79,6 @@ def _check_control(configs: Configs) -> None:
             raise ModelError(f"transformer/config.json has no {name}:", "a VACE transformer needs this entry", AGAIN)
     layers, channels = config["vace_layers"], config["vace_in_channels"]
     if sorted(set(layers)) != list(layers) or layers[0] != 0 or layers[-1] >= config["num_layers"]:
-        raise refusal(f"its control blocks are at the layers {', '.join(map(str, layers))}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its control blocks are at the layers {', '.join(map(str, layers))}", [SUPPORTED])
     if channels != 2 * latents + space**2 or config["in_channels"] != latents:
-        raise refusal(f"its control blocks take {channels} channels and its VAE makes {latents}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its control blocks take {channels} channels and its VAE makes {latents}", [SUPPORTED])

@@ -8,7 +8,7 @@ from backend.chips import CHIPS
 from backend.cli.check_tpu import check_tpu, format_report
 from backend.cli.module_process import check_topology
 from backend.errors import RequestError
-from backend.models import of_preset
+from backend.models import find_family
 from backend.schemas.request import GenerationRequest
 from backend.settings import tpu_compiler_environment
 from presets import load_preset
@@ -85,7 +85,7 @@ def test_libtpu_is_told_that_there_is_no_tpu():
 
 def test_the_arithmetic_of_a_720p_step_is_what_others_count():
     preset = load_preset("wan2.1-t2v-14b-720p")
-    family, _ = of_preset(preset)
+    family, _ = find_family(preset)
     request = GenerationRequest.from_preset(preset, prompt="x")
     assert request.geometry().num_tokens == 75_600
     flops = family.step_flops(preset.network_configs(), request, branches=2)

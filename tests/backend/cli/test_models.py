@@ -12,7 +12,7 @@ import pytest
 
 from backend.checkpoints.verify import verify
 from backend.cli.models import _DownloadLine, print_licence
-from backend.models import of_preset, recognise
+from backend.models import find_family, recognise
 from presets import list_presets
 from tests.fake_hub import REPOSITORY, FakeHub
 from tests.hub_runs import DEMO, NOWHERE, WEIGHTS, app, snapshot
@@ -88,7 +88,7 @@ def test_files_of_another_model_than_the_configurations_are_found(tmp_path, part
 
 def test_every_real_checkpoints_shapes_can_be_told():
     for preset in list_presets():
-        family, configs = of_preset(preset)[0], preset.network_configs()
+        family, configs = find_family(preset)[0], preset.network_configs()
         assert ("text_encoder" in configs) == preset.reads_prompt
         for part in ("transformer", *(["text_encoder"] if preset.reads_prompt else []), "vae"):
             assert family.distinctive_shapes(configs, part)

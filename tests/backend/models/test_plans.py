@@ -10,7 +10,7 @@ import pytest
 from backend.chips import CHIPS
 from backend.models import layouts, plans
 from backend.models.model import ModelPlan
-from backend.models.plans import MOST_MEMORY, Subject, TriedPlan, TunedPlan, best_plan, read_table, subject_of, write_table
+from backend.models.plans import MOST_MEMORY, Subject, TriedPlan, TunedPlan, best_plan, describe_subject, read_table, write_table
 from backend.runtime.mesh import MeshPlan
 from backend.settings import PROJECT_FOLDER
 
@@ -85,7 +85,7 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     monkeypatch.setattr(
         layouts.Layout, "over", staticmethod(lambda mesh, devices, *copies, **when: Placed(mesh, *copies, **when))
     )
-    monkeypatch.setattr(layouts, "subject_of", lambda *facts: subject())
+    monkeypatch.setattr(layouts, "describe_subject", lambda *facts: subject())
     plan = ModelPlan(
         kind=SimpleNamespace(num_experts=1),
         configs={"transformer": {"num_attention_heads": 40, "num_layers": 40}},
@@ -116,6 +116,6 @@ def test_without_a_line_in_the_table_the_rule_says_it(table, monkeypatch):
 
 
 def test_a_subject_is_a_chip_that_we_know():
-    subject = subject_of("TPU v6 lite", 8, SIZES, 40, 2)
+    subject = describe_subject("TPU v6 lite", 8, SIZES, 40, 2)
     assert subject == Subject(chip="v6e", devices=8, transformers=2, layers=40, layer_bytes=8 * 2**20)
-    assert subject_of("cpu", 8, SIZES, 40, 2) is None
+    assert describe_subject("cpu", 8, SIZES, 40, 2) is None

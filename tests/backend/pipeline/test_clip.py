@@ -149,4 +149,4 @@ def test_the_clips_latents_are_those_of_the_whole_clip_at_once(loaded, clip):
 
 
 def _at_rest(loaded) -> dict:
-    return jax.tree.map(lambda leaf: leaf, {network.part: network.at_rest for network in loaded.model.networks})
+    return jax.tree.map(lambda leaf: leaf, {network.part: network.program_weights for network in loaded.model.networks})

@@ -25,7 +25,7 @@ from backend.models.wan.transformer import BLOCKS, Context, layer_matrix_bytes
 from backend.runtime import work
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import compile_now
-from backend.sampling.solvers import make_schedule, make_step_inputs, start
+from backend.sampling.solvers import make_schedule, make_step_inputs, start_state
 from backend.weights.read import LoadProgress, Part, load_stacked
 from backend.weights.stacked import StackedWeights
 
@@ -111,7 +111,7 @@ def run(
         copies = programs.copy_matrices(spread)
         assert all(leaf.sharding.spec != copies[BLOCKS][name].sharding.spec for name, leaf in spread[BLOCKS].items())
         weights = weights.with_stacks(copies)
-    context, state = Context(text=text_context, positions=positions, condition=None), start(jnp.asarray(noise))
+    context, state = Context(text=text_context, positions=positions, condition=None), start_state(jnp.asarray(noise))
     for index in range(STEPS):
         inputs = make_step_inputs(schedule, index, 4.0 if is_guided else 1.0)
         state = programs.step(weights, state, inputs, context)

@@ -20,7 +20,7 @@ SERVE = "so XLA's slower operations serve instead"
 @pytest.fixture(autouse=True)
 def the_kernels_stay(monkeypatch):
     """In this process, where other tests need them."""
-    monkeypatch.setattr(fallbacks_module, "withdraw", lambda name: None)
+    monkeypatch.setattr(fallbacks_module, "disable_implementation", lambda name: None)
 
 
 def made(folder, agree=lambda own: [own]) -> tuple[KernelCrashGuard, KernelFallbacks]:

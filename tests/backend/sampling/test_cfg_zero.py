@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from diffusers.guiders import ClassifierFreeZeroStarGuidance
 
-from backend.sampling.solvers import guide, guide_by_zero_star, make_schedule, make_step_inputs, start, take_still_step
+from backend.sampling.solvers import guide, guide_by_zero_star, make_schedule, make_step_inputs, start_state, take_still_step
 
 
 def test_the_formula_is_diffusers_own():
@@ -30,6 +30,6 @@ def test_a_step_without_velocity_keeps_the_sample():
     noise = jax.random.normal(jax.random.key(3), (1, 4, 3, 8, 8))
     for solver in ("euler", "unipc"):
         schedule = make_schedule(solver, 10, 5.0)
-        after = take_still_step(start(noise), make_step_inputs(schedule, 0, 5.0))
+        after = take_still_step(start_state(noise), make_step_inputs(schedule, 0, 5.0))
         np.testing.assert_allclose(after.clean, noise, rtol=0, atol=0)
         np.testing.assert_allclose(after.sample, noise, rtol=0, atol=1e-5)

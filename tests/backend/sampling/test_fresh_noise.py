@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backend.sampling.fresh_noise import fresh_noise, with_noise
-from backend.sampling.solvers import Schedule, make_schedule, start
+from backend.sampling.fresh_noise import add_fresh_noise, make_fresh_noise
+from backend.sampling.solvers import Schedule, make_schedule, start_state
 
 SHAPE = (1, 8, 5, 16, 16)
 
@@ -18,8 +18,8 @@ def schedule() -> Schedule:
 
 def drawn(seed: int = 5, stream: int = 0, index: int = 3) -> np.ndarray:
     """Before its weight."""
-    noise = dataclasses.replace(fresh_noise(schedule(), seed, index), deviation=np.float32(1))
-    return np.asarray(jax.jit(lambda noise: with_noise(start(jnp.zeros(SHAPE)), noise, stream).sample)(noise))
+    noise = dataclasses.replace(make_fresh_noise(schedule(), seed, index), deviation=np.float32(1))
+    return np.asarray(jax.jit(lambda noise: add_fresh_noise(start_state(jnp.zeros(SHAPE)), noise, stream).sample)(noise))
 
 
 def test_it_is_normal_and_the_same_again():
@@ -34,7 +34,7 @@ def test_it_is_another_for_each_seed_stream_and_step():
 
 
 def test_a_step_adds_as_much_as_its_schedule_says_and_other_solvers_none():
-    noise = fresh_noise(schedule(), 5, 3)
-    state = with_noise(start(jnp.ones(SHAPE)), noise, 0)
+    noise = make_fresh_noise(schedule(), 5, 3)
+    state = add_fresh_noise(start_state(jnp.ones(SHAPE)), noise, 0)
     np.testing.assert_allclose(state.sample, 1 + schedule().noise[3] * drawn(), atol=1e-6)  # float32: one product
-    assert fresh_noise(make_schedule("ltx-distilled", 8, 1.0), 5, 3) is None
+    assert make_fresh_noise(make_schedule("ltx-distilled", 8, 1.0), 5, 3) is None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, LTXEulerAncestralRFScheduler, UniPCMultistepScheduler
 
-from backend.sampling.solvers import make_schedule, noised, start, take_step
+from backend.sampling.solvers import add_noise, make_schedule, start_state, take_step
 
 SHAPE = (1, 4, 3, 2, 2)
 
@@ -32,7 +32,7 @@ def test_equals_diffusers(solver, steps, flow_shift):
     np.testing.assert_allclose(schedule.timesteps, scheduler.timesteps.numpy(), atol=1e-3)
     rng = np.random.default_rng(steps)
     sample = torch.from_numpy(rng.standard_normal(SHAPE, np.float32))
-    state = start(jnp.asarray(sample.numpy()))
+    state = start_state(jnp.asarray(sample.numpy()))
     for index, timestep in enumerate(scheduler.timesteps):
         velocity = rng.standard_normal(SHAPE, np.float32)
         sample = scheduler.step(torch.from_numpy(velocity), timestep, sample, return_dict=False)[0]
@@ -43,7 +43,7 @@ def test_equals_diffusers(solver, steps, flow_shift):
 
 def test_the_last_sample_is_the_clean_estimate():
     schedule = make_schedule("unipc", 3, 3.0)
-    state = start(jnp.ones(SHAPE))
+    state = start_state(jnp.ones(SHAPE))
     for index in range(3):
         state = take_step(
             state, jnp.full(SHAPE, 0.3), schedule.sigmas[index], schedule.corrector[index], schedule.predictor[index]
@@ -79,7 +79,11 @@ def test_an_ancestral_step_with_noise_equals_diffusers(steps):
     scheduler.set_timesteps(sigmas=schedule.sigmas.tolist())
     np.testing.assert_allclose(schedule.timesteps, scheduler.timesteps[:-1].numpy(), atol=1e-3)
     sample = torch.from_numpy(rng.standard_normal(SHAPE, np.float32))
-    state, theirs, ours = start(jnp.asarray(sample.numpy())), torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    state, theirs, ours = (
+        start_state(jnp.asarray(sample.numpy())),
+        torch.Generator().manual_seed(1),
+        torch.Generator().manual_seed(1),
+    )
     for index in range(steps):
         velocity = rng.standard_normal(SHAPE, np.float32)
         sample = scheduler.step(torch.from_numpy(velocity), scheduler.timesteps[index], sample, theirs, return_dict=False)[0]
@@ -118,7 +122,7 @@ def test_the_last_steps_of_a_clip_equal_diffusers(solver, steps, last):
         sample = scheduler.add_noise(clip, noise, timesteps[:1])
     else:
         sample = scheduler.scale_noise(clip, timesteps[:1], noise)
-    state = start(noised(jnp.asarray(clip.numpy()), jnp.asarray(noise.numpy()), schedule.sigmas[0]))
+    state = start_state(add_noise(jnp.asarray(clip.numpy()), jnp.asarray(noise.numpy()), schedule.sigmas[0]))
     np.testing.assert_allclose(state.sample, sample.numpy(), atol=1e-6)
     for index, timestep in enumerate(timesteps):
         velocity = rng.standard_normal(SHAPE, np.float32)

@@ -3,7 +3,7 @@
 import pytest
 
 from backend.errors import RequestError
-from backend.sampling.solvers import schedule_of
+from backend.sampling.solvers import schedule_for_request
 from backend.schemas.clip import Part
 from backend.schemas.control import check_control, has_control_blocks
 from backend.schemas.extension import Appended
@@ -40,7 +40,7 @@ def test_it_adds_as_many_tokens_as_the_video_has_or_a_part_of_them():
 
 def test_its_tokens_count_in_the_noise_levels_and_its_size_in_the_programs():
     made = [request(**given) for given in ({}, CLIP | {"control_downscale": 2}, CLIP, CLIP | {"control_scale": 0.5})]
-    levels = [schedule_of(one).sigmas[15] for one in made]
+    levels = [schedule_for_request(one).sigmas[15] for one in made]
     assert levels[0] < levels[1] < levels[2] == levels[3]
     assert len({Shape.from_request(one) for one in made}) == 4
     assert Shape.from_request(made[3]) == Shape.from_request(request(**CLIP, control_scale=0.7))

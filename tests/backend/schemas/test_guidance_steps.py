@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from backend.errors import RequestError
-from backend.sampling.plan import plan_of
+from backend.sampling.plan import plan_for_request
 from backend.sampling.solvers import make_schedule
 from backend.schemas.guidance_steps import count_guided_steps
 from backend.schemas.request import GenerationRequest
@@ -21,7 +21,7 @@ def asked(name: str = FAST, **changes) -> GenerationRequest:
 
 
 def guided(request: GenerationRequest) -> list[bool]:
-    plan = plan_of(request, load_preset(request.preset).boundary).steps
+    plan = plan_for_request(request, load_preset(request.preset).boundary).steps
     return [step.is_guided for step in plan]
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from backend.errors import RequestError
-from backend.sampling.solvers import schedule_of
+from backend.sampling.solvers import schedule_for_request
 from backend.schemas.keyframes import appended_frames
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
@@ -32,7 +32,7 @@ def test_a_first_frame_is_not_appended():
 
 
 def test_key_frames_count_as_tokens_in_the_noise_levels():
-    levels = [schedule_of(request(**given)).sigmas[15] for given in ({}, {"image": "/a.png"}, ONE)]
+    levels = [schedule_for_request(request(**given)).sigmas[15] for given in ({}, {"image": "/a.png"}, ONE)]
     assert levels[0] == levels[1] < levels[2]
 
 

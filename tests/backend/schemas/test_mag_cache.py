@@ -4,7 +4,7 @@ import pytest
 
 from backend.engine.estimate import predicted_seconds
 from backend.errors import RequestError
-from backend.sampling.plan import plan_of
+from backend.sampling.plan import plan_for_request
 from backend.schemas.mag_cache import REUSED_COST, find_magnitudes, reused_steps, reuses_previous_step
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
@@ -79,7 +79,7 @@ def nearest(values, count):
 def test_the_plan_is_the_authors_and_both_branches_agree(name, threshold, steps):
     retention, longest, _ = PUBLISHED[name, threshold]
     wanted = asked(name, mag_cache=threshold, **({"steps": steps} if steps else {}))
-    known, plan = find_magnitudes(wanted), plan_of(wanted, load_preset(name).boundary).steps
+    known, plan = find_magnitudes(wanted), plan_for_request(wanted, load_preset(name).boundary).steps
     assert (known.retention, known.max_reuses_in_a_row(threshold)) == (retention, longest)
     ratios = known.ratios[wanted.task]
     flat = [
@@ -107,7 +107,9 @@ def test_what_is_known_without_the_schedule_is_what_the_plan_says():
     for preset in list_presets():
         if preset.takes_mag_cache and published_magnitudes(preset.model) and not preset.step_cache:
             wanted = asked(preset.name, mag_cache=0.06)
-            assert [step.reuses for step in plan_of(wanted, preset.boundary).steps] == list(reused_steps(wanted)), preset.name
+            assert [step.reuses for step in plan_for_request(wanted, preset.boundary).steps] == list(reused_steps(wanted)), (
+                preset.name
+            )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_what_is_known_without_the_schedule_is_what_the_plan_says():
 )
 def test_a_step_reuses_only_one_of_its_own_lane(changes):
     wanted = asked("wan2.1-t2v-14b-720p", mag_cache=0.24, **changes)
-    plan = plan_of(wanted, None).steps
+    plan = plan_for_request(wanted, None).steps
     assert len(plan) == wanted.num_steps and not plan[0].reuses
     assert all(plan[index].context_key == plan[index - 1].context_key for index in range(len(plan)) if plan[index].reuses)
     assert wanted.num_steps < 3 or any(step.reuses for step in plan)

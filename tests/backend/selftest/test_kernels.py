@@ -53,8 +53,8 @@ def test_a_gpu_that_has_no_cudnn_is_a_fault_with_the_reason_and_the_next_trial_r
 
 
 def test_a_kernel_that_computes_something_else_is_a_fault(monkeypatch):
-    right = conv_module._for_doubled_rows
-    monkeypatch.setattr(conv_module, "_for_doubled_rows", lambda weight: right(weight)[..., ::-1])
+    right = conv_module._weight_for_doubled_rows
+    monkeypatch.setattr(conv_module, "_weight_for_doubled_rows", lambda weight: right(weight)[..., ::-1])
     with pltpu.force_tpu_interpret_mode():
         [check] = try_all({"it": kernel_trials("tpu")["convolution of a doubled picture"]}, "kernel")
     assert check.state == "fault" and check.mend == REPORT

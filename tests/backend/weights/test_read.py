@@ -19,7 +19,7 @@ from backend.checkpoints.checkpoint import open_checkpoint
 from backend.checkpoints.tensors import TensorPlace, read_header
 from backend.errors import ModelError
 from backend.models import recognise
-from backend.models.common.modules import name_since_5
+from backend.models.common.modules import to_transformers_5_name
 from backend.models.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.settings import PROJECT_FOLDER
@@ -186,7 +186,7 @@ def write_other_parts(checkpoint: Path, *more: str, vae: str = '{"z_dim": 16}') 
 @pytest.mark.parametrize(
     ("vae", "said"),
     [
-        ("{}", "vae/config.json does not say z_dim: a vae needs z_dim"),
+        ("{}", "vae/config.json has no z_dim: a vae needs z_dim"),
         ("[1]", "vae/config.json must be a JSON object, and is a list"),
         ("{", "vae/config.json must be JSON"),
     ],
@@ -242,7 +242,7 @@ def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, p
     names = ("embeddings.class_embedding", "encoder.layers.0.layer_norm1.bias")
     (tmp_path / "image_encoder").mkdir()
     save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
-    part = Part(tmp_path, "image_encoder", name_since_5)
+    part = Part(tmp_path, "image_encoder", to_transformers_5_name)
     assert set(part.places) == set(names)
     read = part.read(names, lambda name, place: read_tensor(place), LoadProgress(part.num_bytes, silent))
     assert {name: tensor.tolist() for name, tensor in read} == dict.fromkeys(names, [1.0] * 3)

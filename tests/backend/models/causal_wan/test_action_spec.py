@@ -6,7 +6,7 @@ import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError, RequestError
-from backend.models import of_preset, recognise
+from backend.models import find_family, recognise
 from backend.models.causal_wan.action_spec import ACTION_WAN, PIPELINES, TRANSFORMERS, diffusers_name
 from backend.schemas.request import example_request
 from presets import load_preset
@@ -127,7 +127,7 @@ def test_fastvideos_names_become_diffusers(in_file, name):
 
 
 def test_a_steps_arithmetic_is_that_of_one_block_and_its_actions():
-    family, kind = of_preset(PRESET)
+    family, kind = find_family(PRESET)
     request = example_request(PRESET)
     requests = [request, request.model_copy(update={"num_frames": 501})]
     one, other = (family.step_flops(PRESET.network_configs(), one, branches=1) for one in requests)

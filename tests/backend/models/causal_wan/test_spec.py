@@ -9,7 +9,7 @@ from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
-from backend.models import of_preset, recognise
+from backend.models import find_family, recognise
 from backend.models.causal_wan.spec import PIPELINES
 from backend.models.wan.original import map_file_names, original_tensor_name, transformer_config
 from backend.models.wan.spec import NEEDED_ENTRIES
@@ -38,9 +38,9 @@ def test_a_window_with_a_sink_is_read():
 
 
 def test_longlives_window_and_what_it_does_at_a_new_prompt_are_read():
-    kind = of_preset(load_preset("longlive-1.3b-480p"))[1]
+    kind = find_family(load_preset("longlive-1.3b-480p"))[1]
     assert (kind.chunk, kind.window, kind.sink, kind.trained, kind.recaches) == (3, 12, 3, 240, True)
-    kind = of_preset(load_preset("causal-forcing-1.3b-480p"))[1]
+    kind = find_family(load_preset("causal-forcing-1.3b-480p"))[1]
     assert (kind.chunk, kind.window, kind.first_steps) == (1, 21, 4)
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused(entries, said):
 
 def test_a_steps_arithmetic_is_that_of_one_block_and_a_full_window():
     preset = load_preset("wan2.1-live-1.3b-480p")
-    family, kind = of_preset(preset)
+    family, kind = find_family(preset)
     requests = [example_request(preset, num_frames=frames) for frames in (81, 969)]
     one, other = (family.step_flops(preset.network_configs(), request, branches=1) for request in requests)
     assert kind.chunk == 3 and one == other

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from diffusers import HunyuanVideo15Transformer3DModel
 
-from backend.models.hunyuan.conditions import beside, most_told, quoted_embeddings
+from backend.models.hunyuan.conditions import count_most_tokens, join_quoted_embeddings, make_context_tokens
 from backend.models.hunyuan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run
@@ -86,10 +86,12 @@ def ours(
     rows = [{name: host[name][row : row + 1] for name in host if name.startswith("prompt")} for row in range(branches)]
     picture = host.get("image_embeds")
     seen = 0 if picture is None else PICTURE_TOKENS
-    tokens = beside(np, *rows, num_seen=seen, length=most_told(*rows), dtype=np.dtype(np.float32))  # none beyond those that count
+    tokens = make_context_tokens(
+        np, *rows, num_seen=seen, length=count_most_tokens(*rows), dtype=np.dtype(np.float32)
+    )  # none beyond those that count
     context = Context(
         tokens=tokens,
-        still=jax.jit(denoiser.embed_still)(weights, quoted_embeddings(np, *rows), picture),
+        still=jax.jit(denoiser.embed_still)(weights, join_quoted_embeddings(np, *rows), picture),
         positions=run(denoiser.positions(SHAPE, tokens.order.shape[1] if has_room else 0)),
         first_frame=host.get("first_frame"),
     )

@@ -65,7 +65,7 @@ def test_a_missing_part_or_entry_is_named(part):
     whole = checkpoint_of("hunyuanvideo-1.5-i2v")
     entry = NEEDED_ENTRIES[part][-1]
     del whole.configs[part][entry]
-    with pytest.raises(ModelError, match=f"{part}/config.json does not say {entry}"):
+    with pytest.raises(ModelError, match=f"{part}/config.json has no {entry}"):
         recognise(whole)
 
 

@@ -7,7 +7,7 @@ import pytest
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError, RequestError
 from backend.models import recognise
-from backend.models.common.parts import index_of
+from backend.models.common.parts import model_index
 from backend.models.ltx.spec import LTX, PIPELINES
 from backend.models.spec import check_preset
 from backend.schemas.request import GenerationRequest, example_request
@@ -68,7 +68,7 @@ def test_a_preset_of_another_version_is_refused_in_one_sentence(name, preset):
         check_preset(kind, load_preset(preset), "model")
     assert str(caught.value) == (
         f"The model model is a {name} (version: {name}), and the preset {preset} is for another kind (version: {other}); "
-        f"take a preset of {name}, or another --model"
+        f"use a preset of {name}, or another --model"
     )
 
 
@@ -82,7 +82,7 @@ def test_a_presets_own_version_is_taken_though_the_preset_offers_less(name):
 @pytest.mark.parametrize("name", LTX_PRESETS)
 def test_what_a_model_takes_is_what_its_preset_offers(name):
     preset = load_preset(name)
-    kind = LTX.of_preset(preset, preset.network_configs())
+    kind = LTX.kind_for_preset(preset, preset.network_configs())
     assert kind.takes.keys() - preset.inputs.keys() == NOT_OFFERED.get(name, set())
     assert preset.inputs.keys() <= kind.takes.keys()
 
@@ -101,7 +101,7 @@ def test_what_is_appended_are_tokens_of_a_step_and_a_first_picture_is_none():
 
 
 def recognised(configs):
-    return LTX.recognise(index_of(configs, _class_name=PIPELINES[0]), configs)
+    return LTX.recognise(model_index(configs, _class_name=PIPELINES[0]), configs)
 
 
 @pytest.mark.parametrize("part", ["vocoder", "audio_vae", "connectors", "vae", "text_encoder"])

@@ -21,7 +21,7 @@ def list_calls(experts: int) -> tuple[Counter, list[int]]:
     preset = load_preset(PRESETS[experts])
     model = describe_model(preset, jax.devices()[:1], lambda program, lowered: Compilation(None), num_copies=COPIES)
     request = GenerationRequest.from_preset(preset, prompt="a circle", seed=1, steps=4)
-    resting = [network.at_rest for network in model.networks if network.expert is not None]
+    resting = [network.program_weights for network in model.networks if network.expert is not None]
     found, lacking = Counter(), []
     for call in calls(model, request):
         found[call.program.key] += 1

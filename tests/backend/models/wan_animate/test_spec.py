@@ -6,7 +6,7 @@ import pytest
 
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.errors import ModelError
-from backend.models import of_preset, recognise
+from backend.models import find_family, recognise
 from backend.models.spec import check_preset
 from presets import load_preset
 
@@ -33,7 +33,7 @@ def test_both_kinds_are_recognised_with_their_segments():
 
 def test_a_presets_kind_has_its_own_segments():
     preset = load_preset("wan-tiny-animate")
-    kind = of_preset(preset)[1]
+    kind = find_family(preset)[1]
     assert (kind.segment_frames, kind.chunk) == (preset.segment_frames, 6)
 
 

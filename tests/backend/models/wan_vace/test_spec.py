@@ -7,7 +7,7 @@ import pytest
 from backend.checkpoints.checkpoint import Checkpoint
 from backend.chips import StepFlops
 from backend.errors import ModelError
-from backend.models import of_preset, recognise
+from backend.models import find_family, recognise
 from backend.models.spec import check_preset
 from backend.models.wan.original import check_transformer, original_tensor_name
 from backend.models.wan.spec import NEEDED_ENTRIES
@@ -60,7 +60,7 @@ def test_a_vace_takes_no_other_presets_place(preset):
     with pytest.raises(ModelError, match="is a wan2.1-vace"):
         check_preset(kind_of(), load_preset(preset), "model")
     check_preset(kind_of(), load_preset("wan2.1-vace-14b-720p"), "model")
-    _, other = of_preset(load_preset("wan2.1-t2v-14b-720p"))
+    _, other = find_family(load_preset("wan2.1-t2v-14b-720p"))
     with pytest.raises(ModelError, match=r"is a wan2.1-t2v \(control clips: False\).*wan2.1-vace-14b-720p"):
         check_preset(other, load_preset("wan2.1-vace-14b-720p"), "model")
 
@@ -75,7 +75,7 @@ def test_a_step_is_so_much_more_work_than_the_plain_models():
 
 
 def flops(preset) -> StepFlops:
-    family, _ = of_preset(preset)
+    family, _ = find_family(preset)
     return family.step_flops(preset.network_configs(), example_request(preset), 2)
 
 

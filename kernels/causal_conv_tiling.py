@@ -1,5 +1,6 @@
-"""How `kernels.causal_conv` is cut into grid steps, and weights into blocks, to fit the vector memory and to keep the matrix
-units busy. Computes numbers only; the kernel itself is in that module.
+"""The tile plan of `kernels.causal_conv`: sizes of grid steps and of weight blocks that fit into the vector memory.
+
+This module only computes numbers. The kernel itself is in `kernels.causal_conv`.
 """
 
 from __future__ import annotations
@@ -13,31 +14,34 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 ROW_ALIGNMENT = 16  # sublanes of a bfloat16 tile
-MATRIX_UNIT = 256  # depth and width on v6e and v7x: what a product is padded to there
-TAPS = 3  # columns, and rows
-VMEM_LIMIT_BYTES = 52 * 2**20  # of the 64 MiB that the smallest core has (v5p, v7x)
-PLANNED_BYTES = 46 * 2**20  # the part that `TilePlan` may use; the compiler keeps spilled registers in the rest
-MOST_WEIGHT_BYTES = 22 * 2**20  # the largest weight that stays in the vector memory whole, bfloat16
-# The most cycles of whole matrix tiles in a program without a loop: for all frames, and for the products of one. Longer programs
-# take libtpu too long: it schedules some 2,000 bundles a second (2026-11-21, one core).
+MATRIX_UNIT = 256  # depth and width of the matrix unit on v6e and v7x; products are padded to a multiple
+TAPS = 3  # columns of the convolution's kernel, and its rows
+VMEM_LIMIT_BYTES = 52 * 2**20  # the smallest core has 64 MiB (v5p, v7x)
+PLANNED_BYTES = 46 * 2**20  # memory that a `TilePlan` may use; the compiler stores spilled registers in the rest
+MOST_WEIGHT_BYTES = 22 * 2**20  # largest weight that is not divided into blocks, bfloat16
+# The largest number of matrix unit cycles in a program without a loop, for all frames and for one frame. libtpu needs too long
+# for longer programs, because it schedules about 2,000 bundles a second (2026-11-21, one core).
 UNROLLED_CYCLES, FRAME_CYCLES = 10_000, 6_000
-ROWS_A_CYCLE = 4  # of a tile's product, both matrix units of v6e together
-ENOUGH_ROWS = 192  # in a matrix product: loading the matrix unit's 256 x 256 tile takes as long as 128 rows
+ROWS_A_CYCLE = 4  # rows of a tile's product per cycle, with both matrix units of v6e
+ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile takes as long as multiplying 128 rows
 
 
 def padded_channels(channels: int) -> int:
-    """Channels as these arrays hold them: a multiple of 128, the rest zero."""
+    """Round up to a multiple of 128. Added channels are zero."""
     return math.ceil(channels / LANES) * LANES
 
 
 def padded_rows(rows: int) -> int:
-    """Rows as these arrays hold them: a multiple of 16, the rest zero."""
+    """Round up to a multiple of 16. Added rows are zero."""
     return math.ceil(rows / ROW_ALIGNMENT) * ROW_ALIGNMENT
 
 
 def channel_blocks(channels: int, out: int) -> int:
-    """The number of blocks of output channels in which a weight comes: one, or so many that two blocks fit into the memory, with
-    whole tiles of the matrix unit if possible. A weight for one frame alone, too, because a block's program is compiled once."""
+    """Return the number of blocks of output channels into which a weight is divided.
+
+    Returns 1 if the weight fits into the memory. Otherwise two blocks must fit, with whole tiles of the matrix unit if possible.
+    The result is the same for weights of one frame and of three, because both use the same program.
+    """
     one = 2 * TAPS**3 * channels  # bytes of one output channel
     if one * out <= MOST_WEIGHT_BYTES:
         return 1
@@ -47,11 +51,21 @@ def channel_blocks(channels: int, out: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TilePlan:
-    """One grid step: `columns` of the frames, all `count` frames of them and the `earlier` ones, to `width` output channels.
+    """The sizes of one grid step.
 
-    `rows` are those of the arrays, `num_rows` those of the picture, beyond which there are zeros or, if it `repeats_rows`, its
-    first and last row again; `factor` is 2 if the picture is doubled. `weight_buffers` is 1 if the weight stays in memory, or if
-    two blocks do not fit.
+    Attributes:
+        count: number of frames.
+        earlier: number of frames before them that the convolution sees.
+        columns: number of columns of the input.
+        rows: number of rows of the arrays, with padding.
+        num_rows: number of real rows.
+        repeats_rows: pad above and below with the first and last row instead of zeros.
+        channels: number of input channels.
+        width: number of output channels in a block.
+        factor: 2 if the frames are doubled, else 1.
+        residuals, outputs: numbers of arrays.
+        weight_buffers: 2 if the next block of the weight is loaded during a grid step. 1 if the weight has one block, or if two
+            blocks do not fit.
     """
 
     count: int
@@ -68,7 +82,7 @@ class TilePlan:
     weight_buffers: int
 
     @classmethod
-    def of(
+    def choose(
         cls,
         shape: tuple[int, ...],
         weight: tuple[int, ...],
@@ -79,13 +93,15 @@ class TilePlan:
         residuals: int,
         outputs: int,
     ) -> TilePlan:
-        """The cut for frames [F, W, H, C] and a weight of these shapes: so many columns that the matrix unit has enough rows for
-        each of its tiles, as far as everything fits into the memory."""
+        """Choose the plan for frames [F, W, H, C] and an arranged weight of these shapes.
+
+        The plan has enough columns to keep the matrix unit busy, or fewer if the memory is too small.
+        """
         count, columns, rows, channels = shape
         factor = 2 if doubles else 1
         divisors = [size for size in range(1, columns + 1) if columns % size == 0]
         most_columns = next((size for size in divisors if factor * size * rows >= ENOUGH_ROWS), columns)
-        cuts = [
+        plans = [
             cls(
                 count=count,
                 earlier=weight[1] // (TAPS * channels) - 1,
@@ -103,20 +119,20 @@ class TilePlan:
             for buffers in ((2, 1) if weight[0] > 1 else (1,))
             for size in reversed(divisors[: divisors.index(most_columns) + 1])
         ]
-        return next((cut for cut in cuts if cut.vmem_bytes <= PLANNED_BYTES), cuts[-1])
+        return next((plan for plan in plans if plan.vmem_bytes <= PLANNED_BYTES), plans[-1])
 
     @property
-    def made_columns(self) -> int:
+    def output_columns(self) -> int:
         return self.factor * self.columns
 
     @property
-    def made_rows(self) -> int:
-        """Rows of the results' arrays: no more than the doubled picture needs."""
+    def output_rows(self) -> int:
+        """Number of rows of the results' arrays, with padding."""
         return padded_rows(2 * self.num_rows) if self.factor == 2 else self.rows
 
     @property
     def row_parts(self) -> int:
-        """A product's columns over the output channels: the kernel's three rows, or the four for doubled rows."""
+        """Number of kernel rows side by side in a product: three, or four for doubled rows."""
         return TAPS + self.factor - 1
 
     @property
@@ -125,25 +141,28 @@ class TilePlan:
 
     @property
     def is_unrolled(self) -> bool:
-        """Whether the program has the code of every frame, one's end beside the next one's products; else it has a loop."""
+        """True if the program contains the code of every frame. False if it loops over frames."""
         return self.count == 1 or self.count * self.frame_cycles <= UNROLLED_CYCLES
 
     @property
     def loops_over_taps(self) -> bool:
-        """Whether one frame's products are also a loop, over the frames that it sees."""
+        """True if the products of one frame are also a loop, over the frame and its earlier frames."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property
     def frame_cycles(self) -> int:
-        """Cycles of v6e's matrix units for the products of one frame, in whole tiles."""
+        """Number of cycles of v6e's matrix units for the products of one frame, in whole tiles."""
         depth, width = (self.earlier + 1) * self.depth, self.row_parts * self.width
         tiles = math.ceil(depth / MATRIX_UNIT) * math.ceil(width / MATRIX_UNIT)
-        return tiles * self.made_columns * self.rows // ROWS_A_CYCLE
+        return tiles * self.output_columns * self.rows // ROWS_A_CYCLE
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of vector memory, in bfloat16; inputs and outputs count twice: the next ones are copied while these are used."""
-        frames, pixels = self.earlier + self.count, self.made_columns * self.rows
+        """Bytes of vector memory for bfloat16 arrays.
+
+        Inputs and outputs count twice, because the next block is copied during a grid step.
+        """
+        frames, pixels = self.earlier + self.count, self.output_columns * self.rows
         column, results = frames * self.rows * self.channels, self.count * pixels * self.factor * self.width
         weight = self.weight_buffers * (self.earlier + 1) * self.depth * self.row_parts * self.width
         gathered, products = frames * pixels * self.depth, 2 * pixels * self.row_parts * self.width
@@ -152,10 +171,12 @@ class TilePlan:
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
     def scratch(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
-        """The columns that each column sees, side by side; if rows are doubled, one buffer for each 128 channels; if products
-        are a loop, their sum."""
+        """Return the scratch arrays: the gathered columns, one buffer for each 128 channels of doubled rows, and the sum.
+
+        The buffers exist only if rows are doubled. The sum exists only if the products are a loop.
+        """
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0
-        doubled = [pltpu.VMEM((self.made_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
-        summed = pltpu.VMEM((self.made_columns * self.rows, self.row_parts * self.width), jnp.float32)
+        doubled = [pltpu.VMEM((self.output_columns * self.factor * self.rows, LANES), jnp.float32)] * buffers
+        summed = pltpu.VMEM((self.output_columns * self.rows, self.row_parts * self.width), jnp.float32)
         return [gathered, *doubled, *([summed] if self.loops_over_taps else [])]
