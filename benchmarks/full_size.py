@@ -142,13 +142,14 @@ def measure(name: str, folder: Path, only_load: bool) -> dict:
     import jax
     import numpy as np
 
+    from backend.models import find_family
     from backend.pipeline import generate as pipeline
     from backend.pipeline import load as load_module
     from backend.schemas.request import GenerationRequest
 
     preset = load_preset(name)
     jax.devices()
-    kind_for_preset(preset)[0].model()  # import the networks' libraries first: it takes seconds, for any size of the checkpoint
+    find_family(preset)[0].model()  # import the networks' libraries first: it takes seconds, for any size of the checkpoint
     before, began = resident_bytes("VmRSS"), time.monotonic()
     loaded = load_module.load(preset, str(folder), lambda event: None)
     jax.block_until_ready([expert.weights for expert in loaded.experts])

@@ -170,6 +170,7 @@ def _apart(side: str, preset: str, repeats: int) -> dict[str, Any]:
 
 def _flops(preset: Preset) -> float:
     """Return the floating-point operations of one step with guidance."""
+    from backend.models import find_family
 
     family, _ = find_family(preset)
     return family.step_flops(preset.network_configs(), _request(preset), branches=2).total
