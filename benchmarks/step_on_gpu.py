@@ -4,8 +4,8 @@
 
 This needs jax and torch builds that support the GPU. Our side is the engine's own program, with both guidance branches as one
 batch. The other side is `WanTransformer3DModel` in bfloat16, with compiled blocks (`compile_repeated_blocks`). It has one call
-for each branch, as `WanPipeline` does. It is timed with each available attention backend, and the fastest counts. Each side runs in a
-separate process, because both need the whole memory. MFU is the share of the dense bfloat16 peak, --peak-tflops (an H100 or
+for each branch, as `WanPipeline` does. It is timed with each available attention backend, and the fastest counts. Each side runs
+in a separate process, because both need the whole memory. MFU is the share of the dense bfloat16 peak, --peak-tflops (an H100 or
 H200 SXM: 989). The option --tiny runs the same code on a small model and any device, to test it. Its times mean nothing.
 """
 
