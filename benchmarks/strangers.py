@@ -1,17 +1,21 @@
-"""Measures what strangers can take from the studio: `python -m benchmarks.strangers`.
+"""Measure the effect of hostile visitors on the studio: `python -m benchmarks.strangers`.
 
-Starts the real server with the demo model: for attacks on what the studio stores (`benchmarks.strangers_stored`), for hostile
-requests, and with a password. Sends the hostile requests one at a time, then fifty of each at once, a thousand connections that
-say nothing and a thousand streams, invented visitors and wrong passwords. Prints one table; standard error shows each row as
-soon as it is measured, and the seconds since the start. Exit code 1 if a bound is broken. `--project DIR` measures another
-checkout of the studio, `--only TEXT` the hostile requests whose names contain the text.
+The benchmark starts the real server with the demo model three times: for attacks on stored data (`benchmarks.strangers_stored`),
+for hostile requests, and with a password. It sends the hostile requests one at a time, then fifty of each at once. It also opens
+a thousand silent connections and a thousand streams, and sends forged cookies and wrong passwords. It prints one table. Standard
+error shows each row as soon as it is measured, with the seconds since the start. The exit code is 1 if a bound is broken.
+`--project DIR` measures another checkout of the studio. `--only TEXT` selects hostile requests by name.
 
-Bounds: one request takes at most 2 s and 300 MB, or, if a file is to be opened that nobody can open in two seconds, what the
-sandbox allows; while fifty of one kind run at once `/healthz`, the page and another visitor's picture take at most 1 s at the
-99th percentile, and the server, with all that it has started but the workers, stays below 700 MB; memory after a second round of
-all kinds is what it was after the first; one address fills neither the queue nor the disk, and invented visitors leave places for
-keys; wrong passwords slow an address down, and all addresses together, and are logged. Forged projects, exports, stored
-pictures and suggestions (`benchmarks.stored_attacks`) hold up nobody else; what they take of the disk and of memory is bounded.
+Bounds:
+
+- A request takes at most 2 s and 300 MB. A file that takes longer to open has the sandbox's limits.
+- While fifty requests of one kind run at once, `/healthz`, the page and another visitor's image take at most 1 s at the 99th
+  percentile. The server and its child processes without the workers stay below 700 MB.
+- A second round of all kinds does not increase the memory of the first.
+- One address can fill neither the queue nor the disk, and visitors with new cookies leave space for keys.
+- Wrong passwords delay the next try of their address, then of all addresses, and are logged.
+- Forged projects, exports, stored images and suggestions (`benchmarks.stored_attacks`) do not delay other visitors. Their use of
+  disk and memory is bounded.
 """
 
 import argparse
@@ -56,7 +60,7 @@ UPLOAD_MB = 59
 
 
 def peak_of(server: Server, work: Callable[[], Any]) -> tuple[float, int]:
-    """The seconds of some work, and by how many MB the server grew while it ran, at most."""
+    """Run work. Return its seconds and the server's peak growth in MB."""
     before, began = server.memory(), time.monotonic()
     with watched(server) as peak:
         work()
@@ -64,7 +68,7 @@ def peak_of(server: Server, work: Callable[[], Any]) -> tuple[float, int]:
 
 
 def measure_single(server: Server, folder: Path, table: Table, only: str) -> None:
-    """Each hostile request by itself."""
+    """Measure each hostile request alone."""
     for what, attack in attacks(HttpVisitor(server.url), folder).items():
         if only in what:
             seconds, grown = peak_of(server, lambda attack=attack: at_once([attack.send])[0].join())
@@ -73,7 +77,7 @@ def measure_single(server: Server, folder: Path, table: Table, only: str) -> Non
 
 
 def measure_together(server: Server, folder: Path, table: Table, only: str) -> None:
-    """Fifty of each at once, while somebody else uses the studio; then fifty of all kinds, twice, to see whether memory stays."""
+    """Measure fifty of each request at once while another visitor uses the studio, then two rounds of all kinds for memory."""
     found = attacks(HttpVisitor(server.url, STRANGER, ROUND_SECONDS), folder)
     chosen = {what: attack for what, attack in found.items() if only in what}
     with person(server) as asks:
@@ -86,21 +90,21 @@ def measure_together(server: Server, folder: Path, table: Table, only: str) -> N
 
 
 def _measured_fifty(server: Server, asks: Asks, what: str, chosen: list[Attack], table: Table) -> int:
-    """Adds a row for another visitor's answers while these attacks run. Returns the MB of the server afterwards."""
+    """Add a row for another visitor's answers while these attacks run. Return the MB of the server afterwards."""
     measure_round(server, asks, what, at_once([attack.send for attack in chosen]), table)
     time.sleep(SETTLE_SECONDS)
     return resident(server.pid)
 
 
 def measure_idle(server: Server, table: Table) -> None:
-    """A thousand connections that say nothing or half a request."""
+    """Open a thousand connections that send nothing or half a request."""
     port = httpx.URL(server.url).port
     opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(IDLE)]
     for one in opened[::2]:
         try:
             one.sendall(b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\n")
         except OSError:
-            pass  # it has been ended
+            pass  # the server closed the connection
     began = time.monotonic()
     httpx.get(server.url, timeout=60)
     seconds = time.monotonic() - began
@@ -112,7 +116,7 @@ def measure_idle(server: Server, table: Table) -> None:
 
 
 def _left(opened: list[socket.socket], began: float) -> int:
-    """How many the server has not ended in time."""
+    """Return the number of connections that the server has not closed in time."""
     waiting = set(opened)
     while waiting and time.monotonic() < began + MOST_IDLE_SECONDS:
         waiting = {one for one in waiting if not _is_ended(one)}
@@ -131,7 +135,7 @@ def _is_ended(one: socket.socket) -> bool:
 
 
 def measure_log(server: Server, table: Table) -> None:
-    """What all of the above has left in the log."""
+    """Check the log after all attacks."""
     written = server.log.read_bytes()
     control = [byte for byte in set(written) if byte < 32 and byte not in b"\t\n"]
     size = len(written) // 1000
@@ -144,7 +148,7 @@ def measure_log(server: Server, table: Table) -> None:
 
 
 def measure_streams(server: Server, table: Table) -> None:
-    """One visitor opens a thousand streams, which never end."""
+    """Open a thousand endless streams as one visitor."""
     with person(server) as asks, watched(server) as peak:
         asks.begin()
         with open_requests(server, "/studio/changes", _cookie(), STREAMS):
@@ -153,7 +157,7 @@ def measure_streams(server: Server, table: Table) -> None:
 
 
 def measure_keys(server: Server, project: Path, table: Table) -> None:
-    """Another process holds the file of keys while fifty programs ask with keys; then invented visitors fill the queue."""
+    """Send requests of fifty programs while another process locks the file of keys, then fill the queue with new visitors."""
     command = [sys.executable, "app.py", "keys", "create", "program", "--data-dir", str(server.data)]
     made = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
     key = next(word for word in made.split() if word.startswith("studio-"))
@@ -182,10 +186,10 @@ def _ask_with(url: str, key: str) -> None:
 
 
 def measure_cookies(server: Server, table: Table) -> None:
-    """Two hundred cookies from one address queue and upload, and then somebody else."""
+    """Queue and upload with two hundred cookies from one address, then as another visitor."""
     crowd = HttpVisitor(server.url, STRANGER)
     queued = sum(_queues(crowd) for _ in range(COOKIES))
-    table.add(f"videos in line of {COOKIES} cookies of one address", "at most 41", str(queued), queued <= 41)
+    table.add(f"queued videos of {COOKIES} cookies of one address", "at most 41", str(queued), queued <= 41)
     table.add(
         "another address can still queue", "yes", "yes" if (others := _queues(HttpVisitor(server.url, OTHER))) else "no", others
     )
@@ -195,7 +199,7 @@ def measure_cookies(server: Server, table: Table) -> None:
 
 
 def _queues(attacker: HttpVisitor) -> bool:
-    """Whether a new cookie of this address gets a place in line."""
+    """Return whether a new cookie of this address can queue a video."""
     attacker.client.cookies.clear()
     attacker.session = f"cookie{time.monotonic_ns():x}"
     attacker.client.get("/")
@@ -208,7 +212,7 @@ def _cookie() -> str:
 
 
 def _uploads(server: Server) -> bool:
-    """Whether an upload from a new cookie is let in: one that is not is refused before its content comes."""
+    """Return whether the server accepts an upload from a new cookie. It refuses an upload before the content is sent."""
     head = f"POST /gradio_api/upload HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {UPLOAD_MB}000000\r\n"
     head += f"x-forwarded-for: 203.0.113.5\r\ncookie: studio_visitor={_cookie()}\r\n"
     head += "content-type: multipart/form-data; boundary=x\r\n\r\n"
@@ -222,7 +226,7 @@ def _uploads(server: Server) -> bool:
 
 
 def measure_passwords(project: Path, folder: Path, table: Table) -> None:
-    """Wrong passwords of one address and of invented ones, a foreign page that logs people out, a long body before the login."""
+    """Send wrong passwords from one address and from forged ones, a foreign page's logout, and a long body before the login."""
     with serving(project, folder, "--auth", "user:password") as server, httpx.Client(base_url=server.url, timeout=120) as client:
         right, wrong = {"username": "user", "password": "password"}, {"username": "user", "password": "wrong"}
         people = [httpx.Client(base_url=server.url, timeout=120) for _ in range(2)]
@@ -237,7 +241,7 @@ def measure_passwords(project: Path, folder: Path, table: Table) -> None:
         )
         answers = [client.post("/login", data=wrong, headers=STRANGER).status_code for _ in range(WRONG)]
         slowed = answers.count(429)
-        table.add(f"of {WRONG} wrong passwords, told to wait", "at least 5", str(slowed), slowed >= 5)
+        table.add(f"of {WRONG} wrong passwords, answered with a delay", "at least 5", str(slowed), slowed >= 5)
         logged = server.log.read_text(errors="replace").count("wrong password")
         table.add("wrong passwords in the log", f"{WRONG - slowed} or more, not 0", str(logged), logged >= max(WRONG - slowed, 1))
         made_up = [{"x-forwarded-for": f"203.0.114.{number}"} for number in range(INVENTED)]
@@ -249,7 +253,7 @@ def measure_passwords(project: Path, folder: Path, table: Table) -> None:
 
 
 def measure_requests(project: Path, folder: Path, table: Table, only: str) -> None:
-    """Hostile requests to an open studio, and, unless only some of them are wanted, crowds of connections and visitors."""
+    """Measure hostile requests to an open studio. Without `only`, also measure many connections and visitors."""
     with serving(project, folder) as server:
         measure_single(server, folder, table, only)
         measure_together(server, folder, table, only)
@@ -264,10 +268,8 @@ def measure_requests(project: Path, folder: Path, table: Table, only: str) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--project", type=Path, default=PROJECT, metavar="DIR", help="the checkout to measure (this one)")
-    parser.add_argument(
-        "--only", default="", metavar="TEXT", help="only hostile requests whose names contain this, and no others"
-    )
-    parser.add_argument("--stored", action="store_true", help="only the attacks on what is stored; with --only some of them")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only hostile requests whose names contain this text")
+    parser.add_argument("--stored", action="store_true", help="only the attacks on stored data; --only selects some of them")
     arguments, table = parser.parse_args(), Table()
     with tempfile.TemporaryDirectory() as name:
         stored, opened, locked = (Path(name, part) for part in ("stored", "open", "locked"))

@@ -1,4 +1,4 @@
-"""Measures attacks on what the studio stores, for `benchmarks.strangers`."""
+"""Measure attacks on stored data, for `benchmarks.strangers`."""
 
 import sys
 import time
@@ -44,16 +44,16 @@ from benchmarks.stored_attacks import (
 from benchmarks.studio_load import resident
 
 READERS, PICTURES = 10, 6
-MOST_CLIP_SECONDS = 5.0  # a clip or a poster of another while long work runs
+MOST_CLIP_SECONDS = 5.0  # another visitor's clip or poster while long work runs
 MOST_STOP_SECONDS = 10.0  # until stopped exports have ended
-MOST_VIDEO_SECONDS = 120.0  # a short video of another
+MOST_VIDEO_SECONDS = 120.0  # another visitor's short video
 RESTART_SECONDS, MOST_WORKER_MB = 40.0, 3000
 STORED = ("suggestions", "exports", "forged", "pictures", "restart")
-FORGER, PAINTER = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0.113.8"}  # each address has its own budgets
+FORGER, PAINTER = {"x-forwarded-for": "203.0.113.7"}, {"x-forwarded-for": "203.0.113.8"}  # each address has separate budgets
 
 
 def measure_exports(server: Server, folder: Path, table: Table) -> None:
-    """A visitor exports a long video in all formats at once, with stalled readers; another opens a clip and a poster."""
+    """Export a long video in all formats at once, with stalled readers, while another visitor opens a clip and a poster."""
     attacker, other = HttpVisitor(server.url, STRANGER, 600), HttpVisitor(server.url, OTHER)
     (job_id,) = bring_in(attacker, project(noisy_video(folder, 18), [REQUEST]))
     (own,) = bring_in(other, project(tiny_video(folder), [REQUEST]))
@@ -85,7 +85,7 @@ def measure_exports(server: Server, folder: Path, table: Table) -> None:
 
 
 def measure_forged(server: Server, folder: Path, table: Table) -> None:
-    """Forged projects and "Same again"; then somebody else's video, and pages beside heavy requests."""
+    """Import forged projects and press "Same again". Then measure another visitor's video, and pages during heavy requests."""
     attacker = HttpVisitor(server.url, FORGER)
     queue_forged(attacker, tiny_video(folder))
     seconds = seconds_to_make(HttpVisitor(server.url, OTHER), MOST_VIDEO_SECONDS)
@@ -101,7 +101,7 @@ def measure_forged(server: Server, folder: Path, table: Table) -> None:
 
 
 def measure_pictures(server: Server, table: Table) -> None:
-    """Pictures that grow on the disk, and characters that are asked for again and again."""
+    """Upload images that could grow on the disk, and request characters repeatedly."""
     attacker, picture = HttpVisitor(server.url, PAINTER), noise(1500, 1000, "JPEG")
     before = disk_bytes(server.data)
     for _ in range(PICTURES):
@@ -122,7 +122,7 @@ def measure_pictures(server: Server, table: Table) -> None:
 
 
 def measure_suggestions(server: Server, table: Table) -> None:
-    """A prompt helper that answers with a word that repeats."""
+    """Measure a prompt rewriter that answers with a repeated word."""
     strangers = [HttpVisitor(server.url, {"x-forwarded-for": f"203.0.113.{number}"}) for number in range(10, 14)]
     with person(server) as asks:
         threads = at_once([lambda one=one: ask_for_suggestion(one) for one in strangers])
@@ -130,7 +130,7 @@ def measure_suggestions(server: Server, table: Table) -> None:
 
 
 def measure_restart(server: Server, table: Table) -> None:
-    """Memory of the workers after a restart."""
+    """Measure the memory of the workers after a restart."""
     most, until = 0, time.monotonic() + RESTART_SECONDS
     while time.monotonic() < until:
         most = max(most, *(resident(pid) for pid in processes_of(server.pid) if is_worker(pid)), 0)
@@ -139,7 +139,7 @@ def measure_restart(server: Server, table: Table) -> None:
 
 
 def measure_stored(project_folder: Path, folder: Path, table: Table, only: str) -> None:
-    """Attacks on what is stored, on one server, which then restarts with imported videos of sizes that no preset allows."""
+    """Attack the stored data of a server, then restart it with imported videos of sizes that no preset allows."""
     chosen = [name for name in STORED if only in name]
     if not chosen:
         return

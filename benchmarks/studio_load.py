@@ -1,12 +1,17 @@
-"""Measures how the studio behaves with twenty visitors: `python -m benchmarks.studio_load --json FILE`.
+"""Measure the studio with twenty visitors: `python -m benchmarks.studio_load --json FILE`.
 
-Starts the real server with the demo model. Each visitor has a cookie of their own, queues three videos through the API
-(`--minutes M`: one after another for so long, three at a time), and has a page open: it loads the page again every few seconds
-and, like a page in a browser, is told what has changed and then asks for the view that is open, every 1.5 seconds at most.
-Checked: all videos finish and are mp4 files; 99 of 100 changes are told, and pages loaded, within half a second; no answer
-takes over a second; from the second tenth of the videos, when every page has been filled, to the last, neither the memory of a
-process nor its open files grow by more than the tolerance. `--idle N` measures N open pages of an idle studio instead: the part
-of a core that they take, with and without being told.
+The benchmark starts the real server with the demo model. Each visitor has a cookie and queues three videos through the API. With
+`--minutes M` the visitors queue videos for M minutes, three at a time. Each visitor has an open page, which is loaded again every
+few seconds. Like a page in a browser, it is notified of changes and then requests the open view, at most every 1.5 seconds.
+
+Checks:
+
+- All videos finish and are mp4 files.
+- 99 of 100 notifications and pages arrive within half a second, and no answer takes over a second.
+- From the second tenth of the videos to the last, neither the memory of a process nor its open files grow by more than the
+  tolerance. In the first tenth the pages are still being filled.
+
+`--idle N` measures N open pages of an idle studio instead: the share of a core that they use, with and without notifications.
 """
 
 import argparse
@@ -36,18 +41,18 @@ PROMPTS = (
     "a small cyan star drifts to the left over a navy background",
     "a magenta square moving down and to the right on a grey background",
 )
-IN_LINE = 3  # videos of one visitor
-ARRIVAL_SECONDS = 0.5  # between two visitors: all have come, and queued everything, before the tenth video is done
+IN_LINE = 3  # queued videos of each visitor
+ARRIVAL_SECONDS = 0.5  # between two visitors: all have arrived and queued their videos before the tenth video is finished
 TICK_SECONDS, RELOAD_SECONDS = 1.5, 6.0
 SLOWEST_ANSWER_SECONDS = 1.0
 SLOWEST_SHOWN_SECONDS = 0.5  # for 99 of 100 pages and changes
 MOST_OF_A_CORE = 0.05  # for 200 idle pages, beyond Gradio's own part
-MOST_GROWTH = 0.05  # of what was there after a tenth of the videos: buffers of SQLite and the allocator settle within this
+MOST_GROWTH = 0.05  # share of the value after a tenth of the videos; the buffers of SQLite and the allocator grow less
 
 
 @dataclass
 class Measured:
-    """What the visitors have seen so far."""
+    """The measurements of all visitors."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     answers: dict[str, list[float]] = field(default_factory=lambda: {"page": [], "tick": [], "told": []})
@@ -58,17 +63,17 @@ class Measured:
 
 
 class Visitor:
-    """One visitor, who looks like a browser to the server."""
+    """A visitor whose requests are like a browser's requests."""
 
     def __init__(self, url: str, measured: Measured):
         self.url, self.measured = url, measured
         self.jar = CookieJar()
         self.open = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar)).open
         self.session = f"load{id(self):x}"
-        self.count: int | None = None  # of the changes that the page was told of
+        self.count: int | None = None  # number of the last change that the page was notified of
 
     def timed(self, kind: str, request: str | urllib.request.Request) -> bytes:
-        """The answer, its seconds kept under this kind."""
+        """Send a request, record its seconds under `kind`, and return the answer."""
         began = time.monotonic()
         with self.open(request, timeout=60) as answer:
             content = answer.read()
@@ -77,7 +82,7 @@ class Visitor:
         return content
 
     def listen(self, is_over: threading.Event) -> None:
-        """The stream of one page: keeps how long ago each change was when it is told."""
+        """Read the stream of a page, and record the delay of each notification."""
         with self.open(f"{self.url}studio/changes", timeout=60) as stream:
             for line in stream:
                 if is_over.is_set():
@@ -88,7 +93,7 @@ class Visitor:
                         self.measured.answers["told"].append(delay)
 
     def watch(self, tick: dict, is_over: threading.Event) -> None:
-        """An open page: it is loaded now and then, and asks for its view after it was told of a change."""
+        """Act as an open page: load it from time to time, and request its view after each notification."""
         loaded, drawn = 0.0, None
         threading.Thread(target=self.listen, args=(is_over,), daemon=True).start()
         while not is_over.wait(TICK_SECONDS):
@@ -107,9 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--visitors", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=3, help="videos of each visitor")
-    parser.add_argument("--minutes", type=float, help="make videos for so long instead of a fixed number")
-    parser.add_argument("--idle", type=int, default=0, help="measure so many pages of an idle studio instead")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--minutes", type=float, help="generate videos for this time instead of a fixed number")
+    parser.add_argument("--idle", type=int, default=0, help="measure this number of pages of an idle studio instead")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder  # Gradio's client leaves an empty folder there for each download
@@ -124,7 +129,7 @@ def main() -> None:
 
 
 def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
-    """Starts the server, sends all visitors, and returns the figures."""
+    """Start the server and all visitors. Return the figures."""
     server, url = start_server(folder)
     try:
         wait_until_ready(url)
@@ -136,7 +141,7 @@ def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
         until = began + 60 * minutes if minutes else None
         making = [threading.Thread(target=make, args=(person, jobs, until, server.pid)) for person in people]
         for person, *pair in zip(people, watching, making, strict=True):
-            person.timed("page", url)  # with which the visitor gets a cookie: the stream and the videos belong together
+            person.timed("page", url)  # the page sets the cookie, so that the stream and the videos have the same visitor
             for thread in pair:
                 thread.start()
             time.sleep(ARRIVAL_SECONDS)
@@ -153,7 +158,7 @@ def run(visitors: int, jobs: int, minutes: float | None, folder: Path) -> dict:
 
 
 def idle(pages: int, folder: Path) -> dict:
-    """The part of a core that the server takes while pages are open and nothing happens."""
+    """Measure the share of a core that the server uses while pages are open and nothing happens."""
     server, url = start_server(folder)
     try:
         wait_until_ready(url)
@@ -176,7 +181,7 @@ def idle(pages: int, folder: Path) -> dict:
 
 
 def core_share(pid: int, seconds: float = 20.0) -> float:
-    """The part of a core that a process takes."""
+    """Return the share of a core that a process uses."""
 
     def processor_seconds() -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -188,7 +193,7 @@ def core_share(pid: int, seconds: float = 20.0) -> float:
 
 
 def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
-    """Keeps a page open, and records failures."""
+    """Keep a page open and record failures."""
     try:
         person.watch(tick, is_over)
     except OSError as error:
@@ -197,7 +202,7 @@ def watch_page(person: Visitor, tick: dict, is_over: threading.Event) -> None:
 
 
 def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
-    """Makes so many videos, or videos until a moment, at most `IN_LINE` of them at the same time."""
+    """Generate `jobs` videos, or videos until the time `until`, at most `IN_LINE` at the same time."""
     cookies = {cookie.name: cookie.value for cookie in person.jar}
     given: dict[str, Any] = {"verbose": False, "download_files": tempfile.gettempdir(), "httpx_kwargs": {"cookies": cookies}}
     client = gradio_client.Client(person.url, **given)
@@ -218,19 +223,19 @@ def make(person: Visitor, jobs: int, until: float | None, pid: int) -> None:
 
 
 def make_one(person: Visitor, client: gradio_client.Client, prompt: str, pid: int) -> None:
-    """Queues one video and waits for it."""
+    """Queue a video and wait for it."""
     with person.measured.lock:
         person.measured.wanted += 1
     try:
         video, _ = client.submit(prompt, api_name="/generate").result()
         is_video = Path(video).read_bytes()[4:8] == b"ftyp"
         count_video(person.measured, pid, None if is_video else f"{video} is no mp4")
-    except Exception as error:  # whatever the server says, it is a failure of this run
+    except Exception as error:  # any error of the server is a failure of this run
         count_video(person.measured, pid, str(error))
 
 
 def count_video(measured: Measured, pid: int, failure: str | None) -> None:
-    """Counts a video, and looks at the processes at the tenth and after each tenth."""
+    """Count a video. Measure the processes at the tenth video and after each tenth of the videos."""
     with measured.lock:
         if failure:
             measured.failures.append(failure)
@@ -241,7 +246,7 @@ def count_video(measured: Measured, pid: int, failure: str | None) -> None:
 
 
 def sizes_of(pid: int) -> dict[str, int]:
-    """Resident MB and open files of the server and of its worker."""
+    """Return the resident MB and open files of the server and its worker."""
     workers = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return {
         "server_mb": resident(pid),
@@ -252,7 +257,7 @@ def sizes_of(pid: int) -> dict[str, int]:
 
 
 def resident(pid: int) -> int:
-    """Resident memory of a process in MB; 0 for one that has just ended."""
+    """Return the resident memory of a process in MB, 0 if it has just ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -261,7 +266,7 @@ def resident(pid: int) -> int:
 
 
 def open_files(pid: int) -> int:
-    """Open files, pipes and connections of a process; 0 for one that has just ended."""
+    """Return the number of open files, pipes and connections of a process, 0 if it has just ended."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -269,12 +274,12 @@ def open_files(pid: int) -> int:
 
 
 def start_server(folder: Path) -> tuple[subprocess.Popen, str]:
-    """The real server on a free port."""
+    """Start the real server on a free port."""
     return start(lambda port: ["app.py", "serve", "--port", str(port), "--data-dir", str(folder)], folder)
 
 
 def start(words_of: Callable[[int], list[str]], folder: Path, project: Path = PROJECT) -> tuple[subprocess.Popen, str]:
-    """A server of Python's with these words for its port, and its address; its log lies in the folder."""
+    """Start a Python server with the command line for its port. Return the process and its address. The log is in `folder`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -284,7 +289,7 @@ def start(words_of: Callable[[int], list[str]], folder: Path, project: Path = PR
 
 
 def wait_until_ready(url: str) -> None:
-    """Waits until the model is loaded and compiled."""
+    """Wait until the model is loaded and compiled."""
     until = time.monotonic() + 300
     while time.monotonic() < until:
         try:
@@ -298,7 +303,7 @@ def wait_until_ready(url: str) -> None:
 
 
 def tick_of(url: str) -> dict:
-    """What a page sends when its timer ticks: the event's number, and its inputs as they are at first."""
+    """Return the request of a page's timer: the event's number, and the initial values of its inputs."""
     with urllib.request.urlopen(f"{url}config") as answer:
         config = json.load(answer)
     kinds = {component["id"]: component["type"] for component in config["components"]}
@@ -308,12 +313,12 @@ def tick_of(url: str) -> dict:
 
 
 def typical(looks: list[dict[str, int]]) -> dict[str, float]:
-    """The median of each figure: a single look may catch a file that is open for a moment."""
+    """Return the median of each value, because a single measurement can include a file that is open for a moment."""
     return {name: median(look[name] for look in looks) for name in looks[0]} if looks else {}
 
 
 def figures_of(measured: Measured, seconds: float) -> dict:
-    """The figures, and whether they pass."""
+    """Return the figures and whether they pass."""
     figures: dict = {"videos_wanted": measured.wanted, "videos_finished": measured.finished, "seconds": round(seconds, 1)}
     for kind, answers in measured.answers.items():
         ordered = sorted(answers)

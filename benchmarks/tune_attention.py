@@ -1,9 +1,9 @@
-"""Finds the TPU kernel's best block sizes by the compiler's schedule, and stores them with their figures.
+"""Find the TPU kernel's best block sizes by the compiler's schedule, and store them with their figures.
 
     python -m benchmarks.tune_attention [--chips v6e ...] [--shapes self-720p ...] [--forms constant online] [--most N]
 
-Needs libtpu and no TPU. Every candidate is compiled; the one with the fewest scheduled bundles for the whole problem, padding
-included, goes to kernels/attention/block_sizes.json. A row already there is replaced only by a better one, or with --again.
+This needs libtpu and no TPU. Every candidate is compiled. The candidate with the fewest scheduled bundles for the whole problem,
+including padding, is stored in kernels/attention/block_sizes.json. It replaces a stored row if it is better, or with --again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from kernels.attention.block_sizes import (
 from kernels.attention.pallas_tpu import Problem, attend_heads
 from kernels.attention.shapes import SHAPES, AttentionShape
 
-MOST_TILES = 20_480  # of a grid step: programs beyond 30,000 bundles take minutes to compile
-MOST_PADDING = 0.01  # of the length
-FEWEST_TILES = 512  # below it a step's start and end weigh more than its work
+MOST_TILES = 20_480  # score tiles of a grid step: programs beyond 30,000 bundles take minutes to compile
+MOST_PADDING = 0.01  # share of the length
+FEWEST_TILES = 512  # with fewer tiles, a step's start and end take more time than its work
 BLOCKS_Q = (2048, 4096)
 BLOCKS_KV = {"constant": (9472, 8192, 4096), "online": (2048, 4096)}
 
 
 def candidates(shape: AttentionShape, form: Form) -> list[BlockSizes]:
-    """Blocks that reach little past the shape, each cut into chunks along the keys, the queries, or both; most hopeful first."""
+    """Return blocks with little padding, divided into chunks of keys, queries, or both. The most promising come first."""
     sizes = {}
     blocks_q = dict.fromkeys(block for most in BLOCKS_Q for block in _blocks(shape.length_q, most))
     blocks_kv = dict.fromkeys(block for most in BLOCKS_KV[form] for block in _blocks(shape.length_kv, most))
@@ -52,7 +52,7 @@ def candidates(shape: AttentionShape, form: Form) -> list[BlockSizes]:
 
 
 def _blocks(length: int, most: int) -> list[int]:
-    """The block that reaches least past the end, and the longest one that reaches little past it."""
+    """Return the block with the least padding, and the longest block with little padding."""
     little = [block for block in range(most, 0, -CHUNK) if -length % block <= MOST_PADDING * length]
     return [snug_block(length, most), *little[:1]]
 
@@ -90,7 +90,7 @@ def read_schedule(reader: ScheduleReader, chip: Chip, shape: AttentionShape, for
 
 
 def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, most: int) -> TunedSizes | None:
-    """The best of the first `most` candidates, or None if none compiles; writes each one's figure to standard error."""
+    """Return the best of the first `most` candidates, None if no candidate compiles. Print each result to standard error."""
     rows = []
     for sizes in candidates(shape, form)[:most]:
         try:
@@ -107,7 +107,7 @@ def tune(reader: ScheduleReader, chip: Chip, shape: AttentionShape, form: Form, 
 
 
 def keep(row: TunedSizes, again: bool) -> None:
-    """Write the row to the table unless the table has a better one."""
+    """Write the row to the table unless the table has a better row."""
 
     def place(row: TunedSizes) -> tuple:
         return row.chip, row.form, row.length_q, row.length_kv
@@ -123,8 +123,8 @@ def main() -> None:
     parser.add_argument("--chips", nargs="+", choices=get_args(Chip), default=list(get_args(Chip)))
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--forms", nargs="+", choices=get_args(Form), default=list(get_args(Form)))
-    parser.add_argument("--most", type=int, default=100, help="candidates a row")
-    parser.add_argument("--again", action="store_true", help="replace rows even by worse ones, after a change to the kernel")
+    parser.add_argument("--most", type=int, default=100, help="candidates for each row")
+    parser.add_argument("--again", action="store_true", help="replace rows also by worse results, after a change of the kernel")
     arguments = parser.parse_args()
     reader = ScheduleReader()
     try:

@@ -1,10 +1,10 @@
-"""Compiles a preset's guided step with several meshes and numbers of copied matrices, and stores the compiler's counts.
+"""Compile a preset's step with several meshes and numbers of copied matrices, and store the compiler's counts.
 
     python -m benchmarks.tune_plan --preset wan2.2-t2v-a14b-720p --topology tpu7x:2x2x1 [--copies 0 4 8] [--mesh 2,4,1 ...]
 
-Needs libtpu and no TPU; a candidate of a 14B takes one to three minutes on two cores. The results go to
-backend/models/plans.json, where the studio looks for its mesh and its copies; candidates that stand there already are compiled
-only with --again. Without --copies the plan in use and its neighbours are tried, until no neighbour is faster.
+This needs libtpu and no TPU. A candidate of a 14B takes one to three minutes on two cores. The results are stored in
+backend/models/plans.json, where the studio reads its mesh and its copies. Stored candidates are compiled again only with --again.
+Without --copies the plan in use and its neighbours are compiled, until no neighbour is faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def print_progress(text: str) -> None:
 
 
 class Search:
-    """The plans of one preset on one slice that have been tried."""
+    """The compiled plans of a preset on a slice."""
 
     def __init__(self, request: GenerationRequest, topology: str, *, again: bool) -> None:
         self._request, self._topology, self._again = request, topology, again
@@ -48,7 +48,7 @@ class Search:
         self._new: set[tuple[MeshPlan, int]] = set()
 
     def _in_use(self) -> tuple[Layout, int, Subject]:
-        """The layout that the studio would use today, the number of matrices in a layer, and the table's key."""
+        """Return the layout that the studio uses now, the number of matrices in a layer, and the table's key."""
         preset = find_preset(self._request.preset)
         model = describe_model(preset, self._devices, lambda program, lowered: Compilation(None))
         config = preset.network_configs()["transformer"]
@@ -60,7 +60,7 @@ class Search:
         return model.layout(True), len(sizes), subject
 
     def compile(self, mesh: MeshPlan, copies: int) -> TriedPlan:
-        """Compiles this plan's step unless that has been done, and stores what is counted."""
+        """Compile this plan's step if it is not stored, and store the counts."""
         key = (mesh, copies)
         if key in self.tried and (not self._again or key in self._new):
             return self.tried[key]
@@ -99,7 +99,7 @@ class Search:
         return TunedPlan(subject=self.subject, preset=self._request.preset, tried=tuple(self.tried.values())).best
 
     def climb(self) -> None:
-        """Goes from the plan in use to a neighbour with one copy more or fewer, until none is faster."""
+        """Move from the plan in use to neighbours with one copy more or fewer, until no neighbour is faster."""
         self.compile(*self.start)
         while (best := self.best) is not None:
             near = [best.copies - 1, best.copies + 1]
@@ -124,10 +124,10 @@ def main() -> None:
     parser.add_argument("--preset", required=True)
     parser.add_argument("--topology", required=True)
     parser.add_argument(
-        "--copies", type=int, nargs="*", help="of a layer's matrices; if not given, the neighbours of the plan in use"
+        "--copies", type=int, nargs="*", help="numbers of copied matrices in a layer (the plan in use and its neighbours)"
     )
-    parser.add_argument("--mesh", nargs="*", help="dp,sp,tp; the one in use if not given")
-    parser.add_argument("--again", action="store_true", help="compile what the table has already")
+    parser.add_argument("--mesh", nargs="*", help="dp,sp,tp (the mesh in use)")
+    parser.add_argument("--again", action="store_true", help="compile stored plans again")
     arguments = parser.parse_args()
     search = Search(example_request(find_preset(arguments.preset)), arguments.topology, again=arguments.again)
     if arguments.copies is None:
@@ -138,7 +138,7 @@ def main() -> None:
             search.compile(mesh, copies)
     best = search.best
     print_progress(
-        f"best: {best.mesh} copies={best.copies}: {_words(best)}" if best else "none leaves a quarter of a chip's memory free"
+        f"best: {best.mesh} copies={best.copies}: {_words(best)}" if best else "no plan leaves a quarter of a chip's memory free"
     )
 
 

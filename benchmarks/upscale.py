@@ -1,11 +1,11 @@
-"""Making videos larger: seconds and memory on this machine, and what the TPU's compiler predicts of a slice.
+"""Measure upscaling on this machine in seconds and memory, or predict it for a slice by the TPU's compiler.
 
     python -m benchmarks.upscale [--model animevideov3] [--scale 4] [--width 96] [--height 96] [--frames 17] [--repeats 3]
     python -m benchmarks.upscale --predict v6e:2x4 --scale 2 --width 1280 --height 720 --frames 81
 
-On this machine a moving pattern of that size is encoded, made larger as a worker does it, and encoded again; the first run
-compiles and does not count. The memory is what the process holds at most beyond what it held when the model was there; the
-encoder is another process. A prediction is of the programs alone.
+On this machine a moving pattern of that size is encoded, upscaled as in a worker, and encoded again. The first run compiles and
+does not count. The memory is the peak of the process beyond its memory with the loaded model. The encoder is another process. A
+prediction includes only the programs.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from backend.settings import leave_out_idle_libtpu, use_data_dir
 
 
 def pattern(width: int, height: int, frames: int) -> Iterator[np.ndarray]:
-    """Frames of a pattern that moves, uint8 [height, width, 3]."""
+    """Yield frames of a moving pattern, uint8 [height, width, 3]."""
     rows, columns = np.mgrid[:height, :width]
     for index in range(frames):
         waves = [np.sin((rows + index * step) / 7) + np.cos((columns - index) / (5 + step)) for step in range(3)]
@@ -36,7 +36,7 @@ def pattern(width: int, height: int, frames: int) -> Iterator[np.ndarray]:
 
 
 def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """The best run's seconds, and mebibytes beyond the model."""
+    """Return the seconds of the best run, and the mebibytes beyond the model."""
     from backend.pipeline.upscaling import upscale_video
 
     def asked(name: str, width: int, height: int, frames: int) -> GenerationRequest:
@@ -61,7 +61,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--predict", metavar="TOPOLOGY", help="such as v6e:2x4")
+    parser.add_argument("--predict", metavar="TOPOLOGY", help="a slice, such as v6e:2x4")
     parser.add_argument("--model", default="animevideov3")
     for name, usual in (("scale", 4), ("width", 96), ("height", 96), ("frames", 17), ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=usual)

@@ -1,6 +1,6 @@
-"""The part of `benchmarks.upscale` that asks the TPU's compiler: `python -m benchmarks.upscale_run`, in a process of its own.
+"""Predict upscaling for `benchmarks.upscale`, in a separate process: `python -m benchmarks.upscale_run`.
 
-Writes JSON lines to standard output: {"progress": TEXT} and last {"report": OBJECT}.
+Writes JSON lines to standard output: {"progress": TEXT} and finally {"report": OBJECT}.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from backend.tpu_analysis.kernels_cost import KernelCost
 
 
 class Costs:
-    """A `Compiler` that keeps what the compiler says of the last program: seconds by kind, and bytes on a device."""
+    """A `Compiler` that stores the figures of the last program: seconds by kind, and bytes on a device."""
 
     def __init__(self, topology: str) -> None:
         self._chip = chip_of(topology)
@@ -49,7 +49,7 @@ class Costs:
 
 
 def prediction(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a clip of this size takes on the described slice: of its programs, without reading, writing and moving frames."""
+    """Predict the programs for a clip of this size on the slice, without reading, writing and transferring frames."""
     costs, devices = Costs(arguments.topology), described_devices(arguments.topology)
     model = read_model(find_upscaler(arguments.model, from_environment().upscalers_dir))
     upscaler = Upscaler(model, devices, compiler=costs, is_described=True)

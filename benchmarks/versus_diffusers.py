@@ -1,11 +1,11 @@
-"""Our engine beside diffusers in PyTorch, on this machine's CPU, same work in the same run, float32 where no dtype is named.
+"""Compare our engine with diffusers in PyTorch on this machine's CPU, with the same work, in float32 unless a dtype is named.
 
     python -m benchmarks.versus_diffusers [--json FILE] [--repeats 3]
                                           [--only demo sounding blocks-4680 blocks-17160 blocks-4680-bfloat16 cold second]
 
-`demo` makes the same video with both, `sounding` one with sound. The `blocks` rows run two transformer blocks of Wan 2.1
-1.3B's shape with random weights, at the token counts of 832 x 480 with 9 and 41 frames. Ratios are diffusers' time over
-ours, of runs taken in turn. `cold` is the whole command from a fresh cache, `second` the second request in a running engine.
+`demo` generates the same video with both, `sounding` a video with audio. The `blocks` rows run two transformer blocks of Wan 2.1
+1.3B's shape with random weights, at the token counts of 832 x 480 with 9 and 41 frames. Ratios are diffusers' time divided by
+ours, in alternating runs. `cold` is the whole command with empty caches, `second` the second request in a running engine.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ WAN_1_3B = dict(
     num_layers=2,
     cross_attn_norm=True,
 )
-LATENT_FRAMES = {"blocks-4680": 3, "blocks-17160": 11, "blocks-4680-bfloat16": 3}  # of 60 x 104 latents, 1560 tokens each
+LATENT_FRAMES = {"blocks-4680": 3, "blocks-17160": 11, "blocks-4680-bfloat16": 3}  # latent frames of 1560 tokens each
 BARS = {"demo": 1.2, "sounding": 1.2, "blocks-4680": 1.2, "blocks-17160": 1.0}
 MOST_SECONDS = {"cold": 60.0, "second": 8.0}
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.05}  # of velocities up to 3, whose last bit in bfloat16 is 0.016
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.05}  # for velocities up to 3, whose last bit in bfloat16 is 0.016
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table; seconds are medians, `error` the largest difference of the two results."""
+    """One row of the table. Seconds are medians, and `error` is the largest difference of the two results."""
 
     name: str
     ours_seconds: float
@@ -75,7 +75,7 @@ class Row:
 def compare(
     name: str, ours: Callable[[], np.ndarray], reference: Callable[[], np.ndarray], repeats: int, tolerance: float
 ) -> Row:
-    """Time both in turn, after one run of each whose results must agree."""
+    """Time both sides alternately, after a run of each whose results must agree."""
     started = time.perf_counter()
     result = ours()
     compile_seconds = time.perf_counter() - started
@@ -103,7 +103,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def demo(repeats: int) -> Row:
-    """The preset's own video, from prompt to pixels; ours also writes previews and the mp4. Compared by the latents."""
+    """Compare the preset's own video, from prompt to pixels, by its latents. Our side also writes previews and the mp4."""
     preset = load_preset("wan-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
     loaded = load_module.load(preset, None, lambda event: None)
@@ -135,8 +135,8 @@ def demo(repeats: int) -> Row:
 
 
 def sounding(repeats: int) -> Row:
-    """The video of the demo that sounds, from prompt to pixels and samples; ours also writes previews and the mp4. Compared by
-    the picture's latents."""
+    """Compare a video with audio, from prompt to pixels and samples, by its video latents. Our side also writes previews and the
+    mp4."""
     preset = load_preset("ltx-tiny")
     request = GenerationRequest.from_preset(preset, prompt=PROMPT, seed=1)
     loaded = load_module.load(preset, None, lambda event: None)
@@ -173,12 +173,12 @@ def sounding(repeats: int) -> Row:
 
 
 def _packed(latents: np.ndarray) -> np.ndarray:
-    """[1, C, F, H, W] -> [1, F * H * W, C], as LTX-2's pipelines hold them."""
+    """Pack latents [1, C, F, H, W] to [1, F * H * W, C], the form of LTX-2's pipelines."""
     return np.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
 
 
 def blocks(name: str, repeats: int) -> Row:
-    """Two blocks of Wan 2.1 1.3B's shape: velocity of random latents, 512 text positions, one branch."""
+    """Compare two blocks of Wan 2.1 1.3B's shape: the velocity of random latents, 512 text positions, one branch."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if name.endswith("bfloat16") else torch.float32
     model = WanTransformer3DModel(**WAN_1_3B).eval()
@@ -208,7 +208,7 @@ def blocks(name: str, repeats: int) -> Row:
 
 
 def cold(_: int) -> Row:
-    """`app.py generate` as a new process with nothing in any cache."""
+    """Time `app.py generate` as a new process with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -229,7 +229,7 @@ def cold(_: int) -> Row:
 
 
 def second(_: int) -> Row:
-    """The second request of an engine that has made one video."""
+    """Time the second request of a running engine."""
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(Path(folder))
         try:

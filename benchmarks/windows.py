@@ -1,9 +1,10 @@
-"""Whether the seams of context windows are visible: `python -m benchmarks.windows`.
+"""Measure whether the seams of context windows are visible: `python -m benchmarks.windows`.
 
-The demo model makes long videos in windows. At each seam (the frames where a window begins or ends while the windows lie where
-they began) the mean difference from one frame to the next is divided by the median of its video. Prints one JSON object: the
-mean, the median and the largest of these ratios, the mean of the worst video, and the share of seams at 1.2 or less; the same at
-all other borders between latent frames, of ordinary videos in one piece, and of seams of windows that do not move.
+The demo model generates long videos in windows. A seam is a border between latent frames where a window starts or ends, at the
+windows' first position. At each seam the mean difference between two frames is divided by the median of its video. The benchmark
+prints one JSON object: the mean, median and maximum of these ratios, the mean of the worst video, and the share of seams at 1.2
+or less. It prints the same for all other borders between latent frames, for ordinary videos in one piece, and for seams of
+windows that do not move.
 """
 
 import argparse
@@ -34,7 +35,7 @@ BAR = 1.2
 
 
 def ratios(loaded: LoadedModel, prompt: str, seed: int, num_frames: int) -> np.ndarray:
-    """How much the picture changes from the last frame of each latent frame to the next, over the median change in the video."""
+    """Return the change from the last frame of each latent frame to the next frame, divided by the video's median change."""
     request = GenerationRequest.from_preset(PRESET, prompt=prompt, seed=seed, num_frames=num_frames)
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(generate(request, loaded, Path(folder), bool)) as events:
         *_, final = events
@@ -45,7 +46,7 @@ def ratios(loaded: LoadedModel, prompt: str, seed: int, num_frames: int) -> np.n
 
 
 def summary(videos: Iterable[np.ndarray]) -> dict:
-    """Of the ratios of several videos."""
+    """Summarise the ratios of several videos."""
     videos = list(videos)
     every = np.concatenate(videos)
     return {
@@ -59,7 +60,7 @@ def summary(videos: Iterable[np.ndarray]) -> dict:
 
 
 def measure(loaded: LoadedModel, num_frames: int) -> dict:
-    """Of one video for each of the preset's moving examples."""
+    """Measure a video for each of the preset's moving examples."""
     prompts = [prompt for prompt in PRESET.examples if "standing still" not in prompt]
     seams = [edge - 1 for edge in windows.window_edges(latent_frames(num_frames), LENGTH)]
 
@@ -79,7 +80,7 @@ def measure(loaded: LoadedModel, num_frames: int) -> dict:
 
 
 def main() -> None:
-    """Prints the figures; exit code 1 if the mean at the seams is above the bar."""
+    """Print the figures. The exit code is 1 if the mean at the seams is above the bar."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--frames", type=int, default=97)
     arguments = parser.parse_args()

@@ -1,11 +1,13 @@
-"""Measures how far one studio's queue keeps many workers busy: `python -m benchmarks.worker_pool --json FILE`.
+"""Measure how well one studio's queue keeps many workers busy: `python -m benchmarks.worker_pool --json FILE`.
 
-The real studio, engine and store, and workers that only sleep and write: each video takes `--seconds`, in `STEPS` steps with a
-preview each, and leaves a file. A hundred visitors want `--jobs` videos; `IN_LINE` may wait at a time, as the studio allows.
-`--pages` of them have a page open that is loaded again and follows its jobs as `benchmarks.studio_load` does it, from another
-process. For each number of workers: videos a minute from the first start to the last end, as a share of so many times one
-worker's, and the page's times. Checked: the share is at least 0.95 up to 8 workers and 0.9 beyond, 99 of 100 pages come within a
-second, every video is finished once and is there. Exit code 1 if not.
+The studio, engine and store are real. The workers only sleep and write files: each video takes `--seconds`, in `STEPS` steps with
+a preview each, and leaves a file. A hundred visitors request `--jobs` videos. At most `IN_LINE` are queued at a time, which is
+the studio's own limit. `--pages` visitors have an open page in another process, which is loaded again and follows its jobs as in
+`benchmarks.studio_load`.
+
+For each number of workers the benchmark reports the videos a minute from the first start to the last end. It also reports the
+share of linear scaling from one worker, and the page's times. Checks: the share is at least 0.95 up to 8 workers and 0.9 beyond.
+99 of 100 pages arrive within a second. Every video is finished once, with its file. The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -32,12 +34,12 @@ from presets import load_preset
 
 WORKERS = (1, 2, 4, 8, 32)
 VISITORS, PAGES = 100, 20
-IN_LINE = 100  # the studio's own limit
-AT_ONCE = 16  # visitors who submit in the same moment
+IN_LINE = 100  # queued videos, the studio's own limit
+AT_ONCE = 16  # visitors who submit at the same moment
 STEPS = 8
 PREVIEW, VIDEO = b"\xff\xd8" + bytes(4_000), b"\0\0\0\x18ftypmp42" + bytes(200_000)
 LEAST_SHARE, LEAST_SHARE_OF_MANY, MANY = 0.95, 0.9, 8
-SLOWEST_PAGE_SECONDS = 1.0  # 99 of 100
+SLOWEST_PAGE_SECONDS = 1.0  # 99th percentile
 PROMPT = "a red circle moving right on a black background"
 
 
@@ -54,7 +56,7 @@ class SleepingTransport:
         threading.Thread(target=self._work, name="sleeping-worker", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Takes a job, or ends with the job that it has."""
+        """Start a job, or end after the current job."""
         if isinstance(message, Run):
             self._job = message
             self._given.set()
@@ -86,7 +88,7 @@ class SleepingTransport:
             self._rest()
 
     def _make(self, job: Run) -> None:
-        """Sleeps so many seconds in all, whatever its own work takes: a worker's time is the model's."""
+        """Sleep for the video's seconds, less the time of its own work, because the model determines a real worker's time."""
         self._on_message(Status(status=WorkerStatus(state="busy", detail="Sleeping")))
         request, folder = job.request, job.folder
         (folder / "previews").mkdir(exist_ok=True)
@@ -122,7 +124,7 @@ class SleepingTransport:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """The server: the studio on so many sleeping workers, with the visitors' videos; writes what it measured, then waits."""
+    """Run the studio on sleeping workers and generate the visitors' videos. Write the measurements, then wait."""
     from backend.engine.engine import Engine
     from backend.shares import Share
     from wan_ui.gradio_fixes import import_gradio
@@ -148,7 +150,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def make_all(engine, arguments: argparse.Namespace) -> dict:
-    """Queues the visitors' videos as the line has room, waits for all, and returns what became of them."""
+    """Queue the visitors' videos within the limit of the queue, wait for all, and return the results."""
     from wan_ui.gateway.visitors import COOKIE, owner_name
 
     owners = [owner_name({COOKIE: token}) for token in tokens()]
@@ -185,7 +187,7 @@ def make_all(engine, arguments: argparse.Namespace) -> dict:
 
 
 def make_room(engine, room: threading.Semaphore, arguments: argparse.Namespace) -> None:
-    """Lets somebody submit for each job that has begun."""
+    """Let a visitor submit a video for each job that has started."""
     begun = 0
     while begun < arguments.jobs:
         counts = engine.library.counts()
@@ -197,12 +199,12 @@ def make_room(engine, room: threading.Semaphore, arguments: argparse.Namespace) 
 
 
 def tokens() -> list[str]:
-    """The visitors' cookies, the same in both processes."""
+    """Return the visitors' cookies, the same in both processes."""
     return [f"{number:043d}" for number in range(VISITORS)]
 
 
 def measure(workers: int, arguments: argparse.Namespace, folder: Path) -> dict:
-    """One server with so many workers, and the pages that are open meanwhile."""
+    """Measure a server with this number of workers and its open pages."""
     options = ["--serve", "--folder", str(folder), "--workers", str(workers)]
     options += ["--jobs", str(arguments.jobs), "--seconds", str(arguments.seconds), "--in-line", str(arguments.in_line)]
     server, url = start(lambda port: ["-m", "benchmarks.worker_pool", *options, "--port", str(port)], folder)
@@ -232,7 +234,7 @@ def measure(workers: int, arguments: argparse.Namespace, folder: Path) -> dict:
 
 
 def visitor(url: str, measured: Measured, token: str) -> Visitor:
-    """A visitor who has been here before."""
+    """Return a visitor with an existing cookie."""
     person = Visitor(url, measured)
     opener = build_opener(HTTPCookieProcessor(person.jar))
     opener.addheaders = [("Cookie", f"studio_visitor={token}")]
@@ -241,7 +243,7 @@ def visitor(url: str, measured: Measured, token: str) -> Visitor:
 
 
 def pages_of(measured: Measured) -> dict:
-    """The page's times, and what went wrong with pages."""
+    """Return the page's times and its failures."""
     figures: dict = {"page_failures": measured.failures[:3]}
     for kind in ("page", "tick"):
         answers = sorted(measured.answers[kind]) or [0.0]
@@ -251,13 +253,13 @@ def pages_of(measured: Measured) -> dict:
 
 
 def processor_seconds(server: subprocess.Popen) -> float:
-    """What the server has taken of the processors so far."""
+    """Return the processor seconds of the server."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 def with_shares(rows: list[dict]) -> list[dict]:
-    """Each row with its share of linear, and whether it passes."""
+    """Return each row with its share of linear scaling, and whether it passes."""
     one = next((row["videos_a_minute"] for row in rows if row["workers"] == 1), None)
     for row in rows:
         least = LEAST_SHARE if row["workers"] <= MANY else LEAST_SHARE_OF_MANY
@@ -275,10 +277,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=lambda text: [int(part) for part in text.split(",")], default=list(WORKERS))
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=1.0, help="that a video takes (%(default)s)")
-    parser.add_argument("--in-line", type=int, default=IN_LINE, help="videos that wait at a time (%(default)s)")
-    parser.add_argument("--pages", type=int, default=PAGES, help="that are open (%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures there; rows of other numbers of workers that are there stay")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a video (%(default)s)")
+    parser.add_argument("--in-line", type=int, default=IN_LINE, help="queued videos at a time (%(default)s)")
+    parser.add_argument("--pages", type=int, default=PAGES, help="open pages (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file; rows of other numbers of workers stay")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
