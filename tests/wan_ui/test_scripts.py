@@ -1,66 +1,86 @@
-"""The page's JavaScript: where it is served, and how its modules depend on each other."""
+"""The page's JavaScript: how its modules are joined, and where the page loads them from."""
 
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 
-from wan_ui.scripts import ENTRY, Scripts
-
-IMPORTED = re.compile(r"(?:from|import) '(\.[^']+)'")
-
-
-def address(url: str, scripts: Scripts, name: str) -> str:
-    return f"{url}studio/scripts/{scripts.version}/{name}"
+import wan_ui
+from wan_ui.scripts import ENTRY, FIRST, Scripts, join_modules
 
 
-def test_a_browser_keeps_each_module_and_fetches_a_changed_one(studio):
-    scripts = Scripts.read()
-    for name, module in scripts.modules.items():
-        answer = httpx.get(address(studio.url, scripts, name))
-        assert answer.status_code == 200 and answer.content == module, name
-        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert answer.headers["content-type"].startswith("text/javascript")
+def test_each_module_runs_once_after_those_that_it_imports():
+    modules = {
+        "assets/studio.js": "import { double, half as part } from '../edit/math.js';\nimport { one } from './one.js';\nshow(double(part));\n",
+        "assets/one.js": "/** @typedef {import('./types.js').One} One */\nexport const one = 1;\n",
+        "edit/math.js": "import { one } from '../assets/one.js';\nexport async function double(x) {}\nexport class half {}\nlet one2 = one;\n",
+        "edit/unused.js": "fail();\n",
+    }
+    assert join_modules(modules, "assets/studio.js") == (
+        "const module0 = (() => { // assets/one.js\n/** @typedef {import('./types.js').One} One */\nconst one = 1;\nreturn { one };\n})();\n"
+        "const module1 = (() => { // edit/math.js\nconst { one } = module0;\nasync function double(x) {}\nclass half {}\nlet one2 = one;\n"
+        "return { double, half };\n})();\n"
+        "const module2 = (() => { // assets/studio.js\nconst { double, half: part } = module1;\nconst { one } = module0;\n"
+        "show(double(part));\nreturn {  };\n})();\n"
+    )
 
 
-def test_other_versions_and_other_files_are_not_served(studio):
-    scripts = Scripts.read()
-    for name in ("../serve.py", "serve.py", "assets/types.d.ts", "assets/before_gradio.js", ""):
-        assert httpx.get(address(studio.url, scripts, name)).status_code == 404, name
-    assert httpx.get(f"{studio.url}studio/scripts/0123456789abcdef/{ENTRY}").status_code == 404
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export let count = 0;\n",
+        "export default 1;\n",
+        "import './b.js';\n",
+        "import * as b from './b.js';\n",
+        "export { b } from './b.js';\n",
+    ],
+)
+def test_a_form_that_cannot_be_joined_is_refused(text):
+    with pytest.raises(ValueError, match=r"a\.js: cannot join"):
+        join_modules({"a.js": text, "b.js": ""}, "a.js")
 
 
-def test_the_version_follows_the_text(tmp_path):
-    for name, text in (("assets/before_gradio.js", "1"), (ENTRY, "2"), ("edit/edit.js", "3")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    before = Scripts.read(tmp_path)
-    assert before.modules.keys() == {ENTRY, "edit/edit.js"} and before.first == "1"
-    (tmp_path / "edit/edit.js").write_text("4")
-    assert Scripts.read(tmp_path).version != before.version
-
-
-def test_the_page_asks_for_all_modules_at_once(studio):
-    page, scripts = httpx.get(studio.url).text, Scripts.read()
-    listed = re.findall(r'<link rel="modulepreload" href="studio/scripts/(\w+)/([^"]+)">', page)
-    assert sorted(listed) == sorted((scripts.version, name) for name in scripts.modules)
-    assert page.index(ENTRY) < page.index("assets/index-")  # Gradio's entry, which draws the components, runs after ours
+def test_modules_that_import_each_other_are_refused():
+    modules = {"a.js": "import { b } from './b.js';\n", "b.js": "import { a } from './a.js';\n"}
+    with pytest.raises(ValueError, match=r"a\.js imports itself through b\.js"):
+        join_modules(modules, "a.js")
 
 
 def test_each_module_is_reached_from_the_entry():
-    modules, found, left = Scripts.read().modules, set(), [ENTRY]
-    while left:
-        name = left.pop()
-        if name in found:
-            continue
-        found.add(name)
-        folder = name.split("/")[:-1]
-        for path in IMPORTED.findall(modules[name].decode()):
-            parts = list(folder)
-            for part in path.split("/"):
-                parts = {"..": parts[:-1], ".": parts}.get(part, [*parts, part])
-            left.append("/".join(parts))
-    assert found == modules.keys()
+    folder = Path(wan_ui.__file__).parent
+    found = set(re.findall(r"^const module\d+ = \(\(\) => \{ // (\S+)$", Scripts.read().joined, re.MULTILINE))
+    assert found == {path.relative_to(folder).as_posix() for path in folder.rglob("*.js")} - {FIRST}
+
+
+def test_a_browser_caches_the_script_and_other_versions_are_not_served(studio):
+    scripts = Scripts.read()
+    answer = httpx.get(f"{studio.url}studio/scripts/{scripts.version}.js")
+    assert answer.status_code == 200 and answer.text == scripts.joined
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["content-type"].startswith("text/javascript")
+    for name in ("0123456789abcdef.js", ENTRY, "../scripts.py", f"{scripts.version}.js/"):
+        assert httpx.get(f"{studio.url}studio/scripts/{name}").status_code == 404, name
+
+
+def test_the_version_follows_the_text(tmp_path):
+    for name, text in (
+        (FIRST, "1"),
+        (ENTRY, "import { a } from '../edit/edit.js';\n"),
+        ("edit/edit.js", "export const a = 3;\n"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = Scripts.read(tmp_path)
+    assert before.first == "1"
+    (tmp_path / "edit/edit.js").write_text("export const a = 4;\n")
+    assert Scripts.read(tmp_path).version != before.version
+
+
+def test_the_script_comes_before_gradios(studio):
+    page, version = httpx.get(studio.url).text, Scripts.read().version
+    assert page.count(f'<script type="module" src="studio/scripts/{version}.js"></script>') == 1
+    assert page.index(version) < page.index("assets/index-")  # Gradio's entry, which draws the components, runs after ours
 
 
 @pytest.mark.browser

@@ -34,7 +34,7 @@ ROUTES: Rules = {
     "/manifest.json": "public",
     "/robots.txt": "public",
     "/theme.css": "public",
-    "/studio/scripts/{version}/{name:path}": "public",
+    "/studio/scripts/{version}.js": "public",
     "/static/{path:path}": "public",
     "/assets/{name}.css": "public",
     "/assets/{path:path}": "public",
