@@ -81,7 +81,7 @@ HANDLERS = {
     "SystemHandlers.keep": "operator",
     "PageHandlers.open": "visitor",
     "PageHandlers.tick": "visitor",
-    "_generate_with.<locals>.generate": "visitor",
+    "_make_generate.<locals>.generate": "visitor",
     "FifthHandlers.act": "login",
     "FifthHandlers.look": "login",
 }
