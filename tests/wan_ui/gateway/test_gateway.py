@@ -138,7 +138,7 @@ def test_none_of_the_pages_handlers_has_gradio_show_its_progress(launched):
 
 def test_the_door_is_outermost_and_there_is_no_cors(launched):
     first, *others = launched["middleware"]
-    assert first == "Door" and "CustomCORSMiddleware" not in others and launched["connection"] == "LimitedConnection"
+    assert first == "Gateway" and "CustomCORSMiddleware" not in others and launched["connection"] == "LimitedConnection"
 
 
 def test_an_address_without_a_rule_is_refused():
@@ -219,13 +219,13 @@ def test_before_the_login_the_server_tells_nothing_about_itself(locked):
     assert httpx.get(f"{locked}healthz").json().keys() == {"worker"}
     assert httpx.get(f"{locked}openapi.json").status_code == 404
     page = httpx.get(locked).text
-    assert "Makes a video" not in page and '"auth_required":true' in page
+    assert "Generate a video." not in page and '"auth_required":true' in page
 
 
 def test_with_the_login_the_page_is_there(locked):
     with httpx.Client(base_url=locked) as client:
         assert client.post("login", data={"username": "user", "password": "password"}).status_code == 200
-        assert client.get("config").status_code == 200 and "Makes a video" in client.get("").text
+        assert client.get("config").status_code == 200 and "Generate a video." in client.get("").text
 
 
 def test_the_operators_key_counts_in_any_case_of_its_scheme():
@@ -281,7 +281,7 @@ def test_wrong_passwords_slow_an_address_down(tmp_path):
         assert answers == [400] * 5 + [429] * 5
         right = {"username": "user", "password": "password"}
         assert httpx.post(f"{server.url}login", data=right, headers={"x-forwarded-for": "203.0.113.8"}).status_code == 200
-    assert (tmp_path / "server.log").read_text().count("wrong password from 203.0.113.9") == 5
+    assert (tmp_path / "server.log").read_text().count("Wrong password from 203.0.113.9") == 5
 
 
 class _Proxy(BaseHTTPRequestHandler):
