@@ -15,12 +15,12 @@ from backend.models.causal_wan.action_spec import ActionWanKind, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
-from backend.models.causal_wan.picture import STILL_FRAMES, WholePictureEncoder, cut_block_channels
+from backend.models.causal_wan.picture import STILL_FRAMES, WholeImageEncoder, cut_block_channels
 from backend.models.causal_wan.transformer import Window
 from backend.models.common.pixels import as_float32, cast_to, image_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import VIDEO, AttentionLengths, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
-from backend.models.wan.conditions import encode_clip, image_channels, picture_mask
+from backend.models.wan.conditions import encode_clip, image_channels, image_mask
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effect, OnHost, Put, Zeros
@@ -67,7 +67,7 @@ class ActionWanModel(CausalWanModel):
     kind: ActionWanKind
 
     def _make_encoders(self, plan: ModelPlan) -> None:
-        self._text_encoder, self._image_encoder = None, WholePictureEncoder(plan.configs["image_encoder"], None)
+        self._text_encoder, self._image_encoder = None, WholeImageEncoder(plan.configs["image_encoder"], None)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> ActionDenoiser:
         image_width = plan.configs["image_encoder"]["hidden_size"]
@@ -103,7 +103,7 @@ class ActionWanModel(CausalWanModel):
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
         pixels = image_to_pixels(images[0], self.dtype)
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
-        mask = picture_mask(geometry, has_last=False)
+        mask = image_mask(geometry, has_last=False)
         conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
         return conditions
 

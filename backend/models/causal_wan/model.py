@@ -126,11 +126,11 @@ class CausalWanModel(WanModel):
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
         return self._block_shape(request, 0)[2]
 
-    def _encode_pictures(
-        self, weights: Any, request: GenerationRequest, programs: BlockPrograms, pictures: Sequence[Image.Image]
+    def _encode_images(
+        self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
         """Encode the image as a still clip of the first block's frames."""
-        pixels, scale = image_to_pixels(pictures[0], self.dtype), self.kind.scales[1]
+        pixels, scale = image_to_pixels(images[0], self.dtype), self.kind.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
         def still_frames(begin: int, end: int) -> np.ndarray:

@@ -20,7 +20,7 @@ Together they reach 112 pixel frames back, so latent frame 29 is the first that 
 """
 
 
-class WholePictureEncoder(ImageEncoder):
+class WholeImageEncoder(ImageEncoder):
     """CLIP on the whole image, resized to the encoder's square regardless of its aspect ratio.
 
     Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py.

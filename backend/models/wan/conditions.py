@@ -40,10 +40,10 @@ def branch_embeddings(conditions: Mapping[str, Any], branches: int, dtype: jnp.d
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
 
-    def joined(xp: Any, *padded: jax.Array) -> jax.Array:
+    def join(xp: Any, *padded: jax.Array) -> jax.Array:
         return xp.concatenate(padded)[:, :length].astype(dtype)
 
-    embeddings = yield OnHost(joined, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
+    embeddings = yield OnHost(join, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
     if bias is not None:
         bias = yield OnHost(lambda xp, bias: bias[:branches], (bias,))
     if image_tokens is not None:
@@ -141,7 +141,7 @@ def image_channels(xp: Any, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
     return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
 
 
-def picture_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
+def image_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
     """Build the mask [1, temporal scale, F, H, W] float32, 1 where a pixel frame is given.
 
     The channels are the pixel frames of a latent frame. The single pixel frame of the first latent frame fills all channels.

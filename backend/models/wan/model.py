@@ -25,9 +25,9 @@ from backend.models.wan.conditions import (
     encode_clip,
     encode_frames,
     image_channels,
+    image_mask,
     make_condition,
     pad_embeddings,
-    picture_mask,
     window_conditions,
 )
 from backend.models.wan.image_encoder import ImageEncoder
@@ -122,15 +122,15 @@ class WanModel(WholeClipModel):
         """See `Model`. The module `conditions` lists the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
-        pictures = [*inputs.get("image", ()), *inputs.get("last_image", ())]
+        images = [*inputs.get("image", ()), *inputs.get("last_image", ())]
         if self._image_encoder is not None:
-            pixels = self._image_encoder.preprocess(pictures).astype(self.dtype)
+            pixels = self._image_encoder.preprocess(images).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
             conditions["image_seen"] = yield OnHost(as_float32, (image_tokens,))
         for prefix, sized in (("", request), (HALF, request_at_first_size(request))):
             own = [*inputs.get(f"{prefix}image", ()), *inputs.get(f"{prefix}last_image", ())]
             if own:
-                name, value = yield from self._encode_pictures(weights["vae"], sized, programs, own)
+                name, value = yield from self._encode_images(weights["vae"], sized, programs, own)
                 conditions[prefix + name] = value
         for frames in inputs.get("video", ()):
             encoders = programs.encode_first, programs.encode_next
@@ -138,15 +138,15 @@ class WanModel(WholeClipModel):
             conditions["first_frame" if request.extend else CLIP] = latents
         return conditions
 
-    def _encode_pictures(
-        self, weights: Any, request: GenerationRequest, programs: Programs, pictures: Sequence[Image.Image]
+    def _encode_images(
+        self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]
     ) -> Generator[Effect, Any, tuple[str, Any]]:
-        geometry, pixels = request.geometry(), [image_to_pixels(picture, self.dtype) for picture in pictures]
+        geometry, pixels = request.geometry(), [image_to_pixels(image, self.dtype) for image in images]
         if self.kind.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
             return "first_frame", (yield OnHost(as_float32, (latents,)))
         pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights, geometry, *pixels)
-        mask = picture_mask(geometry, has_last=len(pixels) > 1)
+        mask = image_mask(geometry, has_last=len(pixels) > 1)
         return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
 
     def make_step_context(

@@ -47,7 +47,7 @@ class TextContext:
     nag: jax.Array | None = None
 
     @property
-    def branches(self) -> int:
+    def num_branches(self) -> int:
         """The number of guidance branches in a step."""
         return 1 if self.nag is not None else self.key.shape[1]
 
@@ -217,7 +217,7 @@ class Denoiser(ClipTransformer):
 
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Describe the shapes and shardings of an empty step cache."""
-        shape = (text.branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
+        shape = (text.num_branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
         return describe_cache(self._layout, shape, text.key.dtype)
 
     def _begin(
@@ -225,10 +225,10 @@ class Denoiser(ClipTransformer):
     ) -> tuple[tuple[jax.Array], _Time]:
         """Return padded tokens [B, S, D] and their time embeddings. `FirstFrames` replace the first latents, at timestep 0."""
         condition = context.condition
-        hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.branches)
+        hidden = self._embed_patches(weights, _apply_condition(latents, condition), batch=context.text.num_branches)
         still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
         still_tokens = hidden.shape[1] // latents.shape[2] * still_frames
-        return (self._pad(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
+        return (self._pad_tokens(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens)
 
     def _run_layer(
         self,
@@ -253,7 +253,7 @@ class Denoiser(ClipTransformer):
         velocity = self._project_out(weights, hidden, time.token_embeddings(hidden.shape[1]))[:, : positions.num_tokens]
         return _from_patches(velocity, shape, self._patch)
 
-    def _pad(self, hidden: jax.Array, positions: Positions) -> jax.Array:
+    def _pad_tokens(self, hidden: jax.Array, positions: Positions) -> jax.Array:
         """Pad the tokens to a multiple that the layout needs, and shard them."""
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden

@@ -90,13 +90,13 @@ class LayerRunner(StripRunner):
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
         """Decode a latent frame to pixels or patches of pixels. Also returns the number of channels without padding."""
-        pixels = self._run_network("decoder", self._product("post_quant_conv", frame), _decoder_steps(vae.decoder))
+        pixels = self._run_network("decoder", self._multiply_channels("post_quant_conv", frame), _decoder_steps(vae.decoder))
         return pixels, vae.config.out_channels
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
         """Encode pixels or patches of pixels to a latent frame's moments. Also returns the number of channels without padding."""
         self._later_frames = TEMPORAL_SCALE
-        return self._product(
+        return self._multiply_channels(
             "quant_conv", self._run_network("encoder", frames, _encoder_steps(vae.encoder))
         ), 2 * vae.config.z_dim
 
@@ -112,7 +112,7 @@ class LayerRunner(StripRunner):
 
     def _shortcut(self, step: _Step, total: jax.Array) -> jax.Array:
         block = step.module
-        added = total if block.in_dim == block.out_dim else self._product(f"{step.name}.conv_shortcut", total)
+        added = total if block.in_dim == block.out_dim else self._multiply_channels(f"{step.name}.conv_shortcut", total)
         return added if step.shortcut is None else added + self._average_input(step.shortcut)
 
     def _sample(self, step: _Step, total: jax.Array, following: str | None):
@@ -132,7 +132,7 @@ class LayerRunner(StripRunner):
         return outputs
 
     @property
-    def _input(self) -> jax.Array:
+    def _block_input(self) -> jax.Array:
         assert self._entered is not None, "a block's first step stores it"
         return self._entered
 
@@ -142,7 +142,7 @@ class LayerRunner(StripRunner):
         Equal frames and columns are stored once. If the block halves the channels, the upper row has channels 0, 2, 4, ... and
         the lower row has channels 1, 3, 5, ...
         """
-        entered = self._input
+        entered = self._block_input
         if shortcut.in_channels == shortcut.out_channels:
             return entered, entered
         assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
@@ -162,7 +162,7 @@ class LayerRunner(StripRunner):
 
         The channels of the two frames alternate. The first frame of a video counts as the second of a pair.
         """
-        entered = self._input
+        entered = self._block_input
         if shortcut.factor == 1:
             return entered
         values = entered.astype(jnp.float32)
@@ -221,14 +221,14 @@ class LayerRunner(StripRunner):
     def _attend(self, name: str, total: jax.Array) -> jax.Array:
         """Run attention with one head over all pixels of a frame: this chip's queries, every chip's keys."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm(f"{name}.norm")).astype(total.dtype)
-        query, key, value = jnp.split(self._product(f"{name}.to_qkv", hidden), 3, axis=-1)
+        query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
         key, value = (self._gather_strips(array) for array in (key, value))
         scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
         scores *= self._widths[f"{name}.norm"] ** -0.5
         is_real = jnp.arange(key.shape[2]) < self._rows
         shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
         attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
-        return total + self._product(f"{name}.proj", attended)
+        return total + self._multiply_channels(f"{name}.proj", attended)
 
     def _gather_strips(self, strip: jax.Array) -> jax.Array:
         return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
@@ -264,7 +264,7 @@ class LayerRunner(StripRunner):
             interpret=self._chip.interpret,
         )
 
-    def _product(self, name: str, frames: jax.Array) -> jax.Array:
+    def _multiply_channels(self, name: str, frames: jax.Array) -> jax.Array:
         """Run a convolution over the channels only."""
         product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
         product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)

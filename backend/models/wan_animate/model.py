@@ -96,7 +96,7 @@ class AnimateModel(SegmentModel):
         """See `Model`. `DRIVE` and `segments.PICTURE` list the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
-        conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
+        conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
         has_image_encoder = self._image_encoder is not None
         if has_image_encoder:
             conditions["image_seen"] = yield from self._embed_image(
@@ -110,9 +110,9 @@ class AnimateModel(SegmentModel):
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return conditions
 
-    def _embed_image(self, weights: Weights, programs: Programs, picture: np.ndarray) -> Generator[Effect, Any, Any]:
+    def _embed_image(self, weights: Weights, programs: Programs, image: np.ndarray) -> Generator[Effect, Any, Any]:
         """Encode an image [1, 3, 1, height, width] in [-1, 1] to tokens [1, tokens, D] float32. Yields work."""
-        pixels = preprocess_image(picture[:, :, 0], self._image_encoder.size).astype(self.dtype)
+        pixels = preprocess_image(image[:, :, 0], self._image_encoder.size).astype(self.dtype)
         assert programs.embed_image is not None, "the model has an image encoder"
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
@@ -179,8 +179,8 @@ class AnimateModel(SegmentModel):
         return DrivenContext(text=shared.text, positions=shared.positions, condition=ImageChannels(values=channels), clip=keys)
 
 
-def preprocess_image(picture: np.ndarray, side: int) -> np.ndarray:
+def preprocess_image(image: np.ndarray, side: int) -> np.ndarray:
     """Resize and normalise a whole image [1, 3, height, width] in [-1, 1] for CLIP's encoder, [1, 3, side, side] float32."""
-    resized = torch.nn.functional.interpolate(torch.from_numpy(picture), size=(side, side), mode="bicubic", align_corners=False)
+    resized = torch.nn.functional.interpolate(torch.from_numpy(image), size=(side, side), mode="bicubic", align_corners=False)
     mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
     return (resized.numpy() * 0.5 + 0.5 - mean) / std

@@ -68,7 +68,7 @@ class PosedModel(SegmentModel):
         """See `Model`. `POSE` and `segments.PICTURE` list the results."""
         programs = self._programs(request.is_guided)
         conditions = yield from self._encode_texts(weights, request)
-        conditions[PICTURE] = yield from self._encode_picture(weights, programs, inputs)
+        conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
         if self._image_encoder is not None:
             pixels = self._image_encoder.preprocess(list(inputs["image"])).astype(self.dtype)
             image_tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))

@@ -96,10 +96,10 @@ class SegmentModel(WanModel, abc.ABC):
         """See `Model`. All segments except the last are decoded twice, because the next segment begins with their last frame."""
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
-    def _encode_picture(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
+    def _encode_image(self, weights: Weights, programs: Programs, inputs: Inputs) -> Generator[Effect, Any, Any]:
         """Encode the input image to latents [1, C, 1, H, W] float32. Yields work."""
-        picture = image_to_pixels(inputs["image"][0], self.dtype)
-        return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], picture))),)))
+        image = image_to_pixels(inputs["image"][0], self.dtype)
+        return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], image))),)))
 
     def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Generator[Effect, Any, Any]:
         """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
@@ -169,7 +169,7 @@ class SegmentModel(WanModel, abc.ABC):
         programs: Programs,
         vae: Any,
         request: GenerationRequest,
-        picture: Any,
+        image: Any,
         last_frame: Any,
         background: np.ndarray | None = None,
         is_known: np.ndarray | None = None,
@@ -195,7 +195,7 @@ class SegmentModel(WanModel, abc.ABC):
         clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.kind.scales[1])
         known = np.zeros((geometry.num_frames, *clip.shape[3:]), np.float32) if is_known is None else is_known.copy()
         known[: 0 if last_frame is None else OVERLAP] = 1
-        return (yield OnHost(functools.partial(_join_segment_channels, self.kind.scales[1], known), (picture, clip)))
+        return (yield OnHost(functools.partial(_join_segment_channels, self.kind.scales[1], known), (image, clip)))
 
     def commit_chunk(
         self,
@@ -228,14 +228,14 @@ def _take_frame(index: int, xp: Any, latents: Any) -> Any:
     return latents[:, :, index : index + 1]
 
 
-def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, picture: Any, clip: Any) -> Any:
+def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: Any, image: Any, clip: Any) -> Any:
     """Join the channels of the image and of the clip. See `SegmentModel._encode_segment_channels`.
 
     The mask channels of a latent frame are its pixel frames. The single pixel frame of the first latent frame fills all channels.
     """
     filled = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
     mask = filled.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
-    return xp.concatenate([add_mask_channels(mask_channels, xp, picture), xp.concatenate([mask, clip], axis=1)], axis=2)
+    return xp.concatenate([add_mask_channels(mask_channels, xp, image), xp.concatenate([mask, clip], axis=1)], axis=2)
 
 
 def _drop_image_frames(chunk: int, xp: Any, latents: Any) -> Any:

@@ -107,7 +107,7 @@ class DrivenDenoiser(Denoiser):
 
     def _layer_runner(self, time: Any, context: DrivenContext) -> RunLayer:
         text, positions = context.text, context.positions
-        leaves_out = text.branches > 1 and self._model.config.num_layers > LEFT_OUT
+        leaves_out = text.num_branches > 1 and self._model.config.num_layers > LEFT_OUT
 
         def run_layer(tokens: tuple[jax.Array, ...], layer: tuple) -> tuple[jax.Array, ...]:
             (before,), (index, *rest) = tokens, layer

@@ -46,12 +46,12 @@ def encode_source(
 
 
 def encode_references(
-    programs: Programs, weights: Mapping[str, Any], pictures: Sequence[Image.Image], dtype: jnp.dtype
+    programs: Programs, weights: Mapping[str, Any], images: Sequence[Image.Image], dtype: jnp.dtype
 ) -> Generator[Effect, Any, jax.Array]:
     """Encode the `reference_latents` of images that have the video's size. Yields work."""
     frames = []
-    for picture in reversed(pictures):
-        frames.append((yield Call(programs.encode_image, (weights, image_to_pixels(picture, dtype)))))
+    for image in reversed(images):
+        frames.append((yield Call(programs.encode_image, (weights, image_to_pixels(image, dtype)))))
     return (yield OnHost(join_frames, tuple(frames)))
 
 

@@ -90,7 +90,7 @@ class ControlledDenoiser(Denoiser):
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
         """See `ClipTransformer`."""
-        return self._run_all(_Step(weights=weights, time=time, context=context), *tokens)
+        return self._run_all_layers(_Step(weights=weights, time=time, context=context), *tokens)
 
     def _reuse_or_run(
         self,
@@ -104,10 +104,12 @@ class ControlledDenoiser(Denoiser):
         """See `ClipTransformer`. The first layer runs without its hint to measure the change, and again if all layers run."""
         step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
         first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
-        rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all(step, hidden))
+        rest, cache = reuse_or_run(
+            self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all_layers(step, hidden)
+        )
         return first + rest, cache
 
-    def _run_all(self, step: _Step, hidden: jax.Array) -> jax.Array:
+    def _run_all_layers(self, step: _Step, hidden: jax.Array) -> jax.Array:
         """Run all layers on the video's tokens [B, S, D]."""
         control = self._embed_control(step, hidden)
         for segments in self._segments:
@@ -125,7 +127,7 @@ class ControlledDenoiser(Denoiser):
         outer = step.weights.outer
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
         patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
-        tokens = self._pad(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
+        tokens = self._pad_tokens(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
         tokens = tokens @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
         return self._layout.constrain(hidden + tokens, self._layout.tokens)
 
