@@ -71,12 +71,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     from backend.engine.engine import Engine
     from backend.prompt_rewriting.choice import helper_from_arguments
     from backend.settings import drop_gradio_ports, from_environment
-    from wan_ui.malloc_arenas import share_one_heap
+    from wan_ui.malloc_arenas import use_one_malloc_arena
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)  # other accounts of this machine must not read videos or the operator's key
     arguments.auth, rewriter = login_from_arguments(arguments), helper_from_arguments(arguments)
-    share_one_heap()  # before other threads start
+    use_one_malloc_arena()  # before other threads start
     drop_gradio_ports()
     folder, shares = from_environment(arguments.data_dir).data_dir, worker_shares(arguments)
     how = {
@@ -94,9 +94,9 @@ def _serve(arguments: argparse.Namespace) -> None:
 
         announce_start(_TITLE, is_first=False)
         import_gradio()
-        from wan_ui.serve import Doors, launch
+        from wan_ui.serve import ServerOptions, launch
 
-        launch(engine, Doors.of(arguments), rewriter)
+        launch(engine, ServerOptions.from_arguments(arguments), rewriter)
     finally:
         engine.close()
 

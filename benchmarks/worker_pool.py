@@ -128,16 +128,16 @@ def serve(arguments: argparse.Namespace) -> None:
     from backend.engine.engine import Engine
     from backend.shares import Share
     from wan_ui.gradio_fixes import import_gradio
-    from wan_ui.malloc_arenas import share_one_heap
+    from wan_ui.malloc_arenas import use_one_malloc_arena
 
-    share_one_heap()
+    use_one_malloc_arena()
     import_gradio()
     from wan_ui.serve import serve as serve_page
-    from wan_ui.studio import build
+    from wan_ui.studio import build_page
 
     TRANSPORTS["sleeping"], SleepingTransport.seconds = SleepingTransport, arguments.seconds
     engine = Engine(arguments.folder / "data", transport="sleeping", shares=[Share()] * arguments.workers[0])
-    blocks = build(engine)
+    blocks = build_page(engine)
     serve_page(blocks, engine, host="127.0.0.1", port=arguments.port, share=False, auth=None)
     try:
         while not (arguments.folder / "go").exists():

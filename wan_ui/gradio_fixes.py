@@ -113,7 +113,7 @@ def keep_component_ids() -> None:
 
 
 @functools.cache
-def begin_pages_with(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
+def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
     """Put this at the start of the head of Gradio's pages, from now on, for all apps of this process (6.31, `routes.templates`).
 
     What Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/scripts.py`. Of the style sheets
@@ -158,14 +158,14 @@ def styles_route() -> Route:
     return Route("/assets/{name}.css", answer)
 
 
-def look_less_often(blocks: gr.Blocks) -> None:
+def slow_queue_polling(blocks: gr.Blocks) -> None:
     """Lets the queue look for work as often as it does on Windows (6.31, `queueing.Queue`). Elsewhere it looks a thousand times
     a second, which takes 7 % of a core for nothing (measured)."""
     blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS, PROGRESS_SECONDS
 
 
-def behind(
-    door: Middleware, logins: Callable[[], MutableMapping[str, str]]
+def install_gateway(
+    gateway: Middleware, logins: Callable[[], MutableMapping[str, str]]
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """For the app's `lifespan`: puts the door before everything else, before the first request (6.31, `routes.App`).
 
@@ -176,7 +176,7 @@ def behind(
 
     @asynccontextmanager
     async def begin(app: Starlette) -> AsyncGenerator[None]:
-        app.user_middleware = [door, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
+        app.user_middleware = [gateway, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
         app.middleware_stack = app.build_middleware_stack()
         cast(Any, app).tokens = logins()  # Gradio's app has this attribute, and wants a `dict` where any mapping does
         yield

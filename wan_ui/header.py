@@ -78,20 +78,20 @@ def tools_html(views: Names, texts: Texts) -> str:
     keys = pairs_html(shown)
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     return (
-        f'<div class="tools">{_languages(texts, escape(texts.language_choose))}'
+        f'<div class="tools">{_language_html(texts, escape(texts.language_choose))}'
         f'<button id="queue-toggle" type="button" title="{queue}"><span class="unseen">{queue}</span>'
-        f'{icon("list")}<b class="badge" hidden></b></button>{_tool("help-toggle", "question", texts.help_title)}'
+        f'{icon("list")}<b class="badge" hidden></b></button>{_tool_button("help-toggle", "question", texts.help_title)}'
         f'<button id="theme-toggle" type="button" aria-label="{theme}" title="{theme}">'
         '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16zm0 1.6v12.8'
         'a6.4 6.4 0 0 1 0-12.8z"/></svg></button>'
         f'<dialog id="help" aria-label="{escape(texts.help_title)}"><h2>{escape(texts.help_title)}</h2><dl>{keys}</dl>'
         f'<form method="dialog"><button>{escape(texts.close)}</button></form></dialog>'
         f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p>'
-        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>{_notice(texts)}</div>'
+        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>{_notice_html(texts)}</div>'
     )
 
 
-def _languages(current: Texts, label: str) -> str:
+def _language_html(current: Texts, label: str) -> str:
     """The choice of the page's language; each is named in itself."""
     options = "".join(
         f'<option value="{code}" lang="{code}"{" selected" if texts is current else ""}>{escape(texts.language_name)}</option>'
@@ -100,7 +100,7 @@ def _languages(current: Texts, label: str) -> str:
     return f'<select id="language" aria-label="{label}" title="{label}">{options}</select>'
 
 
-def _notice(texts: Texts) -> str:
+def _notice_html(texts: Texts) -> str:
     """The question whether the browser may tell of the ends of videos, which `notice.js` shows once, and scripts' words."""
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
@@ -111,6 +111,6 @@ def _notice(texts: Texts) -> str:
     return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notify_ask)}</span>{buttons}</div>'
 
 
-def _tool(element: str, name: str, label: str) -> str:
+def _tool_button(element: str, name: str, label: str) -> str:
     label = escape(label)
     return f'<button id="{element}" type="button" aria-label="{label}" title="{label}">{icon(name)}</button>'

@@ -6,7 +6,7 @@ import ctypes
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
-def share_one_heap() -> None:
+def use_one_malloc_arena() -> None:
     """Lets all threads share one heap. Call it before there are threads.
 
     glibc gives each thread a heap of its own, up to eight for each core, and what is free in one is of no use to the others

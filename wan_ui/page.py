@@ -44,20 +44,20 @@ class PageHandlers:
         return {self.seen}.union(*(panel.inputs for panel in self.panels))
 
     @property
-    def inputs_at_opening(self) -> set[gr.blocks.Block]:
+    def opening_inputs(self) -> set[gr.blocks.Block]:
         """The components that `open` reads."""
         return self.inputs | {self.form.form.session}
 
     @property
-    def opened(self) -> list[gr.blocks.Block]:
+    def opening_outputs(self) -> list[gr.blocks.Block]:
         """The components that `open` may change."""
         several = [self.header.title, self.header.tools, *self.form.outputs]
-        return list(dict.fromkeys([*several, *self._of_panels()]))
+        return list(dict.fromkeys([*several, *self._panel_outputs()]))
 
     @property
-    def ticked(self) -> list[gr.blocks.Block]:
+    def tick_outputs(self) -> list[gr.blocks.Block]:
         """The components that `tick` may change."""
-        return list(dict.fromkeys([self.seen, *self._of_panels()]))
+        return list(dict.fromkeys([self.seen, *self._panel_outputs()]))
 
     def open(self, values: Values, request: gr.Request) -> Updates:
         """Fills a page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time.
@@ -66,18 +66,20 @@ class PageHandlers:
         """
         caller = self.context.identify_caller(request)
         try:
-            return self._opened(caller, dict(request.query_params), values)
+            return self._opening_updates(caller, dict(request.query_params), values)
         except Exception:
             log.exception("a page could not be opened with its link or its kept settings")
         message = Message(text=f"{caller.texts.error_unexpected} {caller.texts.opened_without}", is_bad=True)
-        return self._opened(caller, {}, values | {self.form.form.session: None}) | {self.form.message: message.html(caller.texts)}
+        return self._opening_updates(caller, {}, values | {self.form.form.session: None}) | {
+            self.form.message: message.html(caller.texts)
+        }
 
-    def _opened(self, caller: Caller, asked: dict[str, str], values: Values) -> Updates:
-        shown = self.form.opened(caller, asked, values)
+    def _opening_updates(self, caller: Caller, parameters: dict[str, str], values: Values) -> Updates:
+        shown = self.form.initial_updates(caller, parameters, values)
         if not caller.uses_english:
-            shown |= self._header(caller)
+            shown |= self._header_updates(caller)
         for panel in self.panels:
-            shown |= panel.opened(caller, asked, values)
+            shown |= panel.initial_updates(caller, parameters, values)
         return shown
 
     def tick(self, values: Values, request: gr.Request) -> Updates:
@@ -87,23 +89,23 @@ class PageHandlers:
         if seen.get(_CHANGES) != changes:
             for panel in self.panels:
                 drawn |= panel.tick(caller, values)
-        marks = {str(component._id): _mark(update) for component, update in drawn.items()}
+        marks = {str(component._id): _hash_update(update) for component, update in drawn.items()}
         news = {one: update for one, update in drawn.items() if seen.get(str(one._id)) != marks[str(one._id)]}
         return news | {self.seen: seen | marks | {_CHANGES: changes}}
 
-    def _header(self, caller: Caller) -> Updates:
-        names = names_of(self.views, caller.texts)
+    def _header_updates(self, caller: Caller) -> Updates:
+        names = view_names(self.views, caller.texts)
         return {self.header.title: title_html(names, caller.texts), self.header.tools: tools_html(names, caller.texts)}
 
-    def _of_panels(self) -> list[gr.blocks.Block]:
+    def _panel_outputs(self) -> list[gr.blocks.Block]:
         return [component for panel in self.panels for component in panel.outputs]
 
 
-def names_of(views: Sequence[View], texts: Texts) -> Names:
+def view_names(views: Sequence[View], texts: Texts) -> Names:
     """The views' keys and names, for the header."""
-    return [(view.key, view.words(texts)) for view in views]
+    return [(view.key, view.translate_title(texts)) for view in views]
 
 
-def _mark(update: object) -> str:
+def _hash_update(update: object) -> str:
     """A short hash of what a component shows."""
     return hashlib.blake2b(repr(update).encode(), digest_size=8).hexdigest()

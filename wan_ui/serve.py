@@ -26,7 +26,14 @@ from wan_ui.gateway.hosts import Hosts
 from wan_ui.gateway.log_guard import guard_output
 from wan_ui.gateway.logins import Logins
 from wan_ui.gateway.uploads import upload_route
-from wan_ui.gradio_fixes import begin_pages_with, behind, keep_component_ids, look_less_often, shorten_errors, styles_route
+from wan_ui.gradio_fixes import (
+    insert_page_head,
+    install_gateway,
+    keep_component_ids,
+    shorten_errors,
+    slow_queue_polling,
+    styles_route,
+)
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.i18n.labels import translations
 from wan_ui.i18n.languages import texts_for
@@ -44,9 +51,9 @@ from wan_ui.services.sending import Downloads
 from wan_ui.services.shots_made import shots_route
 from wan_ui.services.sound import sound_route
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.studio import build
-from wan_ui.theme import favicon, studio_theme, styles
-from wan_ui.view import View, rules_of
+from wan_ui.studio import build_page
+from wan_ui.theme import favicon_path, read_styles, studio_theme
+from wan_ui.view import View, collect_rules
 from wan_ui.views import VIEWS
 
 MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
@@ -54,7 +61,7 @@ MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB 
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
-OPENING = (
+SANDBOX_MODULES = (
     "backend.engine.folder",
     "backend.media.image_inputs",
     "wan_ui.edit.clip",
@@ -63,7 +70,7 @@ OPENING = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doors:
+class ServerOptions:
     """How the studio can be reached, and the password, if any. `is_open`: none is needed, on purpose.
 
     `allowed_hosts` are the names by which visitors reach it, besides addresses in numbers and `localhost`,
@@ -80,7 +87,7 @@ class Doors:
     models: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, arguments: Namespace) -> Self:
+    def from_arguments(cls, arguments: Namespace) -> Self:
         """As `serve` was called with."""
         return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
 
@@ -95,38 +102,38 @@ class Doors:
         return self.is_public and self.auth is None and not self.is_open
 
 
-def launch(engine: Engine, doors: Doors, rewriter: Helper | None = None) -> None:
+def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | None = None) -> None:
     """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
     guard_output(log_file())
-    auth = (USER, secrets.token_urlsafe(9)) if doors.needs_password else doors.auth
-    blocks = build(engine, rewriter=rewriter, models=doors.models)
-    names = doors.allowed_hosts
+    auth = (USER, secrets.token_urlsafe(9)) if server_options.needs_password else server_options.auth
+    blocks = build_page(engine, rewriter=rewriter, models=server_options.models)
+    names = server_options.allowed_hosts
     serve(
         blocks,
         engine,
-        host=doors.host,
-        port=doors.port,
+        host=server_options.host,
+        port=server_options.port,
         allowed_hosts=names,
-        share=doors.share,
-        models=doors.models,
+        share=server_options.share,
+        models=server_options.models,
         auth=auth,
     )
-    engine.sandbox.start(OPENING)
+    engine.sandbox.start(SANDBOX_MODULES)
     if rewriter is not None:
         rewriter.prepare()
     for address in filter(None, (blocks.local_url, blocks.share_url)):
-        _say(ENGLISH.serving.format(product=ENGLISH.product, address=address))
-    if doors.needs_password and auth is not None:
-        _say(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
+        _print_line(ENGLISH.serving.format(product=ENGLISH.product, address=address))
+    if server_options.needs_password and auth is not None:
+        _print_line(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
     assert blocks.local_url is not None, "`serve` has launched it"
     link = Access.load_or_create(engine.settings.data_dir).link(blocks.local_url)
-    _say(ENGLISH.operator_link.format(address=link))
-    if doors.opens_browser:
-        open_as_operator(link, engine.settings.data_dir)
+    _print_line(ENGLISH.operator_link.format(address=link))
+    if server_options.opens_browser:
+        open_operator_link(link, engine.settings.data_dir)
     blocks.block_thread()
 
 
-def open_as_operator(link: str, folder: Path) -> None:
+def open_operator_link(link: str, folder: Path) -> None:
     """Opens the operator's link in this machine's browser, by a page in `folder` that only this account can read: an address on
     the browser's command line would show the key to every account."""
     page = folder / "operator.html"
@@ -151,12 +158,12 @@ def serve(
     keep_component_ids()
     shorten_errors()
     scripts = Scripts.read()
-    begin_pages_with(f"{scripts.head()}<style>{styles()}</style>", lambda headers: texts_for(headers).language)
+    insert_page_head(f"{scripts.head()}<style>{read_styles()}</style>", lambda headers: texts_for(headers).language)
     access, hosts = Access.load_or_create(engine.settings.data_dir), Hosts([host, *allowed_hosts])
     streams = tuple(path for view in views for path in view.streams)
-    door = Middleware(Gateway, access=access, hosts=hosts, rules=rules_of(views), streams=streams)
+    gateway = Middleware(Gateway, access=access, hosts=hosts, rules=collect_rules(views), streams=streams)
     context = StudioContext(engine=engine, access=access, can_run=engine.has_weights, models=models)
-    routes = [scripts_route(scripts), *_routes(context, views, is_open=options.get("auth") is None)]
+    routes = [scripts_route(scripts), *_list_routes(context, views, is_open=options.get("auth") is None)]
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -164,7 +171,7 @@ def serve(
         prevent_thread_lock=True,
         theme=studio_theme(),
         js="() => studio.open()",
-        favicon_path=favicon(),
+        favicon_path=favicon_path(),
         allowed_paths=[str(EXAMPLES_FOLDER)],
         footer_links=[],
         run_history=False,
@@ -174,17 +181,23 @@ def serve(
         state_session_capacity=MOST_SESSIONS,
         ssr_mode=False,
         i18n=translations(),
-        app_kwargs={"routes": routes, "lifespan": behind(door, Logins), "openapi_url": None, "docs_url": None, "redoc_url": None},
+        app_kwargs={
+            "routes": routes,
+            "lifespan": install_gateway(gateway, Logins),
+            "openapi_url": None,
+            "docs_url": None,
+            "redoc_url": None,
+        },
         **options,
     )
-    look_less_often(blocks)
+    slow_queue_polling(blocks)
     if blocks.share_url:
         hosts.add(blocks.share_url)
     blocks.server.config.http_protocol_class = LimitedConnection
     return address
 
 
-def _routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> list[Route]:
+def _list_routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> list[Route]:
     """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
     engine, access, downloads = context.engine, context.access, Downloads()
     return [
@@ -207,5 +220,5 @@ def _routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> 
     ]
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stderr.write(line + "\n")

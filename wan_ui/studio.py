@@ -24,7 +24,7 @@ from wan_ui.gateway.uploads import create_upload_folder
 from wan_ui.header import build_header
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.labels import labels as make_labels
-from wan_ui.page import PageHandlers, names_of
+from wan_ui.page import PageHandlers, view_names
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
 from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
@@ -38,7 +38,7 @@ from wan_ui.views import VIEWS
 CACHE_SECONDS = (3600, 24 * 3600)  # uploads are checked every hour and deleted after a day
 
 
-def build(
+def build_page(
     engine: Engine,
     texts: Texts = ENGLISH,
     can_run: CanRun | None = None,
@@ -67,7 +67,7 @@ def build(
 def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
     """The header above, and below it the columns of the form, of each view and of the queue."""
     labels = make_labels()
-    header = build_header(context.engine.workers(), names_of(views, texts), texts)
+    header = build_header(context.engine.workers(), view_names(views, texts), texts)
     message, queue = build_message(), build_queue(texts)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", elem_classes=column_classes(FORM, views), min_width=320):
@@ -75,7 +75,7 @@ def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tup
         panel = build_stage(queue, header.status, texts)
         stage = StageHandlers(context=context, form=form, panel=panel, message=message)
         shell = Shell(context=context, texts=texts, labels=labels, form=form, stage=stage, message=message)
-        panels = [_column(view, views, shell) for view in views]
+        panels = [_build_column(view, views, shell) for view in views]
         with gr.Column(elem_id="queue-column", min_width=240):
             queue.render()
     message.render()
@@ -91,7 +91,7 @@ def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tup
     return page, stage
 
 
-def _column(view: View, views: Sequence[View], shell: Shell) -> Panel:
+def _build_column(view: View, views: Sequence[View], shell: Shell) -> Panel:
     classes = ["view-column", *column_classes(view.key, views)]
     with gr.Column(elem_id=f"{view.key}-column", elem_classes=classes, min_width=320):
         return view.build(shell)
@@ -105,34 +105,34 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     _wire_queue_acts(act, page, stage)
     for panel in page.panels:
         for group, handler in panel.acts.items():
-            _event(act, group)(handler, panel.inputs, panel.outputs, **EACH)
-    opened = blocks.load(page.open, page.inputs_at_opening, page.opened, **RAW)
+            _act_event(act, group)(handler, panel.inputs, panel.outputs, **EACH)
+    opened = blocks.load(page.open, page.opening_inputs, page.opening_outputs, **RAW)
     stage.follow_after(opened)
     page.form.estimate_after(opened)
-    _event(act, "tick")(page.tick, page.inputs, page.ticked, **RAW)
+    _act_event(act, "tick")(page.tick, page.inputs, page.tick_outputs, **RAW)
     rewriting = RewriteHandlers(context=page.context, form=page.form.form)
     rewriting.wire()
-    _event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
+    _act_event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
     batch = BatchHandlers(context=page.context, form=page.form.form, message=page.form.message)
     batch.wire()
-    _event(act, "many")(batch.act, batch.inputs, batch.outputs, **EACH)
+    _act_event(act, "many")(batch.act, batch.inputs, batch.outputs, **EACH)
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
-    form.wire_choice(_event(act, "choose"))
+    form.wire_choice(_act_event(act, "choose"))
     for group, handler in (("fill", form.loading.act), ("drop", form.loading.drop)):
-        form.show_editing_after(_event(act, group)(handler, None, form.loading.outputs, **EACH))
-    _event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
-    _event(act, "own")(form.own_presets.act, form.form.inputs, form.own_presets.outputs, **RAW)
+        form.show_editing_after(_act_event(act, group)(handler, None, form.loading.outputs, **EACH))
+    _act_event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
+    _act_event(act, "own")(form.own_presets.act, form.form.inputs, form.own_presets.outputs, **RAW)
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:
     """Wires the queue's buttons: views may show a changed job, so the page is updated at once."""
     queue, job_id = page.queue, stage.panel.job_id
-    stage.follow_after(_event(act, "again")(queue.again, None, [*queue.outputs, job_id], **EACH))
-    stage.follow_after(_event(act, "show")(queue.show, None, [queue.message, job_id], **EACH))
-    _event(act, "queue")(queue.act, None, queue.outputs, **EACH).then(page.tick, page.inputs, page.ticked, **EACH)
+    stage.follow_after(_act_event(act, "again")(queue.again, None, [*queue.outputs, job_id], **EACH))
+    stage.follow_after(_act_event(act, "show")(queue.show, None, [queue.message, job_id], **EACH))
+    _act_event(act, "queue")(queue.act, None, queue.outputs, **EACH).then(page.tick, page.inputs, page.tick_outputs, **EACH)
 
 
-def _event(act: gr.HTML, group: str) -> Listener:
+def _act_event(act: gr.HTML, group: str) -> Listener:
     return getattr(act, f"act_{group}")

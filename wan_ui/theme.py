@@ -119,13 +119,13 @@ def studio_theme() -> gr.themes.Base:
     return theme.set(**tokens, **_SURFACES, **_INPUTS, **_BUTTONS)
 
 
-def styles() -> str:
+def read_styles() -> str:
     """The studio's style sheets as one text: those of all views, then one for each package that draws a part of the page."""
     shared = [ASSETS / "styles" / f"{name}.css" for name in SHARED_STYLES]
     views = sorted(ASSETS.parent.glob("*/*.css"))
     return "\n".join([f"@layer {', '.join(LAYERS)};", *(path.read_text(encoding="utf-8") for path in (*shared, *views))])
 
 
-def favicon() -> Path:
+def favicon_path() -> Path:
     """The icon in the browser's tab."""
     return ASSETS / "favicon.png"

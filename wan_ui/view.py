@@ -53,12 +53,12 @@ class View:
     rules: Rules = field(default_factory=dict)
     streams: tuple[str, ...] = ()
 
-    def words(self, texts: Texts) -> str:
+    def translate_title(self, texts: Texts) -> str:
         """The view's name in this language."""
         return getattr(texts, self.title)
 
 
-def rules_of(views: Sequence[View]) -> Rules:
+def collect_rules(views: Sequence[View]) -> Rules:
     """The rules of all addresses: the studio's own, and those of these views."""
     return {path: rule for rules in (ROUTES, *(view.rules for view in views)) for path, rule in rules.items()}
 

@@ -40,9 +40,9 @@ class FifthHandlers(Panel):
     def acts(self) -> Mapping[str, Callable[..., Updates]]:
         return {"fifth": self.act, "look_fifth": self.look}
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Greets with the parameter of the address."""
-        return {self.form_says: f'<p id="fifth-form">opened {escape(asked.get("hello", ""))}</p>'}
+        return {self.form_says: f'<p id="fifth-form">opened {escape(parameters.get("hello", ""))}</p>'}
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The visitor's queue."""

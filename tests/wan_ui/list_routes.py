@@ -12,14 +12,14 @@ from backend.engine.engine import Engine
 from tests.fifth_view.panel import FIFTH
 from tests.wan_ui.conftest import _free_port
 from wan_ui.serve import serve
-from wan_ui.studio import build
+from wan_ui.studio import build_page
 from wan_ui.views import VIEWS
 
 
 def main() -> None:
     views = (*VIEWS, FIFTH)
     engine = Engine(Path(sys.argv[1]), pipeline="tests.fake_pipeline", start_worker=False)
-    blocks = build(engine, views=views)
+    blocks = build_page(engine, views=views)
     serve(blocks, engine, host="127.0.0.1", port=_free_port(), share=False, auth=None, views=views)
     listed = {
         "addresses": sorted(set(_addresses(blocks.app.routes))),

@@ -9,7 +9,7 @@ from pathlib import Path
 from backend.engine.engine import Engine
 from presets import Preset
 from wan_ui.gradio_fixes import import_gradio
-from wan_ui.malloc_arenas import share_one_heap
+from wan_ui.malloc_arenas import use_one_malloc_arena
 
 HELPER = """
 import json, sys, time
@@ -28,12 +28,12 @@ def main() -> None:
     parser.add_argument("--allowed-host", action="append", default=[])
     parser.add_argument("--offer", action="append", default=[], help="one more preset, as if its weights were here")
     arguments = parser.parse_args()
-    share_one_heap()
+    use_one_malloc_arena()
     import_gradio()
     from backend.prompt_rewriting.program import Program
     from wan_ui.gateway.log_guard import guard_output
     from wan_ui.serve import serve
-    from wan_ui.studio import build
+    from wan_ui.studio import build_page
     from wan_ui.views import VIEWS
 
     guard_output(None)
@@ -41,7 +41,7 @@ def main() -> None:
     model = "square" if arguments.offer else None  # which counts as here, whatever preset it is for
     engine = Engine(arguments.data_dir, model, pipeline="tests.fake_pipeline")
     offered = functools.partial(is_offered, arguments.offer)
-    blocks = build(engine, can_run=offered, rewriter=Program(command=(sys.executable, "-c", HELPER)), views=views)
+    blocks = build_page(engine, can_run=offered, rewriter=Program(command=(sys.executable, "-c", HELPER)), views=views)
     names = arguments.allowed_host
     serve(
         blocks,

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from backend.settings import PROJECT_FOLDER
 from wan_ui.gateway.logins import LoginForm, LoginLimit, Logins
-from wan_ui.gradio_fixes import behind, keep_component_ids, look_less_often, shorten_errors, styles_route
+from wan_ui.gradio_fixes import install_gateway, keep_component_ids, shorten_errors, slow_queue_polling, styles_route
 
 GONE = "this Gradio no longer has the fault: see wan_ui/gradio_fixes.py"
 COUNT_STUBS = """
@@ -94,7 +94,7 @@ def test_the_queue_looks_less_often():
     async def look() -> None:
         blocks = gr.Blocks()
         assert blocks._queue.sleep_when_free < 0.01 and blocks._queue.progress_update_sleep_when_free < 0.1, GONE
-        look_less_often(blocks)
+        slow_queue_polling(blocks)
         assert (blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free) == (0.05, 0.1)
 
     asyncio.run(look())  # Gradio makes a loop that nobody closes where none runs
@@ -115,7 +115,7 @@ def test_the_door_is_outermost_there_is_no_cors_and_logins_end():
         app = App.create_app(gr.Blocks(), app_kwargs={"middleware": [Middleware(Given)]})
         kinds = [one.cls for one in app.user_middleware]
         assert kinds.index(CustomCORSMiddleware) < kinds.index(Given) and type(app.tokens) is dict, GONE
-        app = App.create_app(gr.Blocks(), app_kwargs={"lifespan": behind(Middleware(Given), Logins)})
+        app = App.create_app(gr.Blocks(), app_kwargs={"lifespan": install_gateway(Middleware(Given), Logins)})
         async with app.router.lifespan_context(app):
             kinds = [one.cls for one in app.user_middleware]
             assert kinds[0] is Given and CustomCORSMiddleware not in kinds and isinstance(app.tokens, Logins)

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, threading
-from wan_ui.malloc_arenas import share_one_heap
+from wan_ui.malloc_arenas import use_one_malloc_arena
 {call}
 held, kept = [threading.Event(), threading.Event()], []
 def work():
@@ -28,5 +28,5 @@ def heaps(call: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library than glibc")
-def test_threads_share_one_heap():
-    assert heaps("share_one_heap()") == 1 < heaps("")
+def test_threads_use_one_malloc_arena():
+    assert heaps("use_one_malloc_arena()") == 1 < heaps("")

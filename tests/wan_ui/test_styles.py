@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from backend.settings import PROJECT_FOLDER
-from wan_ui.theme import ACCENT, GRAPHITE, LAYERS, studio_theme, styles
+from wan_ui.theme import ACCENT, GRAPHITE, LAYERS, read_styles, studio_theme
 
 PACKAGE = PROJECT_FOLDER / "wan_ui"
 TOKENS_FILE = PACKAGE / "assets" / "styles" / "tokens.css"
@@ -141,7 +141,7 @@ def test_every_value_that_is_used_has_a_name():
 
 
 def test_the_page_gets_all_style_sheets_after_the_order_of_the_layers():
-    text = styles()
+    text = read_styles()
     assert text.startswith(f"@layer {', '.join(LAYERS)};")
     assert all(path.read_text(encoding="utf-8") in text for path in SHEETS)
 

@@ -66,10 +66,12 @@ class CompareHandlers(Panel):
     def _shown_on(self) -> list[gr.blocks.Block]:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
         shown = {} if caller.uses_english else self._words(caller)
-        return shown | (self._linked(asked["compare"], caller) if "compare" in asked and "settings" not in asked else {})
+        return shown | (
+            self._linked(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
+        )
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The comparison on view as it is now."""

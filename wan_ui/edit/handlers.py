@@ -72,7 +72,7 @@ class EditHandlers(Panel):
         job, old = self.context.find_job(Act.from_event(event).job, caller), self.context.find_job(shown, caller)
         return job.id if job and (old is None or old.has_ended) else gr.skip()
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Render the view for this visitor's language and presets."""
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         return {} if is_first_page else {self.panel: self._render(caller)}

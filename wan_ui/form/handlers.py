@@ -153,14 +153,14 @@ class FormHandlers:
         chosen = [image.image, self.form.prompt.prompt]
         image.examples.choose(self.choose_example_image, self.form.settings.preset, chosen, **QUIET, **LAST)
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Show the texts in the visitor's language, the presets and prompts, and the settings of a link or of the last
         session."""
         shown = self.show_history(caller) | {self.form.own_presets: self.own_presets.render_menu(caller)}
         is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
         words = {} if is_first_page else self._translate_page(caller)
-        if "settings" in asked:
-            return shown | words | self.loading.load_link(asked["settings"], caller.texts)
+        if "settings" in parameters:
+            return shown | words | self.loading.load_link(parameters["settings"], caller.texts)
         return shown | words | self.loading.load_session(values[self.form.session], caller.texts)
 
     def show_history(self, caller: Caller) -> Updates:

@@ -48,7 +48,7 @@ class LibraryHandlers(Panel):
         asked = [panel.search.change, *(control.input for control in panel.asked if control is not panel.search)]
         gr.on(asked, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""
         shown, panel, texts = self.projects.shown(caller), self.panel, caller.texts
         if caller.uses_english:

@@ -24,7 +24,7 @@ class LiveHandlers(Panel):
     def outputs(self) -> list[gr.blocks.Block]:
         return [self.panel]
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and what they are making live: a page that is loaded again goes on with it."""
         presets = [preset for preset in list_presets() if preset.live and self.context.preset_filter(caller)(preset)]
         running = [job.id for job in self.context.engine.library.unended(caller.owner) if job.summary.is_open]

@@ -17,12 +17,12 @@ class Panel:
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
-        """The components whose values actions, `opened` and `tick` read."""
+        """The components whose values actions, `initial_updates` and `tick` read."""
         return set()
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """The components that actions, `opened` and `tick` may change."""
+        """The components that actions, `initial_updates` and `tick` may change."""
         return []
 
     @property
@@ -36,8 +36,8 @@ class Panel:
     def wire(self) -> None:
         """Connect the panel's own components to their handlers."""
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
-        """Return the panel's content for a newly opened page. `asked` contains the query parameters of the page's address."""
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
+        """Return the panel's content for a new page. `parameters` are the query parameters of the page's address."""
         return {}
 
     def tick(self, caller: Caller, values: Values) -> Updates:

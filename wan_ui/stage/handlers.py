@@ -85,7 +85,7 @@ class StageHandlers(Panel):
         settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH)
         self.form_handlers.estimate_after(settled)
 
-    def opened(self, caller: Caller, asked: Mapping[str, str], values: Values) -> Updates:
+    def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
         job_id = self.attach(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}

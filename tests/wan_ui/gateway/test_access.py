@@ -21,7 +21,7 @@ from wan_ui.components.field_errors import shorten_paths
 from wan_ui.gateway.access import KEY_FILE, OPERATOR_COOKIE, Access, OperatorLink
 from wan_ui.gateway.uploads import UploadLimit
 from wan_ui.gateway.visitors import COOKIE, owner_name
-from wan_ui.serve import Doors, open_as_operator
+from wan_ui.serve import ServerOptions, open_operator_link
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_another_key_does_nothing(access, key):
         (dict(host="0.0.0.0", share=True, is_open=True), False),
     ],
 )
-def test_a_password_is_made_where_others_can_come_in(doors, is_needed):
-    assert Doors(**{"port": 1, "auth": None} | doors).needs_password is is_needed
+def test_a_password_is_made_where_others_can_come_in(server_options, is_needed):
+    assert ServerOptions(**{"port": 1, "auth": None} | server_options).needs_password is is_needed
 
 
 def test_uploads_are_limited_for_each_visitor():
@@ -213,7 +213,7 @@ def test_the_browser_is_given_a_page_that_leads_to_the_operators_link_and_no_key
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     for _ in range(2):
-        open_as_operator("http://127.0.0.1:7860/?operator=secret", tmp_path)
+        open_operator_link("http://127.0.0.1:7860/?operator=secret", tmp_path)
     page = tmp_path / "operator.html"
     assert opened == [page.as_uri()] * 2 and page.stat().st_mode & 0o077 == 0
     assert 'url=http://127.0.0.1:7860/?operator=secret"' in page.read_text("utf-8")

@@ -26,7 +26,7 @@ from wan_ui.gateway.access import Access
 from wan_ui.gateway.gateway import Gateway
 from wan_ui.gateway.hosts import Hosts
 from wan_ui.gateway.rules import ROUTES, RuleTable
-from wan_ui.view import rules_of
+from wan_ui.view import collect_rules
 from wan_ui.views import VIEWS
 
 OUTER = "studio.example"
@@ -109,7 +109,7 @@ def launched(tmp_path_factory) -> dict[str, list[str]]:
 
 def test_every_address_has_a_rule_and_every_rule_an_address(launched):
     found = set(launched["addresses"])
-    assert found == rules_of([*VIEWS, FIFTH]).keys()
+    assert found == collect_rules([*VIEWS, FIFTH]).keys()
 
 
 def test_every_handler_has_a_rule_and_every_rule_a_handler(launched):
@@ -123,7 +123,7 @@ def test_a_handler_that_must_ask_who_calls_it_is_given_the_request(launched):
 
 def test_no_view_changes_the_rule_of_an_address_that_is_not_its_own():
     paths = [path for rules in (ROUTES, *(view.rules for view in VIEWS)) for path in rules]
-    assert len(paths) == len(set(paths)) == len(rules_of(VIEWS))
+    assert len(paths) == len(set(paths)) == len(collect_rules(VIEWS))
     assert all(path.startswith("/studio/") for view in VIEWS for path in view.rules)
 
 
@@ -159,7 +159,7 @@ def test_what_gradio_brings_and_nobody_needs_is_refused(url):
 def answers_of(url: str, rules: set[str]) -> Iterator[tuple[str, str, int]]:
     """Method, path and status of a GET and a POST of each address that has one of these rules."""
     with httpx.Client(base_url=url.rstrip("/")) as client:
-        for path in (path for path, rule in rules_of(VIEWS).items() if rule in rules):
+        for path in (path for path, rule in collect_rules(VIEWS).items() if rule in rules):
             names = [part.partition("}")[0] for part in path.replace(":path", "").split("{")[1:]]
             place = path.replace(":path", "").format_map(dict.fromkeys(names, "a"))
             for method in ("GET", "POST"):

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from wan_ui.gateway import logins
 from wan_ui.gateway.limits import WRONG_PASSWORDS
 from wan_ui.gateway.logins import FORGET_SECONDS, FREE_TRIES, LOGIN_SECONDS, LONGEST_PAUSE, LoginLimit, Logins
-from wan_ui.gradio_fixes import behind
+from wan_ui.gradio_fixes import install_gateway
 
 
 class Clock:
@@ -61,7 +61,7 @@ def test_no_more_logins_are_kept_than_there_is_room_for(clock, monkeypatch):
 def test_the_server_keeps_its_logins_so():
     async def tokens() -> object:
         app = Starlette()
-        async with behind(Middleware(LoginLimit), Logins)(app):
+        async with install_gateway(Middleware(LoginLimit), Logins)(app):
             return app.tokens
 
     assert isinstance(asyncio.run(tokens()), Logins)

@@ -26,12 +26,12 @@ def handlers(engine: Engine) -> StageHandlers:
 
 def test_a_page_that_opens_without_a_job_leaves_the_stage_to_a_video_that_was_queued_since(engine):
     """Gradio writes the answer to the opening of the page after that to a press of Generate, if it took longer."""
-    assert handlers(engine).opened(CALLER, {}, {}) == {}
+    assert handlers(engine).initial_updates(CALLER, {}, {}) == {}
 
 
 def test_a_page_opens_with_the_visitors_job(engine):
     job = engine.submit(a_request(), owner="visitor")
-    assert handlers(engine).opened(CALLER, {}, {}) == {"job_id": job.id}
+    assert handlers(engine).initial_updates(CALLER, {}, {}) == {"job_id": job.id}
 
 
 @pytest.mark.parametrize("known", ["shown", "placed", "followed"])
