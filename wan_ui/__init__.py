@@ -1,1 +1,1 @@
-"""The studio: one page in front of the engine. Imports Gradio, but not jax, torch or diffusers."""
+"""The studio: the web page for the engine. Imports Gradio, but not jax, torch or diffusers."""

@@ -1,28 +1,28 @@
-"""What the studio changes in Gradio: each function says for which version, and what it fixes.
+"""Changes to Gradio. Each function states the version and the fault that it fixes.
 
-`tests/wan_ui/test_gradio_fixes.py` shows each fault without its fix, and fails when a newer Gradio no longer has it. Answers of
-Gradio's own addresses are changed by the door (`wan_ui.gateway`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).
-This module imports no Gradio by itself, because `import_gradio` must come first.
+`tests/wan_ui/test_gradio_fixes.py` shows each fault without its fix, and fails when a newer Gradio no longer has the fault. The
+gateway changes responses of Gradio's own addresses (`wan_ui.gateway`: `LoginForm`, `LoginLimit`, `FileCheck`, `upload_route`).
+This module does not import Gradio at the top, because `import_gradio` must run first.
 
-Upstream, as far as a search of Gradio's issues finds each fault:
+Gradio's issues about each fault ("none" if a search found no issue):
 
 - slow import: gradio-app/gradio#7791, and #10121 about the stubs
-- components that are kept again and again: none; #4774 and pull request #8030 describe the design
-- the queue that looks for work a thousand times a second: none
+- updated components that are stored again at every use: none; #4774 and pull request #8030 describe the design
+- the queue that polls a thousand times per second: none
 - CORS for every origin: #10276, fixed for mounted apps by pull request #13741; this studio is launched, not mounted
 - endpoints in the login page, and the login cookie with SameSite=None (`wan_ui/gateway/logins.py`): none
-- the clock that asks for animation frames (`wan_ui/assets/before_gradio.js`): none
+- the clock that requests animation frames (`wan_ui/assets/before_gradio.js`): none
 - an upload of a recording that fails without an event (`wan_ui/form/recording.js`): none; #7490 is about recordings sent twice
 - progress that is computed although it is hidden (`SILENT` in `wan_ui/components/events.py`): none
 
-Private parts of Gradio that the studio uses, besides those changed here. After an update of Gradio, read them first:
+Other private parts of Gradio that the studio uses. Check them first after an update of Gradio:
 
 - `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/components/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
   `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/services/media.py`
 - `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`
-- names of events in quotes in `js_on_load`, and what it gets (`GradioComponent` in `wan_ui/assets/types.d.ts`): `starts`
-- that `js` of `launch` runs when the page is drawn, after the modules of its head: `wan_ui/assets/studio.js`
+- names of events in quotes in `js_on_load`, and its arguments (`GradioComponent` in `wan_ui/assets/types.d.ts`): `start_script`
+- `js` of `launch` runs when the page is rendered, after the modules of its head: `wan_ui/assets/studio.js`
 - the class `block` and the ids of fields, `.stop-button` of the microphone, `/upload`: `wan_ui/form/typed.js`, `recording.js`
 - `navigator.language` as the language of labels: `wan_ui/assets/before_gradio.js`
 - the classes `gradio-container`, `form`, `wrap`, `prose`, `options` in the style sheet
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 _KEPT = {"cache-control": "public, max-age=3600"}
 ERROR_CHARACTERS = 300
-QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # between two looks of Gradio's own queue for work and for progress
+QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # polling intervals of Gradio's queue, for work and for progress
 
 
 def import_gradio() -> None:
-    """Imports Gradio in half its time (6.31, `component_meta.py`).
+    """Import Gradio in half the time (6.31, `component_meta.py`).
 
-    At every import Gradio writes a type stub (`.pyi`) beside each of its components, for editors: it parses its own sources to do
-    so, about one second on one core. Where Python cannot name a class's file it writes none, so that is what it is told of its
-    own classes. A version that ignores the answer is imported as slowly as ever, with the same result.
+    At every import Gradio writes a type stub (`.pyi`) next to each of its components, for editors. It parses its own sources for
+    this, which takes about one second on one core. Gradio writes no stub if Python does not find a class's file. Therefore
+    `inspect.getfile` fails for Gradio's classes during the import. A version that ignores this is only imported more slowly.
     """
     getfile = inspect.getfile
 
     def without_components(of: Any) -> str:
         if isinstance(of, type) and of.__module__.startswith("gradio."):
-            raise OSError(f"no stub is wanted for {of.__name__}")
+            raise OSError(f"no stub is needed for {of.__name__}")
         return getfile(of)
 
     inspect.getfile = without_components  # ty: ignore[invalid-assignment]  # the original's parameter has another name
@@ -72,10 +72,10 @@ def import_gradio() -> None:
 
 @functools.cache
 def shorten_errors() -> None:
-    """Cut the texts of errors, from now on, for all apps of this process (6.31, `Dropdown.preprocess`, `Radio.preprocess`).
+    """Shorten the texts of errors for all apps of this process (6.31, `Dropdown.preprocess`, `Radio.preprocess`).
 
-    A value that is not among a component's choices is refused with a sentence that holds the whole value, which may have the
-    size of the largest request. It is sent back, and written to the log.
+    The error for a value that is not among a component's choices contains the whole value, which can be as large as a request.
+    The error is sent to the page and written to the log.
     """
     from gradio.exceptions import Error
 
@@ -91,12 +91,11 @@ def shorten_errors() -> None:
 
 @functools.cache
 def keep_component_ids() -> None:
-    """Lets components keep their ids when they are replaced, from now on, for all apps of this process (6.31,
-    `Blocks.preprocess_data` and `postprocess_data`).
+    """Keep the ids of replaced components, for all apps of this process (6.31, `Blocks.preprocess_data`, `postprocess_data`).
 
-    Gradio replaces a component that was updated for one page, stores the new one under the old one's id, and gives it an id of
-    its own. The next use of the component asks for that id, does not find it, and stores the component again: once for every
-    update, with all that it shows, for as long as the page is open.
+    Gradio replaces a component that was updated for one page. It stores the new component under the old id, but gives it a new
+    id. The next use looks for the new id, does not find it, and stores the component again. Each update therefore leaves another
+    copy in memory until the page closes.
     """
     from gradio.blocks import Block
     from gradio.state_holder import SessionState
@@ -109,21 +108,21 @@ def keep_component_ids() -> None:
             value._id = key
         store(state, key, value)
 
-    SessionState.__setitem__ = store_with_id  # ty: ignore[invalid-assignment]  # `wraps` makes an object of the function
+    SessionState.__setitem__ = store_with_id  # ty: ignore[invalid-assignment]  # `wraps` returns an object, not a function
 
 
 @functools.cache
 def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) -> None:
-    """Put this at the start of the head of Gradio's pages, from now on, for all apps of this process (6.31, `routes.templates`).
+    """Insert `head` at the start of the head of Gradio's pages, for all apps of this process (6.31, `routes.templates`).
 
-    What Gradio takes for the page's head comes after its own scripts, too late for `wan_ui/scripts.py`. Of the style sheets
-    that Gradio takes (`css`), its script drops cascade layers and writes every other rule twice. The body names the language that
-    `language` finds in a request's headers: Gradio says "en" and then the browser's own, whatever language the words are in.
+    Gradio's own `head` option is placed after its scripts, too late for `wan_ui/scripts.py`. Gradio's `css` option loses cascade
+    layers and repeats every other rule. The body's `lang` becomes the language that `language` reads from the request's headers.
+    Gradio sets "en", then the browser's language, even if the page has another language.
     """
     from gradio.routes import templates
 
     loader = templates.env.loader
-    assert loader is not None, "Gradio's templates have one"
+    assert loader is not None, "Gradio's templates have a loader"
     original = loader.get_source
 
     def with_head(environment: Any, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
@@ -139,8 +138,8 @@ def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) ->
 def styles_route() -> Route:
     """Serve Gradio's style sheets in a cascade layer named `gradio` (6.31, `templates/frontend/assets`).
 
-    Rules outside of layers win over all rules in layers. Gradio's are outside and have long selectors, so that the studio could
-    replace them only with `!important` or with longer selectors. None of Gradio's style sheets contains what a layer must not.
+    Rules outside of layers override all rules in layers. Gradio's rules have no layer and long selectors. Without this change the
+    studio could override them only with `!important` or longer selectors. Gradio's style sheets are valid inside a layer.
     """
     from gradio.routes import BUILD_PATH_LIB
     from starlette.exceptions import HTTPException
@@ -159,18 +158,20 @@ def styles_route() -> Route:
 
 
 def slow_queue_polling(blocks: gr.Blocks) -> None:
-    """Lets the queue look for work as often as it does on Windows (6.31, `queueing.Queue`). Elsewhere it looks a thousand times
-    a second, which takes 7 % of a core for nothing (measured)."""
+    """Set the queue's polling intervals to Gradio's values on Windows (6.31, `queueing.Queue`).
+
+    On other systems the queue polls a thousand times per second, which uses 7 % of a core (measured).
+    """
     blocks._queue.sleep_when_free, blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS, PROGRESS_SECONDS
 
 
 def install_gateway(
     gateway: Middleware, logins: Callable[[], MutableMapping[str, str]]
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """For the app's `lifespan`: puts the door before everything else, before the first request (6.31, `routes.App`).
+    """Return the app's `lifespan`, which makes the gateway the outermost middleware (6.31, `routes.App`).
 
-    Gradio puts its own middleware outside what it is given. Its CORS goes, because it lets pages of other origins read with the
-    visitor's cookies; and so does its dictionary of logins, which never end.
+    Gradio places its own middleware outside the given middleware. Its CORS middleware is removed, because it lets pages of other
+    origins read with the visitor's cookies. Its dictionary of logins is replaced, because its logins never end.
     """
     from gradio.route_utils import CustomCORSMiddleware
 
@@ -178,7 +179,7 @@ def install_gateway(
     async def begin(app: Starlette) -> AsyncGenerator[None]:
         app.user_middleware = [gateway, *(one for one in app.user_middleware if one.cls is not CustomCORSMiddleware)]
         app.middleware_stack = app.build_middleware_stack()
-        cast(Any, app).tokens = logins()  # Gradio's app has this attribute, and wants a `dict` where any mapping does
+        cast(Any, app).tokens = logins()  # Gradio's app declares a `dict`, but any mapping works
         yield
 
     return begin

@@ -1,8 +1,8 @@
-"""The bar at the top: the views, the workers' status, the language, the queue, help, light or dark.
+"""The bar at the top of the page: views, worker status, language, queue, help, and light or dark theme.
 
-The page's script alone knows which view is open (`data-view` of the body): all views are there at once, so that changing
-between them costs nothing. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`,
-`drop-zone`, `notice`, `language`, `theme-toggle`.
+Only the page's script stores which view is open (`data-view` of the body). All views are always on the page, so that switching
+is immediate. Element ids: `header`, `views`, `worker-status`, `queue-toggle`, `help-toggle`, `help`, `drop-zone`, `notice`,
+`language`, `theme-toggle`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _LOGO = (
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The bar's components."""
+    """The components of the header."""
 
     title: gr.HTML
     status: gr.HTML
@@ -37,7 +37,7 @@ class Header:
 
 
 def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> Header:
-    """Builds the bar, with these views."""
+    """Build the header with these views."""
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(views, texts), elem_id="title")
         shown = gr.HTML(status_html(workers, texts), js_on_load=start_script("worker_status"), elem_id="worker-status")
@@ -46,7 +46,7 @@ def build_header(workers: Sequence[WorkerView], views: Names, texts: Texts) -> H
 
 
 def title_html(views: Names, texts: Texts) -> str:
-    """The product's name and the views."""
+    """Render the product's name and the buttons of the views."""
     tabs = "".join(f'<button type="button" data-view="{escape(key)}">{escape(name)}</button>' for key, name in views)
     return (
         f'<div class="top"><h1>{_LOGO}<span>{escape(texts.product)}</span></h1>'
@@ -55,7 +55,7 @@ def title_html(views: Names, texts: Texts) -> str:
 
 
 def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
-    """The worker's state as a dot, a word and its own sentence; of several workers the best state, and how many have it."""
+    """Render the worker's state as a dot, a word and a sentence. Several workers: the best state, and how many have it."""
     status = summarize_status(workers)
     word = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else escape(translate_detail(shorten_paths(status.detail), texts))
@@ -71,7 +71,7 @@ def status_html(workers: Sequence[WorkerView], texts: Texts) -> str:
 
 
 def tools_html(views: Names, texts: Texts) -> str:
-    """Language, queue, help, theme; and the help itself, which opens above the page."""
+    """Render the buttons for language, queue, help and theme, and the help dialog."""
     named = texts.list_separator.join(name for _, name in views)
     first, *others = texts.help_keys
     shown = (first, (f"Alt 1 – {len(views)}", named), *others)
@@ -92,7 +92,7 @@ def tools_html(views: Names, texts: Texts) -> str:
 
 
 def _language_html(current: Texts, label: str) -> str:
-    """The choice of the page's language; each is named in itself."""
+    """Render the selection of the page's language. Each language has its own name for itself."""
     options = "".join(
         f'<option value="{code}" lang="{code}"{" selected" if texts is current else ""}>{escape(texts.language_name)}</option>'
         for code, texts in LANGUAGES.items()
@@ -101,7 +101,7 @@ def _language_html(current: Texts, label: str) -> str:
 
 
 def _notice_html(texts: Texts) -> str:
-    """The question whether the browser may tell of the ends of videos, which `notice.js` shows once, and scripts' words."""
+    """Render the question about browser notifications, which `notice.js` shows once. It also contains texts for scripts."""
     buttons = "".join(
         f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
         for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))

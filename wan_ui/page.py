@@ -1,5 +1,7 @@
-"""Handles the whole page: its opening, and the ticks after that. Every view takes part in both. The status and the queue are
-sent by `wan_ui.routes.changes` instead."""
+"""Handlers of the whole page: its opening, and later updates. Every view takes part in both.
+
+`wan_ui.routes.changes` sends the worker status and the queue.
+"""
 
 import hashlib
 import logging
@@ -20,14 +22,14 @@ from wan_ui.view import Panel, View
 
 log = logging.getLogger(__name__)
 
-_CHANGES = "changes"  # in `seen`: the engine's count of changes when the page was last drawn
+_CHANGES = "changes"  # key in `seen`: the engine's change count when the page was last updated
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageHandlers:
     """The header, the form, the queue and all views together.
 
-    `seen` remembers, for one page, what its components show, so that a tick sends only what has changed.
+    `seen` stores hashes of what a page's components show, so that an update sends only changes.
     """
 
     context: StudioContext
@@ -60,15 +62,15 @@ class PageHandlers:
         return list(dict.fromkeys([self.seen, *self._panel_outputs()]))
 
     def open(self, values: Values, request: gr.Request) -> Updates:
-        """Fills a page that has just been opened: the visitor's words, their jobs, and the settings of a link or of last time.
+        """Fill a new page: texts in the visitor's language, their jobs, and the settings of a link or of the last visit.
 
-        If a link or the kept settings cannot be shown, the page opens without them, and says so.
+        If the link or the settings cannot be loaded, the page opens without them and shows a message.
         """
         caller = self.context.identify_caller(request)
         try:
             return self._opening_updates(caller, dict(request.query_params), values)
         except Exception:
-            log.exception("a page could not be opened with its link or its kept settings")
+            log.exception("A page could not load the settings of its link or of the last visit")
         message = Message(text=f"{caller.texts.error_unexpected} {caller.texts.opened_without}", is_bad=True)
         return self._opening_updates(caller, {}, values | {self.form.form.session: None}) | {
             self.form.message: message.html(caller.texts)
@@ -83,7 +85,7 @@ class PageHandlers:
         return shown
 
     def tick(self, values: Values, request: gr.Request) -> Updates:
-        """Sends what has changed in the views since they were last drawn. The page asks when it is told of a change."""
+        """Send the changes of the views since the last update. The page calls this after an event of `/studio/changes`."""
         caller, seen, drawn = self.context.identify_caller(request), values[self.seen], {}
         changes = self.context.engine.changes()
         if seen.get(_CHANGES) != changes:
@@ -102,10 +104,10 @@ class PageHandlers:
 
 
 def view_names(views: Sequence[View], texts: Texts) -> Names:
-    """The views' keys and names, for the header."""
+    """Return the key and the name of each view, for the header."""
     return [(view.key, view.translate_title(texts)) for view in views]
 
 
 def _hash_update(update: object) -> str:
-    """A short hash of what a component shows."""
+    """Return a short hash of a component's update."""
     return hashlib.blake2b(repr(update).encode(), digest_size=8).hexdigest()

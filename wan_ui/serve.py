@@ -1,4 +1,4 @@
-"""Serves the page: its style, its routes, the door before them, and the password."""
+"""Serve the page: its styles, its routes, the gateway and the password."""
 
 import os
 import secrets
@@ -56,8 +56,8 @@ from wan_ui.theme import favicon_path, read_styles, studio_theme
 from wan_ui.view import View, collect_rules
 from wan_ui.views import VIEWS
 
-MOST_PAGES = 1000  # followers at once; an asynchronous one costs memory only, so this is far above any real use
-MOST_SESSIONS = 500  # whose state is kept, the latest; each takes about 0.3 MB (measured), or as much as its largest requests
+MOST_PAGES = 1000  # pages that follow jobs at the same time; a follower takes only memory, so the limit exceeds any real use
+MOST_SESSIONS = 500  # latest sessions with stored state; each takes about 0.3 MB (measured), or its largest requests
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
@@ -66,15 +66,15 @@ SANDBOX_MODULES = (
     "backend.media.image_inputs",
     "wan_ui.edit.clip",
     "wan_ui.form.crop",
-)  # that visitors' files need
+)  # modules that open visitors' files, imported when the sandbox starts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How the studio can be reached, and the password, if any. `is_open`: none is needed, on purpose.
+    """The options of `serve`: the address, the login and the visitors' presets.
 
-    `allowed_hosts` are the names by which visitors reach it, besides addresses in numbers and `localhost`,
-    `models` the presets that they may use (None: all that are here).
+    `is_open` means that the operator wants no password. `allowed_hosts` are names by which visitors reach the studio, besides
+    IP addresses and `localhost`. `models` are the presets that visitors may use, None for all installed presets.
     """
 
     host: str
@@ -88,22 +88,22 @@ class ServerOptions:
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Self:
-        """As `serve` was called with."""
+        """Return the options of the parsed command line."""
         return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
 
     @property
     def is_public(self) -> bool:
-        """Whether the studio can be reached from other machines."""
+        """True if other machines can reach the studio."""
         return self.share or self.host not in LOOPBACK
 
     @property
     def needs_password(self) -> bool:
-        """Whether a password must be made, because none was given."""
+        """True if a password must be created, because the studio is public and no password was given."""
         return self.is_public and self.auth is None and not self.is_open
 
 
 def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | None = None) -> None:
-    """Serves the studio until the process is interrupted; prints its addresses and, if made here, the password."""
+    """Serve the studio until the process is interrupted. Print its addresses, and the password if it was created here."""
     guard_output(log_file())
     auth = (USER, secrets.token_urlsafe(9)) if server_options.needs_password else server_options.auth
     blocks = build_page(engine, rewriter=rewriter, models=server_options.models)
@@ -125,7 +125,7 @@ def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | Non
         _print_line(ENGLISH.serving.format(product=ENGLISH.product, address=address))
     if server_options.needs_password and auth is not None:
         _print_line(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
-    assert blocks.local_url is not None, "`serve` has launched it"
+    assert blocks.local_url is not None, "`serve` has launched the page"
     link = Access.load_or_create(engine.settings.data_dir).link(blocks.local_url)
     _print_line(ENGLISH.operator_link.format(address=link))
     if server_options.opens_browser:
@@ -134,8 +134,10 @@ def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | Non
 
 
 def open_operator_link(link: str, folder: Path) -> None:
-    """Opens the operator's link in this machine's browser, by a page in `folder` that only this account can read: an address on
-    the browser's command line would show the key to every account."""
+    """Open the operator link in this machine's browser, through a page in `folder` that only this account can read.
+
+    The link on the browser's command line would show the key to all accounts of this machine.
+    """
     page = folder / "operator.html"
     page.unlink(missing_ok=True)
     with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -154,7 +156,7 @@ def serve(
     models: frozenset[str] | None = None,
     **options: Any,
 ) -> str:
-    """Starts to serve the page in the background; returns its address. `blocks.close()` ends it."""
+    """Serve the page in the background and return its address. `blocks.close()` stops serving."""
     keep_component_ids()
     shorten_errors()
     scripts = Scripts.read()
@@ -198,7 +200,7 @@ def serve(
 
 
 def _list_routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> list[Route]:
-    """The routes besides the page: jobs' files, endpoints for programs, and the views' own routes."""
+    """Return the routes besides the page: files of jobs, endpoints for programs, and routes of views."""
     engine, access, downloads = context.engine, context.access, Downloads()
     return [
         styles_route(),

@@ -1,9 +1,8 @@
-"""Puts the page together and wires it to the engine. One page, any number of visitors.
+"""Build the page and connect it to the engine. One page serves any number of visitors.
 
-The state of a page is in `gr.State`; that of a visitor is in the engine under the visitor's owner name (see
-`wan_ui.gateway.visitors`). Closing a page ends only its follower. Short handlers skip Gradio's queue, so that no click waits for
-the followers, of which there is one for each page that shows a job. All handlers are private: the only endpoints for
-programs are those in `wan_ui.routes`.
+The state of a page is in `gr.State`. The state of a visitor is in the engine, under the visitor's owner name (see
+`wan_ui.gateway.visitors`). Each page that shows a job has a follower, which ends with the page. Short handlers skip Gradio's
+queue, so that no click waits for followers. All handlers are private. Only `wan_ui.routes` has endpoints for programs.
 """
 
 from collections.abc import Sequence
@@ -46,8 +45,11 @@ def build_page(
     views: Sequence[View] = VIEWS,
     models: frozenset[str] | None = None,
 ) -> gr.Blocks:
-    """The page, wired to this engine. `can_run` says which presets it offers: without it, those that need no download; to
-    visitors only those of `models`, if given."""
+    """Build the page for an engine.
+
+    `can_run` tells which presets are offered, by default the presets that need no download. `models` are the names of the
+    presets that visitors may use, None for all.
+    """
     context = StudioContext(
         engine=engine,
         access=Access.load_or_create(engine.settings.data_dir),
@@ -65,7 +67,7 @@ def build_page(
 
 
 def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
-    """The header above, and below it the columns of the form, of each view and of the queue."""
+    """Build the header, and below it the columns of the form, of each view and of the queue."""
     labels = make_labels()
     header = build_header(context.engine.workers(), view_names(views, texts), texts)
     message, queue = build_message(), build_queue(texts)
@@ -127,7 +129,7 @@ def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:
-    """Wires the queue's buttons: views may show a changed job, so the page is updated at once."""
+    """Connect the queue's buttons. The page is updated immediately, because views may show a changed job."""
     queue, job_id = page.queue, stage.panel.job_id
     stage.follow_after(_act_event(act, "again")(queue.again, None, [*queue.outputs, job_id], **EACH))
     stage.follow_after(_act_event(act, "show")(queue.show, None, [queue.message, job_id], **EACH))

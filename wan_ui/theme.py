@@ -1,4 +1,4 @@
-"""The Gradio theme, coloured by two scales and by the tokens of the style sheets. Fetches nothing from the network."""
+"""The Gradio theme. Its colours come from two scales and from the tokens of the style sheets. It needs no network."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ _TOKENS = dict(
     button_secondary_background_fill_hover="button-hover",
     button_secondary_border_color="button-line",
 )
-"""Gradio's variables by the token of `tokens.css` that they have in both themes."""
+"""Gradio's variables -> the tokens of `tokens.css` that give their value in both themes."""
 _SURFACES = dict(
     body_background_fill="*neutral_100",
     body_background_fill_dark="*neutral_950",
@@ -104,7 +104,7 @@ _BUTTONS = dict(
 
 
 def studio_theme() -> gr.themes.Base:
-    """The theme, light and dark. Only system fonts, so that no page waits for a font server."""
+    """Return the light and dark theme. It uses only system fonts, so that no page waits for a font server."""
     theme = gr.themes.Base(
         primary_hue=ACCENT,
         secondary_hue=GRAPHITE,
@@ -120,12 +120,12 @@ def studio_theme() -> gr.themes.Base:
 
 
 def read_styles() -> str:
-    """The studio's style sheets as one text: those of all views, then one for each package that draws a part of the page."""
+    """Return the studio's style sheets as one text: the shared sheets, then the sheet of each package."""
     shared = [ASSETS / "styles" / f"{name}.css" for name in SHARED_STYLES]
     views = sorted(ASSETS.parent.glob("*/*.css"))
     return "\n".join([f"@layer {', '.join(LAYERS)};", *(path.read_text(encoding="utf-8") for path in (*shared, *views))])
 
 
 def favicon_path() -> Path:
-    """The icon in the browser's tab."""
+    """Return the path of the icon in the browser's tab."""
     return ASSETS / "favicon.png"

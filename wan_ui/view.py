@@ -1,5 +1,7 @@
-"""The interface of the studio's views. A view is one constant in the list of `wan_ui.views`, and the rest follows from it:
-its place in the header and its key, its column, its buttons, what it shows when the page opens, and how it is updated.
+"""The interface of the studio's views.
+
+A view is one constant in the list of `wan_ui.views`. It defines the view's place in the header, its shortcut, its column, its
+buttons, its content on a new page, and its updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +22,10 @@ FORM = "form"  # the column of the form, for `View.beside`
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """The engine, texts and components that all views share, from which each view is built.
+    """The engine, texts and components that all views share and are built from.
 
-    `stage.follow_after` makes the page follow the job of `stage.panel.job_id`; `labels` are the texts as keys that Gradio
-    translates in the browser.
+    `stage.follow_after` makes the page follow the job in `stage.panel.job_id`. `labels` are keys of texts that Gradio translates
+    in the browser.
     """
 
     context: StudioContext
@@ -38,10 +40,10 @@ class Shell:
 class View:
     """One view of the studio.
 
-    `title` names a field of `Texts`. `beside` lists the other columns that are shown with the view's own: `FORM`, or the keys of
-    other views; `on_phone` lists those that are also shown on a phone, where columns are below one another. `rules` says who may
-    use the view's own routes (see `wan_ui.gateway.rules`): one without a rule is refused. `streams` are patterns of those routes
-    that do not end by themselves.
+    `title` is the name of a field of `Texts`. `beside` lists the other columns that the view shows: `FORM`, or keys of other
+    views. `on_phone` lists the columns that the view also shows on a phone, one below the other. `rules` are the access rules of
+    the view's routes (see `wan_ui.gateway.rules`); routes without a rule are refused. `streams` are regular expressions of routes
+    with endless responses.
     """
 
     key: str
@@ -54,17 +56,17 @@ class View:
     streams: tuple[str, ...] = ()
 
     def translate_title(self, texts: Texts) -> str:
-        """The view's name in this language."""
+        """Return the view's name in the language of `texts`."""
         return getattr(texts, self.title)
 
 
 def collect_rules(views: Sequence[View]) -> Rules:
-    """The rules of all addresses: the studio's own, and those of these views."""
+    """Return the access rules of the studio's addresses and of these views."""
     return {path: rule for rules in (ROUTES, *(view.rules for view in views)) for path, rule in rules.items()}
 
 
 def column_classes(column: str, views: Sequence[View]) -> list[str]:
-    """The classes of a column, from which the page's script reads in which views it is shown."""
+    """Return the CSS classes of a column. They list the views that show the column."""
     wide = [view.key for view in views if column == view.key or column in view.beside]
     narrow = [view.key for view in views if column == view.key or column in view.on_phone]
     seen_first = ["shown", "shown-on-phone"] if views and views[0].key in wide else []

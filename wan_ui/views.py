@@ -1,4 +1,4 @@
-"""The studio's views, in the order of the header and of the keys Alt+1, Alt+2 and so on. A new view is one more name here."""
+"""The studio's views, in the order of the header and of the shortcuts Alt+1, Alt+2 and so on. Add new views here."""
 
 from wan_ui.compare.view import COMPARE
 from wan_ui.create.view import CREATE
