@@ -67,7 +67,7 @@ GIGABYTE = 1e9
 BUILT = "built.json"  # the options of the build; written last
 
 
-def build_page(folder: Path, arguments: argparse.Namespace) -> None:
+def build(folder: Path, arguments: argparse.Namespace) -> None:
     """Write the checkpoint's folder if it does not exist."""
     options = {name: getattr(arguments, name) for name in OPTIONS}
     if (folder / BUILT).is_file() and json.loads((folder / BUILT).read_text()) == options:
@@ -231,7 +231,7 @@ def main() -> None:
     if arguments.measure:  # in a separate process, so that building does not count in the peak
         sys.stdout.write(json.dumps(measure(arguments.preset, arguments.folder, arguments.only == "load")) + "\n")
         return
-    build_page(arguments.folder, arguments)
+    build(arguments.folder, arguments)
     if arguments.only == "build":
         return
     words = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--preset", arguments.preset, "--folder"]
