@@ -15,7 +15,7 @@ from backend.engine.event_log import EventLog
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.recovery import QUIET_SECONDS, Requeue, decide_recovery, describe_progress
-from backend.engine.scheduling import Waiting, place_at_index, sort_queue
+from backend.engine.scheduling import QueueEntry, place_at_index, sort_queue
 from backend.engine.store import Store
 from backend.engine.storyboards import add_shot
 from backend.errors import StudioError
@@ -44,16 +44,16 @@ def needed_preset(request: GenerationRequest) -> str:
     return "" if request.finished_video else request.preset
 
 
-def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> Waiting:
+def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> QueueEntry:
     """Return the job's entry in the queue. `shape` selects the programs to compile."""
-    return Waiting(
+    return QueueEntry(
         job_id=job.id,
         owner=job.owner,
         shape=shape,
         place=job.place,
         preset=needed_preset(job.request),
         address=address,
-        has_begun=job.has_begun,
+        has_started=job.has_started,
         is_held=is_held,
         needed=needed_bytes(job.request),
     )
@@ -76,19 +76,19 @@ class Dispatcher:
         runs: Path,
         *,
         shape_of: Callable[[Job], Shape],
-        on_finished: Callable[[Waiting, Finished, str], None],
+        on_finished: Callable[[QueueEntry, Finished, str], None],
         load_seconds: Callable[[str], float | None],
         has_local_weights: Callable[[str], bool],
     ):
         self._event_log, self._store, self._lock, self._runs = event_log, store, lock, runs
         self._shape_of, self._on_finished = shape_of, on_finished
         self._load_seconds, self._has_local_weights = load_seconds, has_local_weights
-        self._waiting: list[Waiting] = []  # in the order in which they will run
+        self._waiting: list[QueueEntry] = []  # in the order in which they will run
         self._reported_places: dict[str, int] = {}  # the last reported place in the queue, by job id
         self._expected: tuple[str, ...] = ()  # the last list of needed models that was sent to the workers
         self._next_report = 0.0  # monotonic time of the next report of all places
-        self._running: dict[str, Waiting] = {}  # by job id, in the order of their starts
-        self._last: Waiting | None = None  # the job that started last
+        self._running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
+        self._last: QueueEntry | None = None  # the job that started last
         self._last_fault = time.monotonic()  # held jobs resume `QUIET_SECONDS` after the last fault
         self._next_adoption = math.inf
         # A request that a visitor may submit soon, and the monotonic time from which on it may be prepared.
@@ -109,12 +109,12 @@ class Dispatcher:
             self._adopt_abandoned_jobs()
         threading.Thread(target=self._run_periodic_work, name="engine", daemon=True).start()
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[QueueEntry]:
         """The waiting jobs in the order in which they will run."""
         with self._event_log.changed:
             return self._waiting.copy()
 
-    def add(self, entry: Waiting) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add a stored job to the queue."""
         with self._event_log.changed:
             self._waiting.append(entry)
@@ -232,10 +232,10 @@ class Dispatcher:
             self._end_job(job_id, verdict)
             return
         self._event_log.apply_change(lambda: self._store.requeue(job_id, verdict.waits))
-        self._waiting.append(replace(entry, has_begun=True, is_held=verdict.waits))
+        self._waiting.append(replace(entry, has_started=True, is_held=verdict.waits))
         self._sort_and_report()
 
-    def _remove_running(self, job_id: str) -> Waiting:
+    def _remove_running(self, job_id: str) -> QueueEntry:
         """Remove a job from the running jobs and return its entry."""
         return self._running.pop(job_id)
 
@@ -346,14 +346,14 @@ class Dispatcher:
         if before != self._shortages:
             self._event_log.touch()
 
-    def _next_job(self) -> Waiting | None:
+    def _next_job(self) -> QueueEntry | None:
         """Return the first job that fits on the disk and should not wait for a busy worker with its model, None without one."""
         if "" in self._shortages:
             return None
         ready = (entry for entry in self._waiting if not entry.is_held and entry.job_id not in self._shortages)
         return next((entry for entry in ready if not self._should_wait(entry)), None)
 
-    def _should_wait(self, entry: Waiting) -> bool:
+    def _should_wait(self, entry: QueueEntry) -> bool:
         if len(self.pool) < 2:
             return False
         seconds = self._load_seconds(entry.shape.model)
@@ -380,7 +380,7 @@ class Dispatcher:
                 found[entry.job_id] = lacking
         return found
 
-    def _assign_job(self, entry: Waiting, job: Job) -> bool:
+    def _assign_job(self, entry: QueueEntry, job: Job) -> bool:
         """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
         try:
             if self.pool.assign(job.id, job.request, job.folder, entry.shape):

@@ -28,7 +28,7 @@ from backend.engine.moving_projects import export_project, import_project
 from backend.engine.notifications import Notifications
 from backend.engine.options import EngineOptions
 from backend.engine.projects import Project, Projects
-from backend.engine.scheduling import Room, new_place
+from backend.engine.scheduling import QueueLimits, place_for_new_job
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
@@ -115,7 +115,7 @@ class Engine:
         self,
         request: GenerationRequest,
         owner: str = "local",
-        room: Room | None = None,
+        queue_limits: QueueLimits | None = None,
         *,
         may_download: bool = False,
         again: tuple[str, int] | None = None,
@@ -123,8 +123,8 @@ class Engine:
         """Store the request with copies of its inputs, then queue it.
 
         A storyboard whose shots are all finished is cut at once, without a worker. `may_download` is True for the operator.
-        `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates. `room`
-        limits the queue, None for no limit.
+        `again` is the id of a storyboard's job and the number (from 1) of the first shot that this request regenerates.
+        `queue_limits` is None for an unlimited queue.
 
         After an error nothing remains on the disk.
 
@@ -136,8 +136,8 @@ class Engine:
             DataFolderError: if the data folder cannot be written.
             JobNotFound: if the storyboard of `again` does not exist.
         """
-        steps = self.submit_steps(request, owner, room, may_download=may_download, again=again)
-        return self.sandbox.run_steps(steps, Requester(owner=owner, address=room.address if room else ""))
+        steps = self.submit_steps(request, owner, queue_limits, may_download=may_download, again=again)
+        return self.sandbox.run_steps(steps, Requester(owner=owner, address=queue_limits.address if queue_limits else ""))
 
     def job(self, job_id: str) -> Job:
         """Return the job with its whole request. Raises: JobNotFound."""
@@ -321,7 +321,7 @@ class Engine:
         return worker.status if worker else summarize_status(self.workers())
 
     def close(self) -> None:
-        """Stop the workers and the queue. Waiting and running jobs remain stored for the next engine. May be called twice."""
+        """Stop the workers and the queue. QueueEntry and running jobs remain stored for the next engine. May be called twice."""
         with self._event_log.changed:
             if self._event_log.is_closed:
                 return
@@ -342,16 +342,16 @@ class Engine:
             self.projects.close()
             self._lock.release()
 
-    def check_queue_limits(self, owner: str, room: Room | None, more: int = 1) -> None:
+    def check_queue_limits(self, owner: str, queue_limits: QueueLimits | None, more: int = 1) -> None:
         """Check that the queue may take `more` videos of this owner. Raises: QueueFull."""
-        if room is not None:
-            room.check(self._dispatcher.waiting(), owner, more)
+        if queue_limits is not None:
+            queue_limits.check(self._dispatcher.waiting(), owner, more)
 
     def submit_steps(
         self,
         request: GenerationRequest,
         owner: str,
-        room: Room | None,
+        queue_limits: QueueLimits | None,
         *,
         may_download: bool = False,
         again: tuple[str, int] | None = None,
@@ -363,8 +363,8 @@ class Engine:
             story, first = self._store.job(again[0]), again[1]
             request, keep = regenerate_from(story, first, request), functools.partial(copy_shots, story.folder, count=first - 1)
         self._check_open()
-        self.check_queue_limits(owner, room)
-        if room is not None:
+        self.check_queue_limits(owner, queue_limits)
+        if queue_limits is not None:
             self.cleaner.check_visitor_quota(owner)
         job_id = new_job_id()
         folder = self._runs / job_id
@@ -377,7 +377,7 @@ class Engine:
             self._check_open()
             if keep is not None:
                 keep(folder)
-            return self._enqueue(job_id, request, owner, folder, room)
+            return self._enqueue(job_id, request, owner, folder, queue_limits)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise DataFolderError(
@@ -413,12 +413,14 @@ class Engine:
             self._event_log.touch()
             return self._store.job(job_id)
 
-    def _enqueue(self, job_id: str, request: GenerationRequest, owner: str, folder: Path, room: Room | None) -> Job:
+    def _enqueue(
+        self, job_id: str, request: GenerationRequest, owner: str, folder: Path, queue_limits: QueueLimits | None
+    ) -> Job:
         now, shape = time.time(), self.shape(request)
         with self._event_log.changed:
             self._check_open()
-            self.check_queue_limits(owner, room)  # again: other jobs may have been queued while the inputs were written
-            place = new_place(self._dispatcher.waiting(), owner, shape, now)
+            self.check_queue_limits(owner, queue_limits)  # again: other jobs may have been queued while the inputs were written
+            place = place_for_new_job(self._dispatcher.waiting(), owner, shape, now)
             job = Job(
                 id=job_id,
                 owner=owner,
@@ -433,7 +435,7 @@ class Engine:
                 project=self.projects.current(owner),
             )
             self._store.add(job, self._lock.name)
-            address = room.address if room else ""
+            address = queue_limits.address if queue_limits else ""
             self._dispatcher.add(make_queue_entry(job, shape, address))
             return self._store.job(job_id)
 

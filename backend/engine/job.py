@@ -44,7 +44,7 @@ class ListedJob:
     made_seconds: float | None = None
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether a worker has worked on it; one that waits was interrupted."""
         return self.started is not None
 

@@ -43,7 +43,7 @@ class EngineOptions:
     def plan(self, settings: Settings) -> WorkerPlan:
         """What all workers have in common."""
         return WorkerPlan(
-            preset=self.preset or first_preset(self.model).name,
+            preset=self.preset or choose_first_preset(self.model).name,
             model=self.model,
             warm_up=self.warm_up,
             settings=settings,
@@ -63,7 +63,7 @@ class EngineOptions:
         return [replace(plan, share=share, name=f"{plan.name}-{number}") for number, share in enumerate(self.shares, 1)]
 
 
-def first_preset(model: str | None) -> Preset:
+def choose_first_preset(model: str | None) -> Preset:
     """The preset to load first: the one made for this checkpoint, else one of its kind, else the first of all."""
     presets = list_presets()
     named = [preset for preset in presets if model in (preset.model, preset.model_source)]

@@ -2,7 +2,7 @@
 
 Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and an owner whose job runs
 has had a turn. Jobs whose work was interrupted go on before all others, and jobs that wait for a person come last. Within a
-turn, jobs of one model and one compiled shape are together, those of the running shapes first, then those of kept models.
+turn, jobs of one model and one compiled shape are together, those of the running shapes first, then those of cached models.
 Among an owner's own jobs the owner decides: `place` gives the order, and a new job is put after the last one of its shape.
 """
 
@@ -16,9 +16,9 @@ from backend.schemas.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class QueueEntry:
     """A job in line, of this `preset`. `place` orders an owner's jobs, smaller first; `address` is where the request came from,
-    if that counts; `has_begun`: its work was interrupted; `is_held`: it waits until a person lets it go on; `needed`: bytes of
+    if that counts; `has_started`: its work was interrupted; `is_held`: it waits until a person lets it go on; `needed`: bytes of
     the disk."""
 
     job_id: str
@@ -27,13 +27,13 @@ class Waiting:
     place: float
     preset: str = ""
     address: str = ""
-    has_begun: bool = False
+    has_started: bool = False
     is_held: bool = False
     needed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class QueueLimits:
     """How many jobs may wait: of one owner, from one `address` (an empty one is not counted), and in all. Where visitors have no
     address of their own, they have `without_key` places together, so that programs with a key find the others."""
 
@@ -43,7 +43,7 @@ class Room:
     address: str = ""
     without_key: int | None = None
 
-    def check(self, waiting: Sequence[Waiting], owner: str, more: int = 1) -> None:
+    def check(self, waiting: Sequence[QueueEntry], owner: str, more: int = 1) -> None:
         """Raises: QueueFull if there is no room for so many more of this owner."""
         own = sum(entry.owner == owner for entry in waiting)
         near = sum(entry.address == self.address for entry in waiting) if self.address else 0
@@ -63,26 +63,26 @@ class Room:
             raise QueueFull(f"{these}{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
 
 
-def sort_queue(waiting: Sequence[Waiting], running: Sequence[Waiting], kept: Collection[str] = ()) -> list[Waiting]:
-    """The waiting jobs in the order in which they will run, as far as is known now. `kept` are the checkpoints whose models a
+def sort_queue(waiting: Sequence[QueueEntry], running: Sequence[QueueEntry], cached: Collection[str] = ()) -> list[QueueEntry]:
+    """The waiting jobs in the order in which they will run, as far as is known now. `cached` are the checkpoints whose models a
     worker keeps."""
     by_place = sorted(waiting, key=lambda entry: entry.place)
     held = [entry for entry in by_place if entry.is_held]
-    begun = [entry for entry in by_place if entry.has_begun and not entry.is_held]
-    turns: dict[int, list[Waiting]] = defaultdict(list)
+    begun = [entry for entry in by_place if entry.has_started and not entry.is_held]
+    turns: dict[int, list[QueueEntry]] = defaultdict(list)
     taken = Counter(entry.owner for entry in [*running, *begun])
-    for entry in (entry for entry in by_place if not entry.has_begun and not entry.is_held):
+    for entry in (entry for entry in by_place if not entry.has_started and not entry.is_held):
         turns[taken[entry.owner]].append(entry)
         taken[entry.owner] += 1
-    planned: list[Waiting] = []
+    planned: list[QueueEntry] = []
     shapes = {entry.shape for entry in [*running, *begun]}
     for number in sorted(turns):
-        planned += _group_by_model(turns[number], shapes, kept)
+        planned += _group_by_model(turns[number], shapes, cached)
         shapes = {planned[-1].shape}
     return [*begun, *planned, *held]
 
 
-def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) -> float:
+def place_for_new_job(waiting: Sequence[QueueEntry], owner: str, shape: Shape, now: float) -> float:
     """The place for an owner's new job: after the owner's last job of this shape, else at the end."""
     own = sorted((entry for entry in waiting if entry.owner == owner), key=lambda entry: entry.place)
     same = [index for index, entry in enumerate(own) if entry.shape == shape]
@@ -91,7 +91,7 @@ def new_place(waiting: Sequence[Waiting], owner: str, shape: Shape, now: float) 
     return max(now, own[-1].place + 1.0) if own else now
 
 
-def place_at_index(waiting: Sequence[Waiting], job_id: str, index: int) -> float:
+def place_at_index(waiting: Sequence[QueueEntry], job_id: str, index: int) -> float:
     """The place that makes this job number `index` (from 0) among its owner's waiting jobs."""
     entry = next(entry for entry in waiting if entry.job_id == job_id)
     others = sorted(other.place for other in waiting if other.owner == entry.owner and other.job_id != job_id)
@@ -103,16 +103,16 @@ def place_at_index(waiting: Sequence[Waiting], job_id: str, index: int) -> float
     return others[-1] + 1.0 if index == len(others) else _midpoint(others[index - 1], others[index])
 
 
-def _group_by_model(entries: list[Waiting], shapes: set[Shape], kept: Collection[str]) -> list[Waiting]:
-    """Those of these shapes first, then those of the same models, then of kept ones; one model's together, and one shape's."""
+def _group_by_model(entries: list[QueueEntry], shapes: set[Shape], cached: Collection[str]) -> list[QueueEntry]:
+    """Those of these shapes first, then those of the same models, then of cached ones; one model's together, and one shape's."""
     backwards = list(reversed(list(enumerate(entries))))
     first_of_shape = {entry.shape: number for number, entry in backwards}
     first_of_model = {entry.shape.model: number for number, entry in backwards}
     models = {shape.model for shape in shapes}
 
-    def place(entry: Waiting) -> tuple[bool, bool, bool, int, int]:
+    def place(entry: QueueEntry) -> tuple[bool, bool, bool, int, int]:
         model = entry.shape.model
-        near = entry.shape not in shapes, model not in models, model not in kept
+        near = entry.shape not in shapes, model not in models, model not in cached
         return *near, first_of_model[model], first_of_shape[entry.shape]
 
     return sorted(entries, key=place)

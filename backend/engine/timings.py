@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from backend.engine.estimate import Estimate, Run, estimate, estimate_upscaling, load_seconds, predicted_seconds, runs_on
-from backend.engine.scheduling import Waiting
+from backend.engine.scheduling import QueueEntry
 from backend.engine.store import Store
 from backend.errors import RequestError
 from backend.schemas.events import Finished
@@ -86,7 +86,7 @@ class Timings:
         made = self.estimate(without_upscaling(request), shape, worker, is_warm, is_kept)
         return made and replace(made, seconds=made.seconds + step.seconds)
 
-    def record_run(self, entry: Waiting, event: Finished, device_kind: str) -> None:
+    def record_run(self, entry: QueueEntry, event: Finished, device_kind: str) -> None:
         """Keeps the seconds of a finished video."""
         request, seconds = event.result.request, event.result.seconds
         try:

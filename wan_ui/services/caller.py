@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from backend.engine.scheduling import Room
+from backend.engine.scheduling import QueueLimits
 from wan_ui.gateway.access import scope_includes
 from wan_ui.i18n.english import ENGLISH, Texts
 
@@ -19,7 +19,7 @@ class Caller:
     scope: str | None
     is_operator: bool
     texts: Texts
-    queue_limits: Room | None
+    queue_limits: QueueLimits | None
 
     def may_see(self, owner: str) -> bool:
         """Return whether the caller may see the jobs of `owner`."""

@@ -100,5 +100,5 @@ def list_view(context: StudioContext, job: ListedJob) -> StageView:
 
 def _interruption_place(context: StudioContext, job: ListedJob) -> str:
     """Return where work on a queued job was interrupted, "" if the job has not started."""
-    interruptions = context.engine.interruptions(job.id) if job.has_begun else []
+    interruptions = context.engine.interruptions(job.id) if job.has_started else []
     return interruptions[-1].place if interruptions else ""

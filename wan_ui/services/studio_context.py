@@ -13,7 +13,7 @@ from backend.engine.engine import Engine
 from backend.engine.job import Job
 from backend.engine.lock import EngineLock
 from backend.engine.projects import Project
-from backend.engine.scheduling import Room
+from backend.engine.scheduling import QueueLimits
 from backend.errors import DataFolderError, JobNotFound, RequestError, StudioError
 from backend.media.sandbox import Steps
 from backend.prompt_rewriting.helper import Helper
@@ -164,8 +164,8 @@ class StudioContext:
     def _is_offered(self, preset: Preset) -> bool:
         return (self.models is None or preset.name in self.models) and self.can_run(preset)
 
-    def _queue_limits(self, client: Any) -> Room:
-        return Room(
+    def _queue_limits(self, client: Any) -> QueueLimits:
+        return QueueLimits(
             of_owner=self.most_waiting,
             of_address=self.most_of_address,
             in_all=self.most_in_all,

@@ -8,7 +8,7 @@ from huggingface_hub import constants
 
 from backend.catalog.weights_here import check_here, has_weights
 from backend.checkpoints.hub import parse_torch_source
-from backend.engine.options import first_preset
+from backend.engine.options import choose_first_preset
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest, example_request
 from presets import LoraChoice, load_preset
@@ -128,5 +128,5 @@ def test_a_model_in_place_of_the_presets_counts_as_here():
 def test_a_model_in_place_of_the_presets_is_offered_where_it_fits(tmp_path):
     folder = shutil.copytree(DEMO, tmp_path / "copy")
     assert has_weights(load_preset("wan-tiny"), folder) and not has_weights(WAN, folder)
-    assert first_preset(folder).name == "wan-tiny" and first_preset("owner/name").name == "wan-tiny"
-    assert first_preset(WAN.model).model == WAN.model
+    assert choose_first_preset(folder).name == "wan-tiny" and choose_first_preset("owner/name").name == "wan-tiny"
+    assert choose_first_preset(WAN.model).model == WAN.model

@@ -15,7 +15,7 @@ import pytest
 from backend.engine import cleaning
 from backend.engine.cleaning import Clock, Limits, plan_removals, trim
 from backend.engine.job import EndedJob, Selection
-from backend.engine.scheduling import Room
+from backend.engine.scheduling import QueueLimits
 from backend.engine.sizes import Size, folder_size
 from backend.engine.store import Store
 from backend.errors import JobNotFound, RequestError
@@ -419,9 +419,9 @@ def test_cleaning_brings_no_jax():
     assert json.loads(told.stdout) == []
 
 
-def room() -> Room:
+def room() -> QueueLimits:
     """A visitor's place in line."""
-    return Room(of_owner=20, of_address=40, in_all=100)
+    return QueueLimits(of_owner=20, of_address=40, in_all=100)
 
 
 def kept_bytes(engine) -> int:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from backend.engine.job import Selection
-from backend.engine.scheduling import Room
+from backend.engine.scheduling import QueueLimits
 from backend.engine.store import Store
 from backend.errors import JobHasBegun, QueueFull, StudioError
 from backend.schemas.events import Finished, Queued
@@ -111,10 +111,10 @@ def test_an_owner_may_have_only_so_many_in_line(engine, close_gate, tmp_path):
     close_gate("a held square")
     engine.submit(request("a held square"), owner="ann")
     for _ in range(2):
-        engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
+        engine.submit(request(), owner="ann", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
     with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):
-        engine.submit(request(), owner="ann", room=Room(of_owner=2, of_address=9, in_all=9))
-    engine.submit(request(), owner="bob", room=Room(of_owner=2, of_address=9, in_all=9))
+        engine.submit(request(), owner="ann", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
+    engine.submit(request(), owner="bob", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 4
 
 

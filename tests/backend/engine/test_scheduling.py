@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.engine.scheduling import Room, Waiting, new_place, place_at_index, sort_queue
+from backend.engine.scheduling import QueueEntry, QueueLimits, place_at_index, place_for_new_job, sort_queue
 from backend.errors import QueueFull
 from backend.schemas.shape import Shape
 
@@ -13,8 +13,8 @@ def shape(width: int = 96) -> Shape:
     return Shape(model="m", task="t2v", width=width, height=96, num_frames=17, is_guided=True)
 
 
-def entry(job_id: str, place: float, owner: str = "ann", width: int = 96) -> Waiting:
-    return Waiting(job_id=job_id, owner=owner, shape=shape(width), place=place)
+def entry(job_id: str, place: float, owner: str = "ann", width: int = 96) -> QueueEntry:
+    return QueueEntry(job_id=job_id, owner=owner, shape=shape(width), place=place)
 
 
 def ids(waiting) -> list[str]:
@@ -42,10 +42,10 @@ def test_within_a_turn_one_shape_stands_together_and_the_running_one_comes_first
 
 def test_a_new_job_joins_the_last_of_its_shape():
     waiting = [entry("a", 1, width=96), entry("b", 2, width=128), entry("c", 3, width=128)]
-    assert 1 < new_place(waiting, "ann", shape(96), now=9) < 2
-    assert new_place(waiting, "ann", shape(128), now=9) == 9
-    assert new_place(waiting, "bob", shape(96), now=9) == 9
-    assert new_place([entry("a", 50)], "ann", shape(128), now=9) > 50
+    assert 1 < place_for_new_job(waiting, "ann", shape(96), now=9) < 2
+    assert place_for_new_job(waiting, "ann", shape(128), now=9) == 9
+    assert place_for_new_job(waiting, "bob", shape(96), now=9) == 9
+    assert place_for_new_job([entry("a", 50)], "ann", shape(128), now=9) > 50
 
 
 def test_a_job_moves_among_its_owners_jobs():
@@ -59,7 +59,7 @@ def test_a_job_moves_among_its_owners_jobs():
 def test_within_a_turn_one_model_stands_together_and_kept_ones_come_first():
     """The running model's other shapes first, then the kept one, then those that must be loaded."""
 
-    def of(job_id: str, owner: str, model: str, width: int = 96) -> Waiting:
+    def of(job_id: str, owner: str, model: str, width: int = 96) -> QueueEntry:
         waiting = entry(job_id, float(ord(owner[0])), owner, width)
         return replace(waiting, shape=replace(waiting.shape, model=model))
 
@@ -80,13 +80,13 @@ def test_the_shapes_of_all_that_run_come_first():
 
 
 def test_there_is_room_by_owner_by_address_and_in_all():
-    def line(*entries: tuple[str, str]) -> list[Waiting]:
+    def line(*entries: tuple[str, str]) -> list[QueueEntry]:
         return [
-            Waiting(job_id=str(number), owner=owner, shape=shape(), place=float(number), address=address)
+            QueueEntry(job_id=str(number), owner=owner, shape=shape(), place=float(number), address=address)
             for number, (owner, address) in enumerate(entries)
         ]
 
-    room = Room(of_owner=2, of_address=3, in_all=5, address="203.0.113.1")
+    room = QueueLimits(of_owner=2, of_address=3, in_all=5, address="203.0.113.1")
     room.check(line(("ann", "203.0.113.1"), ("bob", "203.0.113.1"), ("eve", "203.0.113.2")), "ann")
     for waiting, words in (
         (line(("ann", ""), ("ann", "")), "you have 2 videos in line"),
@@ -97,12 +97,14 @@ def test_there_is_room_by_owner_by_address_and_in_all():
             room.check(waiting, "ann")
     with pytest.raises(QueueFull, match="2 more do not fit: you have 1 videos in line and may have 2"):
         room.check(line(("ann", "")), "ann", 2)
-    Room(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")
+    QueueLimits(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")
 
 
 def test_visitors_without_an_address_leave_places_to_programs_with_keys():
-    waiting = [Waiting(job_id=str(number), owner=f"visitor-{number}", shape=shape(), place=float(number)) for number in range(60)]
-    room = Room(of_owner=20, of_address=40, in_all=100, without_key=60)
+    waiting = [
+        QueueEntry(job_id=str(number), owner=f"visitor-{number}", shape=shape(), place=float(number)) for number in range(60)
+    ]
+    room = QueueLimits(of_owner=20, of_address=40, in_all=100, without_key=60)
     room.check(waiting[:59], "visitor-new")
     with pytest.raises(QueueFull, match="60 videos of visitors"):
         room.check(waiting, "visitor-new")
