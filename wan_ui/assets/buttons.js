@@ -1,7 +1,7 @@
 // The buttons of all panels. Listens on the document, because panels are drawn again.
 import { act, importProject } from '../components/actions.js';
 import { fieldValue, filesOf, find, findAll, on } from '../components/dom.js';
-import { copyFrom, say } from '../components/toast.js';
+import { copyFrom, showToast } from '../components/toast.js';
 import { openView, showHelp, toggleQueue } from '../components/views.js';
 
 /** Buttons that make a video: each press counts, also while the one before is being answered. */
@@ -62,6 +62,6 @@ export const startButtons = () => {
     if (target.id !== 'project-file') return;
     const large = /** @type {HTMLElement} */ (target).dataset.large ?? '';
     const [file] = filesOf(target);
-    if (file) importProject(file).catch(() => say(large));
+    if (file) importProject(file).catch(() => showToast(large));
   });
 };

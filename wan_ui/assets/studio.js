@@ -8,7 +8,7 @@ import { showPlace, startViews } from '../components/views.js';
 import { startEdit } from '../edit/edit.js';
 import { startOwnPresets, startPanel, startPictureExamples } from '../form/panel.js';
 import { recordingChanged, startRecording } from '../form/recording.js';
-import { startFilm, startFilmFigures, startFilmSent } from '../form/storyboard.js';
+import { startMaxCharacters, startSentJob, startStoryboard } from '../form/storyboard.js';
 import { form, startTyped } from '../form/typed.js';
 import { startLibrary, startProjects } from '../library/library.js';
 import { startLive } from '../live/live.js';
@@ -31,9 +31,9 @@ import { startTheme } from './theme.js';
 const STARTS = {
   act: startActions,
   edit: startEdit,
-  film: startFilm,
-  film_figures: startFilmFigures,
-  film_sent: startFilmSent,
+  film: startStoryboard,
+  film_figures: startMaxCharacters,
+  film_sent: startSentJob,
   live: startLive,
   message: startMessage,
   note: startNote,

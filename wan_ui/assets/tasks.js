@@ -1,7 +1,7 @@
 // Long work that this visitor has started, such as exports and projects: its progress, and Stop. The server is asked once a second from
 // the press that starts such work until there is none left.
 import { find, findAll, on } from '../components/dom.js';
-import { say } from '../components/toast.js';
+import { showToast } from '../components/toast.js';
 
 const EVERY_MILLISECONDS = 1000;
 const STARTERS = 'a[data-task], [data-watch-tasks], #generate, [data-shot]';
@@ -54,7 +54,7 @@ const openInFrame = link => {
   const frame = Object.assign(document.createElement('iframe'), { hidden: true, src: link.href });
   frame.addEventListener('load', () => {
     const text = frame.contentDocument?.body?.textContent?.trim();
-    if (text) say(text);
+    if (text) showToast(text);
     frame.remove();
   });
   document.body.append(frame);

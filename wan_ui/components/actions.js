@@ -14,7 +14,7 @@ export const startActions = (component, names) => {
 export const canAct = () => receiver !== null;
 
 /**
- * Presses a button of this group. Nothing happens before the page is complete, or if no handler has this group.
+ * Sends the press of a button of this group. Ignored before the page is complete, and for a group without a handler.
  * @param {string} group @param {string} what @param {{job?: string, value?: string}} [data]
  */
 export const act = (group, what, data = {}) => {
@@ -26,8 +26,8 @@ const send = async (group, what, file) => {
   if (receiver) act(group, what, { value: (await receiver.upload(file)).path });
 };
 
-/** A file that was dropped on the page. @param {File} file */
+/** Uploads a file that was dropped on the page. @param {File} file */
 export const dropFile = file => send('drop', 'drop', file);
 
-/** A project from a file. @param {File} file */
+/** Uploads a project file and imports it. @param {File} file */
 export const importProject = file => send('project', 'import', file);

@@ -1,7 +1,7 @@
-// Copies text. Browsers have `navigator.clipboard` only on https and on this machine; elsewhere the text is selected and copied.
+// Copies text. Browsers offer `navigator.clipboard` only on https and on localhost. Elsewhere the script selects and copies the text.
 
 /**
- * Copies a text to the clipboard. Returns whether the browser did.
+ * Copies a text to the clipboard. Returns whether it succeeded.
  * @param {string} text
  */
 export const copyText = async text => {

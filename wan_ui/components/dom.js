@@ -1,4 +1,4 @@
-// Finds elements and listens to events, with types.
+// Typed helpers that find elements and listen to events.
 
 /** @param {string} selector @param {ParentNode} [root] @returns {HTMLElement | null} */
 export const find = (selector, root = document) => root.querySelector(selector);
@@ -9,7 +9,7 @@ export const findAll = (selector, root = document) => [
 ];
 
 /**
- * Returns the first element that matches. Throws if there is none or if it is of another kind.
+ * Returns the first element that matches. Throws without a match, or if the element has another type.
  * @template {Element} T
  * @param {string} selector @param {new () => T} kind @param {ParentNode} [root] @returns {T}
  */
@@ -46,14 +46,14 @@ export const showText = (element, text) => {
 export const isTyping = target =>
   target.closest('textarea, select, [contenteditable], input:not([type=range]):not([type=checkbox])') !== null;
 
-/** The value of a field. @param {Element} target */
+/** Returns the value of a field. @param {Element} target */
 export const fieldValue = target =>
   target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement
     ? target.value
     : '';
 
 /**
- * The files that were chosen in a field. The field is empty again, so that the same file can be chosen once more.
+ * Returns the chosen files of a field. Empties the field, so that the same file can be chosen again.
  * @param {Element} target @returns {File[]}
  */
 export const filesOf = target => {
@@ -64,7 +64,7 @@ export const filesOf = target => {
 };
 
 /**
- * Calls `act` for each event, with the element that it happened to.
+ * Calls `act` for each event, with the element of the event.
  * @template {keyof HTMLElementEventMap} K
  * @param {EventTarget} root @param {K} kind
  * @param {(target: Element, event: HTMLElementEventMap[K]) => void} act
@@ -80,14 +80,14 @@ export const on = (root, kind, act, isFirst = false) =>
   );
 
 /**
- * All further events of a pressed pointer go to `target`, until the pointer is released.
+ * Sends all further events of a pressed pointer to `target`, until the pointer is released.
  * @param {Element} target @param {PointerEvent} event
  */
 export const capture = (target, event) => {
   try {
     target.setPointerCapture(event.pointerId);
   } catch {
-    // The pointer was released already.
+    // The pointer has already been released.
   }
 };
 

@@ -1,19 +1,19 @@
-// What the views have in common that talk to the server themselves: their words, their note, requests and uploads.
+// Helpers for views whose scripts call the server: texts, the error note, requests and uploads.
 import { find, get } from './dom.js';
 
-/** The address of an uploaded file or of a video's file. @param {string} path Its path on the server, or its address there. */
+/** Returns the address of an uploaded file or of a video's file. @param {string} path A path on the server, or an address. */
 export const addressOf = path =>
   path.startsWith('/studio/media/') ? path.slice(1) : `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
 
 /**
- * A view's part of the page: its class and the start of its addresses are `name`.
+ * Creates the helpers of a view. `name` is the view's class and the first part of its addresses.
  * @param {HTMLElement} element @param {string} name
  */
 export const createViewClient = (element, name) => {
-  /** The view's texts, as the server wrote them into the page. @returns {Record<string, string>} */
+  /** Returns the view's texts, which the server wrote into the page. @returns {Record<string, string>} */
   const words = () => JSON.parse(find(`.${name}`, element)?.dataset.words ?? '{}');
 
-  /** Shows why something was not done, or nothing. @param {string} text */
+  /** Shows an error, or hides the note for "". @param {string} text */
   const note = text => {
     const shown = find(`.${name} > .note`, element);
     if (!shown) return;
@@ -29,7 +29,7 @@ export const createViewClient = (element, name) => {
       body: JSON.stringify(body),
     });
 
-  /** Returns what the server answers; null if it refuses, and the note says why. @param {string} path @param {object} [body] */
+  /** Returns the server's answer. After a refusal, shows the error and returns null. @param {string} path @param {object} [body] */
   const send = async (path, body) => {
     try {
       const answer = await post(path, body);
@@ -42,7 +42,7 @@ export const createViewClient = (element, name) => {
     }
   };
 
-  /** Uploads a file. Returns its path on the server; null if that failed. @param {File} file @returns {Promise<string | null>} */
+  /** Uploads a file. Returns its path on the server, null after a failure. @param {File} file @returns {Promise<string | null>} */
   const upload = async file => {
     const form = new FormData();
     form.append('files', file);

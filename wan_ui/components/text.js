@@ -1,9 +1,9 @@
-// Texts with places for values.
+// Texts with placeholders, and numbers.
 
 /** @typedef {Record<string, string | number>} Values */
 
 /**
- * Fills the places of a text: `fill('{count} steps', {count: 4})` is "4 steps". A format, as in `{seconds:.1f}`, is ignored.
+ * Fills the placeholders of a text: `fill('{count} steps', {count: 4})` is "4 steps". Formats such as `{seconds:.1f}` are ignored.
  * @param {string} text @param {Values} values
  */
 export const fill = (text, values) => text.replace(/\{(\w+)(:[^}]*)?\}/g, (_, name) => String(values[name]));

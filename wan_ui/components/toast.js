@@ -1,4 +1,4 @@
-// The line at the bottom of the page that says what has just happened. See `wan_ui/components/toast.py`.
+// The line at the bottom of the page that reports what has just happened. See `wan_ui/components/toast.py`.
 import { copyText } from './clipboard.js';
 import { find, get, input, on } from './dom.js';
 import { openView } from './views.js';
@@ -14,8 +14,8 @@ const showFor = (line, milliseconds) => {
   timer = setTimeout(() => line.classList.remove('shown'), milliseconds);
 };
 
-/** Says something that the server did not send. @param {string} text */
-export const say = text => {
+/** Shows a message of a script. @param {string} text */
+export const showToast = text => {
   const line = find('#message .message');
   if (!line) return;
   (find('span', line) ?? line).textContent = text;
@@ -23,7 +23,7 @@ export const say = text => {
 };
 
 /**
- * Copies a text. If the browser refuses, the line shows the text selected and says how to copy it. Returns whether it was copied.
+ * Copies a text. If the browser refuses, shows the text selected and how to copy it. Returns whether it was copied.
  * @param {string} text @param {string} byHand How to copy it.
  */
 const copyOrSelect = async (text, byHand) => {
@@ -40,10 +40,10 @@ const copyOrSelect = async (text, byHand) => {
   return false;
 };
 
-/** Copies a button's text and says so. @param {HTMLElement} button */
+/** Copies a button's text and confirms it. @param {HTMLElement} button */
 export const copyFrom = async button => {
   const { copyText: text = '', said = '', byHand = '' } = button.dataset;
-  if (await copyOrSelect(text, byHand)) say(said);
+  if (await copyOrSelect(text, byHand)) showToast(said);
 };
 
 /** @param {GradioComponent} component */
@@ -68,7 +68,7 @@ export const startMessage = ({ element, watch }) => {
   });
 };
 
-/** Brings an error below a control into view. @param {GradioComponent} component */
+/** Scrolls to an error below a control. @param {GradioComponent} component */
 export const startNote = ({ element, watch }) => {
   watch('value', () => find('.note:not([hidden])', element)?.scrollIntoView({ block: 'center', behavior: 'smooth' }));
 };

@@ -1,6 +1,6 @@
-// Which view is open, and whether the queue is. The header lists the views. A column has the classes in-KEY for each view in which
-// it is shown, and phone-KEY for those on a phone. The open view and the queue's state are attributes of the body; the style sheet
-// reads the classes and the attribute that are set here, because Gradio puts its own selector before each rule of the studio.
+// The open view and the open queue. The header lists the views. A column has a class in-KEY for each view that shows it, and
+// phone-KEY for each view that shows it on a phone. The open view and the queue's state are attributes of the body. The style sheet
+// reads the classes and attributes that this script sets, because Gradio prefixes each rule of the studio with its own selector.
 import { act } from './actions.js';
 import { find, findAll, findVideo, isShown } from './dom.js';
 
@@ -8,19 +8,19 @@ export const views = () => findAll('#views [data-view]').map(button => button.da
 export const openedView = () => document.body.dataset.view ?? '';
 
 /** @param {string} view */
-const look = view => act(`look_${view}`, 'look');
+const refreshView = view => act(`look_${view}`, 'look');
 
-/** Opens a view; `stage` opens one that shows the stage, unless it is shown. @param {string} name */
+/** Opens a view. `stage` opens a view with the stage, unless the stage is visible. @param {string} name */
 export const openView = name => {
   const view = name !== 'stage' ? name : isShown(find('.stage')) ? openedView() : 'create';
   if (!views().includes(view)) return;
   document.body.dataset.view = view;
   showPlace();
-  look(view);
+  refreshView(view);
   if (!isShown(find('.stage'))) findVideo('.stage video')?.pause();
 };
 
-/** Shows the columns of the open view. Runs in every tick, because the header may be drawn again. */
+/** Shows the columns of the open view. Runs in each tick, because the header can be rendered again. */
 export const showPlace = () => {
   document.body.dataset.view ||= views()[0] ?? '';
   const { queue } = document.body.dataset;
@@ -50,13 +50,13 @@ export const showHelp = () => {
   if (help instanceof HTMLDialogElement) help.showModal();
 };
 
-/** Starts to draw the open view again every few seconds, each second while something in it is busy. */
+/** Starts to refresh the open view every 4 seconds, and every second while a part of it is busy. */
 export const startViews = () => {
   document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
   setInterval(() => {
-    if (!document.hidden) look(openedView());
+    if (!document.hidden) refreshView(openedView());
   }, 4000);
   setInterval(() => {
-    if (!document.hidden && isShown(find('[data-busy=true]'))) look(openedView());
+    if (!document.hidden && isShown(find('[data-busy=true]'))) refreshView(openedView());
   }, 1000);
 };

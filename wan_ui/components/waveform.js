@@ -1,11 +1,11 @@
-// The waveform of a sound: the loudest sample of all channels in each of many short times, as shares of the loudest of all.
+// The waveform of audio: the peak of all channels in each short interval, relative to the loudest peak.
 
-const QUIETEST = 0.02; // a sound below this is drawn as small as it is
+const QUIETEST = 0.02; // audio below this peak is not enlarged
 
 /**
  * @param {readonly Float32Array[]} channels Samples in [-1, 1].
  * @param {number} count How many peaks are returned.
- * @param {number} [samplesPerPeak] Default: the whole sound.
+ * @param {number} [samplesPerPeak] Default: the whole audio.
  */
 export const peaksOf = (channels, count, samplesPerPeak = channels[0].length / count) => {
   const peaks = new Float32Array(count);
@@ -20,7 +20,7 @@ export const peaksOf = (channels, count, samplesPerPeak = channels[0].length / c
   return peaks.map(peak => peak / loudest);
 };
 
-/** Reads and decodes a sound. @param {string} address @param {number} sampleRate */
+/** Fetches and decodes audio. @param {string} address @param {number} sampleRate */
 export const decodeSound = async (address, sampleRate) => {
   const bytes = await (await fetch(address)).arrayBuffer();
   return new OfflineAudioContext(1, 1, sampleRate).decodeAudioData(bytes);

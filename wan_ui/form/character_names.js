@@ -1,4 +1,4 @@
-// Which figures a prompt names. Names are found as `backend/schemas/characters.py` finds them.
+// Finds the characters that a prompt names, in the same way as `backend/schemas/characters.py`.
 
 /** @typedef {{path: string, url: string, name?: string}} Picture */
 /** @typedef {{name: string, image: Picture | null}} Figure */
@@ -14,7 +14,7 @@ const WITHOUT_SPACES = [
   [0x20000, 0x3ffff],
 ];
 
-/** A name with single spaces. @param {string} text */
+/** Returns a name with single spaces. @param {string} text */
 export const plainName = text => text.trim().split(/\s+/u).join(' ');
 
 /** @param {string} letter */
@@ -23,17 +23,17 @@ const isPartOfWord = letter => {
   return /[\p{L}\p{M}\p{N}_]/u.test(letter) && !WITHOUT_SPACES.some(([from, to]) => from <= code && code <= to);
 };
 
-/** Whether a name ends here: the letter beside it belongs to another word. @param {string | undefined} beside @param {string} edge */
+/** Returns whether a name ends here, because the letter beside it belongs to another word. @param {string | undefined} beside @param {string} edge */
 const isEdge = (beside, edge) => !beside || !isPartOfWord(beside) || !isPartOfWord(edge);
 
-/** The letters of a text in small letters. @param {string} text */
+/** Returns the letters of a text in lower case. @param {string} text */
 const lettersOf = text => [...plainName(text).toLowerCase()];
 
 /**
- * The figures that a prompt names, in their own order. Of names inside one another, the longest counts.
+ * Returns the characters that a prompt names, in the order of `figures`. If one name contains another, only the longer name counts.
  * @param {string} prompt @param {readonly Figure[]} figures
  */
-export const namedFigures = (prompt, figures) => {
+export const findNamedCharacters = (prompt, figures) => {
   if (!figures.length) return [];
   const left = lettersOf(prompt);
   const found = new Set();

@@ -1,4 +1,4 @@
-// The form's own parts in HTML: example pictures, the menu of own presets, the table of many videos.
+// Parts of the form in HTML: example images, the menu of the visitor's presets, the batch.
 import { act } from '../components/actions.js';
 import { filesOf, find, get, on } from '../components/dom.js';
 
@@ -12,7 +12,7 @@ export const startPictureExamples = ({ element, trigger }, [choose]) =>
     if (button) trigger(choose, { index: Number(button.dataset.index) });
   });
 
-/** Keeps the menu of own presets open when it is drawn again. @param {GradioComponent} component */
+/** Keeps the menu of the visitor's presets open when it is rendered again. @param {GradioComponent} component */
 export const startOwnPresets = ({ element, watch }) => {
   let isOpen = false;
   on(

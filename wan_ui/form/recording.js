@@ -1,15 +1,15 @@
-// A recording is the visitor's sound only when it has been uploaded. Generate ends a recording that runs, and waits for its upload. An
-// upload that fails waits until Generate is pressed again: Gradio reports nothing of it, and would not send the recording again.
+// A recording counts as the visitor's audio after its upload. Generate ends a running recording and waits for its upload. After a
+// failed upload, the next press of Generate sends the recording again, because Gradio neither reports the failure nor retries.
 import { find, findAll, get, isShown, on } from '../components/dom.js';
-import { say } from '../components/toast.js';
+import { showToast } from '../components/toast.js';
 
 /** @type {'' | 'running' | 'awaited' | 'unsent'} */
 let recording = '';
-/** Ends the waiting of an upload that failed. @type {((isAgain: boolean) => void) | null} */
+/** Decides whether a failed upload is sent again. @type {((isAgain: boolean) => void) | null} */
 let upload = null;
 const generate = () => get('#generate', HTMLButtonElement);
 
-/** What Gradio reports of the microphone. @param {'begun' | 'sent' | 'dropped'} news */
+/** Handles Gradio's events of the microphone. @param {'begun' | 'sent' | 'dropped'} news */
 export const recordingChanged = news => {
   const isAwaited = recording === 'awaited';
   recording = news === 'begun' ? 'running' : '';
@@ -24,11 +24,11 @@ const awaitRecording = () => {
   generate().setAttribute('aria-busy', 'true');
 };
 
-/** Whether an upload that failed is sent again. */
+/** Waits until the visitor decides whether a failed upload is sent again. */
 const isSentAgain = () => {
   recording = 'unsent';
   generate().removeAttribute('aria-busy');
-  say(find('#notice')?.dataset.unsent ?? '');
+  showToast(find('#notice')?.dataset.unsent ?? '');
   return new Promise(decide => {
     upload = decide;
   });
@@ -58,7 +58,7 @@ export const startRecording = () => {
     'click',
     (target, event) => {
       if (!target.closest('#generate') || !recording) return;
-      if (recording === 'awaited') return recordingChanged('dropped'); // pressed again, it goes without the recording
+      if (recording === 'awaited') return recordingChanged('dropped'); // a second press generates without the recording
       event.stopImmediatePropagation();
       if (recording === 'unsent') upload?.(true);
       else findAll('#input-sound .stop-button, #input-sound .stop-button-paused').find(isShown)?.click();

@@ -1,33 +1,33 @@
-// The storyboard: its shots in their order and the sound below, as a timeline. Each change is written as JSON into the field that the
-// form sends; an empty field is no storyboard.
+// The storyboard as a timeline of shots with a soundtrack. Each change is written as JSON into the field that the form sends. An empty
+// field means no storyboard.
 import { find, on } from '../components/dom.js';
 import { addressOf, createViewClient } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { createFigures } from './storyboard_characters.js';
-import { createDetail } from './storyboard_detail.js';
-import { createMade } from './storyboard_made.js';
-import { startFilmPlayer } from './storyboard_play.js';
+import { createCharacters } from './storyboard_characters.js';
+import { createShotFields } from './storyboard_detail.js';
+import { createFinishedShots } from './storyboard_made.js';
+import { startStoryboardPlayer } from './storyboard_play.js';
 import {
-  fadeOf,
+  drawnSeconds,
+  fadeSeconds,
   filmText,
+  indexOfShot,
   isFirst,
   isKept,
   keptRecipe,
   knownSeconds,
-  placeOf,
-  secondsOf,
   shotsToMake,
   USUAL_SECONDS,
 } from './storyboard_shots.js';
-import { createTrack } from './storyboard_track.js';
+import { createSoundtrack } from './storyboard_track.js';
 
-const KEPT = 'studio-film';
+const STORAGE_KEY = 'studio-film';
 
 /** @typedef {import('./storyboard_shots.js').Shot} Shot */
 /** @typedef {import('./storyboard_shots.js').Made} Made */
 /** @typedef {import('./storyboard_made.js').SentJob} SentJob */
 /**
- * `chosen` is a shot's id; `jobs` are those that the shots were sent to.
+ * `chosen` is the id of the selected shot; `jobs` are the jobs to which shots were sent.
  * @typedef {import('./storyboard_shots.js').Film & {isOn: boolean, chosen: string | null, jobs: SentJob[]}} State
  */
 
@@ -47,25 +47,25 @@ const newShot = given => ({
   ...given,
 });
 
-// What the server says beside the timeline, for the one that is shown.
-let mostFigures = 0;
+// Values that the server sends beside the timeline, for the displayed timeline.
+let maxCharacters = 0;
 /** @type {(() => void) | null} */
-let figuresChanged = null;
+let charactersChanged = null;
 /** @type {((job: string, ids: string[]) => void) | null} */
 let jobSent = null;
 
-/** Reads how many figures a shot of the chosen model can show. @param {GradioComponent} component */
-export const startFilmFigures = ({ props, watch }) => {
+/** Reads the number of characters that a shot can show with the selected model. @param {GradioComponent} component */
+export const startMaxCharacters = ({ props, watch }) => {
   const read = () => {
-    mostFigures = Number(/data-most="(\d+)"/.exec(props.value ?? '')?.[1] ?? 0);
-    figuresChanged?.();
+    maxCharacters = Number(/data-most="(\d+)"/.exec(props.value ?? '')?.[1] ?? 0);
+    charactersChanged?.();
   };
   watch('value', read);
   read();
 };
 
-/** Reads to which job the shots were sent. @param {GradioComponent} component */
-export const startFilmSent = ({ props, watch }) => {
+/** Reads the job to which the shots were sent. @param {GradioComponent} component */
+export const startSentJob = ({ props, watch }) => {
   watch('value', () => {
     const [, job, ids] = /data-job="([^"]+)" data-blocks="([^"]*)"/.exec(props.value ?? '') ?? [];
     if (job) jobSent?.(job, ids.split(',').filter(Boolean));
@@ -73,15 +73,15 @@ export const startFilmSent = ({ props, watch }) => {
 };
 
 /** @param {GradioComponent} component */
-export const startFilm = ({ element, watch }) => {
+export const startStoryboard = ({ element, watch }) => {
   const client = createViewClient(element, 'shots');
   const { words, one, input } = client;
   /** @type {State} */
   const film = { isOn: false, shots: [], figures: [], track: null, chosen: null, jobs: [] };
-  /** The shot that is made without the others. @type {string | null} */
-  let alone = null;
+  /** The shot to generate without the other shots. @type {string | null} */
+  let singleShot = null;
 
-  const text = () => (film.isOn ? filmText(film, alone, mostFigures) : '');
+  const text = () => (film.isOn ? filmText(film, singleShot, maxCharacters) : '');
   /** @returns {HTMLTextAreaElement | HTMLInputElement | null} */
   const field = () => document.querySelector('#shots textarea, #shots input');
   const write = () => {
@@ -94,20 +94,20 @@ export const startFilm = ({ element, watch }) => {
     }
     remember();
   };
-  /** Keeps in the browser what the server does not: which videos the shots are. */
+  /** Stores the storyboard in the browser, because the server does not store which videos its shots have. */
   const remember = () => {
     if (!film.shots.length) return;
     const { shots, figures, track, jobs } = film;
     try {
-      localStorage.setItem(KEPT, JSON.stringify({ shots, figures, track, jobs }));
+      localStorage.setItem(STORAGE_KEY, JSON.stringify({ shots, figures, track, jobs }));
     } catch {
-      // It is not there after a reload.
+      // The storyboard is lost after a reload.
     }
   };
-  /** What was kept of a film with these prompts. @param {string[]} prompts */
-  const remembered = prompts => {
+  /** Returns the stored storyboard with these prompts, or null. @param {string[]} prompts */
+  const findRemembered = prompts => {
     try {
-      const kept = JSON.parse(localStorage.getItem(KEPT) ?? 'null');
+      const kept = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? 'null');
       const own = kept?.shots.map((/** @type {Shot} */ shot) => shot.prompt.trim());
       return JSON.stringify(own) === JSON.stringify(prompts) ? kept : null;
     } catch {
@@ -123,26 +123,26 @@ export const startFilm = ({ element, watch }) => {
     const list = one('.film');
     const active = document.activeElement;
     const focused = active instanceof HTMLElement && list.contains(active) ? active.dataset.id : null;
-    const shortest = Math.min(...film.shots.map(shot => secondsOf(film, shot)), USUAL_SECONDS);
+    const shortest = Math.min(...film.shots.map(shot => drawnSeconds(film, shot)), USUAL_SECONDS);
     const scale = Math.min(110, Math.max(26, 92 / shortest));
-    list.replaceChildren(...film.shots.map((shot, index) => drawn(shot, index, scale)));
+    list.replaceChildren(...film.shots.map((shot, index) => createBlock(shot, index, scale)));
     if (focused) find(`[data-id="${focused}"]`, list)?.focus({ preventScroll: true });
     detail.show();
-    figures.show();
+    characters.show();
     track.show();
     showState();
   };
-  /** @param {Shot} shot @param {number} index @param {number} scale Pixels a second. */
-  const drawn = (shot, index, scale) => {
+  /** @param {Shot} shot @param {number} index @param {number} scale Pixels per second. */
+  const createBlock = (shot, index, scale) => {
     const item = document.createElement('li');
     const isMade = isKept(film, shot);
     const length = knownSeconds(film, shot)?.toFixed(1) ?? '';
-    const names = figures.names(shot.prompt);
+    const names = characters.names(shot.prompt);
     const button = Object.assign(document.createElement('button'), { type: 'button', className: 'film-block' });
     button.dataset.id = shot.id;
     button.dataset.made = String(isMade);
-    button.dataset.joint = isFirst(film, shot) ? 'first' : fadeOf(film, shot) ? 'fade' : shot.start;
-    item.style.width = `${Math.max(76, secondsOf(film, shot) * scale)}px`;
+    button.dataset.joint = isFirst(film, shot) ? 'first' : fadeSeconds(film, shot) ? 'fade' : shot.start;
+    item.style.width = `${Math.max(76, drawnSeconds(film, shot) * scale)}px`;
     const label = [
       fill(words().number, { index: index + 1 }),
       length && fill(words().seconds, { seconds: length }),
@@ -161,11 +161,11 @@ export const startFilm = ({ element, watch }) => {
     const number = Object.assign(document.createElement('b'), { textContent: String(index + 1), ariaHidden: 'true' });
     const caption = Object.assign(document.createElement('i'), { textContent: picture ? '' : shot.prompt, ariaHidden: 'true' });
     const seconds = Object.assign(document.createElement('span'), { textContent: length && `${length} s`, ariaHidden: 'true' });
-    button.append(number, caption, seconds, ...figures.faces(shot.prompt));
+    button.append(number, caption, seconds, ...characters.faces(shot.prompt));
     item.append(button);
     return item;
   };
-  /** A shot whose video was deleted must be made again. @param {Shot} shot @param {string} address */
+  /** Marks a shot as unfinished if its video was deleted. @param {Shot} shot @param {string} address */
   const forgetIfDeleted = async (shot, address) => {
     try {
       if ((await fetch(address)).status !== 404) return;
@@ -175,7 +175,7 @@ export const startFilm = ({ element, watch }) => {
     shot.made = shot.trim = null;
     change();
   };
-  /** Says what Generate will do. */
+  /** Shows which shots Generate will generate. */
   const showState = () => {
     const { toMake, becauseOfBefore } = shotsToMake(film);
     let first = '';
@@ -190,7 +190,7 @@ export const startFilm = ({ element, watch }) => {
     film,
     change,
     draw,
-    /** Adds a shot and chooses it. @param {number} at @param {Partial<Shot>} given */
+    /** Adds a shot and selects it. @param {number} at @param {Partial<Shot>} given */
     insert: (at, given) => {
       const shot = newShot(given);
       film.shots.splice(at, 0, shot);
@@ -200,35 +200,35 @@ export const startFilm = ({ element, watch }) => {
     },
     /** @param {string} id @param {number} to */
     move: (id, to) => {
-      const from = placeOf(film, id);
+      const from = indexOfShot(film, id);
       const place = Math.min(film.shots.length - 1, Math.max(0, to));
       if (from < 0 || place === from) return;
       const first = film.shots[0];
-      if (first.start === 'on' && isKept(film, first)) first.start = 'cut'; // it continued from nothing, wherever it goes
+      if (first.start === 'on' && isKept(film, first)) first.start = 'cut'; // as the first shot it continued from no other shot
       film.shots.splice(place, 0, ...film.shots.splice(from, 1));
       change();
     },
     /** Generates one shot. @param {string} id */
     makeAlone: id => {
-      alone = id;
+      singleShot = id;
       find('#generate')?.click();
     },
-    mostFigures: () => mostFigures,
+    maxCharacters: () => maxCharacters,
   };
-  const figures = createFigures(client, editing);
-  const detail = createDetail(client, editing, figures);
-  const track = createTrack(client, editing);
-  const made = createMade(client, editing);
-  startFilmPlayer(client, film);
+  const characters = createCharacters(client, editing);
+  const detail = createShotFields(client, editing, characters);
+  const track = createSoundtrack(client, editing);
+  const made = createFinishedShots(client, editing);
+  startStoryboardPlayer(client, film);
 
-  /** The page was opened, or the shots of a request are shown. */
+  /** Shows the timeline after the page has opened, or the shots of a request. */
   const open = () => {
     const root = one('.shots');
     if (root.dataset.drawn) return;
     root.dataset.drawn = 'true';
     const given = JSON.parse(root.dataset.film || '{"shots": []}');
     const prompts = given.shots.map((/** @type {Shot} */ shot) => shot.prompt);
-    const shown = (!given.job && remembered(prompts)) || read(given);
+    const shown = (!given.job && findRemembered(prompts)) || readStoryboard(given);
     Object.assign(film, shown, { isOn: given.shots.length > 0, figures: shown.figures ?? [] });
     film.chosen = film.shots[0]?.id ?? null;
     if (given.job)
@@ -239,11 +239,11 @@ export const startFilm = ({ element, watch }) => {
       );
     track.load();
     change();
-    if (film.jobs.length) made.look();
-    figures.look();
+    if (film.jobs.length) made.poll();
+    characters.refresh();
   };
-  /** A film as the server sends it. @param {Record<string, any>} given */
-  const read = given => {
+  /** Converts a storyboard from the server. @param {Record<string, any>} given */
+  const readStoryboard = given => {
     /** @param {string | null | undefined} path */
     const picture = path => (path ? { path, url: addressOf(path) } : null);
     return {
@@ -257,7 +257,7 @@ export const startFilm = ({ element, watch }) => {
       jobs: [],
     };
   };
-  const turn = () => {
+  const switchStoryboard = () => {
     film.isOn = input('.shots-switch input').checked;
     if (film.isOn && !film.shots.length) {
       const prompt = document.querySelector('#prompt textarea');
@@ -265,13 +265,13 @@ export const startFilm = ({ element, watch }) => {
       film.chosen = film.shots[0].id;
     }
     change();
-    figures.look();
+    characters.refresh();
   };
   on(element, 'input', target => {
-    if (target.closest('.shots-switch')) turn();
+    if (target.closest('.shots-switch')) switchStoryboard();
   });
 
-  // A finished video of the stage or the library becomes a shot, whatever has made it.
+  // "Add to storyboard" adds a finished video of the stage or the library as a shot.
   on(document, 'click', target => {
     const button = /** @type {HTMLElement | null} */ (target.closest('[data-take]'));
     if (!button || !element.isConnected) return;
@@ -281,19 +281,19 @@ export const startFilm = ({ element, watch }) => {
     film.chosen = shot.id;
     film.isOn = input('.shots-switch input').checked = true;
     change();
-    figures.look();
+    characters.refresh();
   });
 
-  // Generate sends all shots, or one alone with the shot from which it continues. What is written now must have reached Gradio
-  // before the button is pressed.
-  let isPassing = false;
+  // Generate sends all shots, or one shot with the shot that it continues. Gradio must have received the field before the button's own
+  // click.
+  let isForwarding = false;
   on(
     document,
     'click',
     (target, event) => {
       const button = target.closest('#generate');
-      if (!(button instanceof HTMLElement) || !film.isOn || isPassing || !element.isConnected) return;
-      if (alone === null && field()?.value === text()) return;
+      if (!(button instanceof HTMLElement) || !film.isOn || isForwarding || !element.isConnected) return;
+      if (singleShot === null && field()?.value === text()) return;
       event.stopImmediatePropagation();
       event.preventDefault();
       write();
@@ -303,16 +303,16 @@ export const startFilm = ({ element, watch }) => {
   );
   /** @param {HTMLElement} button */
   const press = button => {
-    isPassing = true;
+    isForwarding = true;
     button.click();
-    isPassing = false;
+    isForwarding = false;
     setTimeout(() => {
-      alone = null;
+      singleShot = null;
     }, 0);
   };
 
-  figuresChanged = () => {
-    if (element.isConnected && one('.shots').dataset.drawn) figures.follow();
+  charactersChanged = () => {
+    if (element.isConnected && one('.shots').dataset.drawn) characters.showModel();
   };
   jobSent = made.follow;
   watch('value', open);

@@ -1,33 +1,33 @@
-// The figures: names with a picture each, which are shown to the shots whose prompts name them.
+// The characters: names with images. A shot uses a character's image if its prompt contains the name.
 import { fieldValue, filesOf, get, input as getInput, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { fill } from '../components/text.js';
-import { namedFigures, plainName } from './character_names.js';
+import { findNamedCharacters, plainName } from './character_names.js';
 
 const MOST = 8;
 const NAME = /^[\p{L} ]{1,40}$/u;
-const PROJECT_MILLISECONDS = 1000; // until another project's figures are asked for
+const PROJECT_MILLISECONDS = 1000; // until the characters of another project are requested
 
 /** @typedef {import('./character_names.js').Figure} Figure */
 /** @typedef {{name: string, path: string}} Offer */
 
 /** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
-export const createFigures = (client, { film, change, mostFigures }) => {
+export const createCharacters = (client, { film, change, maxCharacters }) => {
   const { element, words, one, upload } = client;
-  /** Figures of the project's earlier storyboards. @type {Offer[]} */
+  /** Characters of the project's earlier storyboards. @type {Offer[]} */
   let offered = [];
-  /** Figures that were removed here. @type {Offer[]} */
+  /** Characters that were removed on this page. @type {Offer[]} */
   let removed = [];
 
-  /** The figures that the chosen model is shown for a prompt. @param {string} prompt */
-  const named = prompt => (mostFigures() ? namedFigures(prompt, film.figures) : []);
+  /** Returns the characters that the selected model uses for a prompt. @param {string} prompt */
+  const named = prompt => (maxCharacters() ? findNamedCharacters(prompt, film.figures) : []);
   /** @param {string} prompt */
   const names = prompt =>
     named(prompt)
       .map(figure => figure.name)
       .join(', ');
 
-  /** The small pictures on a shot. @param {string} prompt */
+  /** Returns the small images on a shot. @param {string} prompt */
   const faces = prompt => {
     const row = document.createElement('em');
     for (const figure of named(prompt)) row.append(face(figure));
@@ -44,14 +44,14 @@ export const createFigures = (client, { film, change, mostFigures }) => {
     return get('li', HTMLLIElement, /** @type {DocumentFragment} */ (content.cloneNode(true)));
   };
   const show = () => {
-    const isTaken = mostFigures() > 0;
+    const isTaken = maxCharacters() > 0;
     const list = one('.film-figures ul');
     one('.film-figures').dataset.taken = String(isTaken);
     one('.film-figures .hint').textContent = !isTaken
       ? words().characters_unsupported
-      : mostFigures() === 1
+      : maxCharacters() === 1
         ? words().characters_hint_one
-        : fill(words().characters_hint, { count: mostFigures() });
+        : fill(words().characters_hint, { count: maxCharacters() });
     while (list.children.length > film.figures.length) list.lastElementChild?.remove();
     film.figures.forEach((figure, index) => {
       const row = /** @type {HTMLElement} */ (list.children[index] ?? list.appendChild(emptyRow()));
@@ -90,9 +90,9 @@ export const createFigures = (client, { film, change, mostFigures }) => {
     const gone = new Set(removed.map(offer => offer.name.toLowerCase()));
     return [...removed, ...offered.filter(offer => !gone.has(offer.name.toLowerCase()))];
   };
-  /** Asks for the figures of the project's earlier storyboards. */
-  const look = async () => {
-    if (!film.isOn || !mostFigures()) return;
+  /** Requests the characters of the project's earlier storyboards. */
+  const refresh = async () => {
+    if (!film.isOn || !maxCharacters()) return;
     try {
       const answer = await fetch('studio/figures');
       if (answer.ok) offered = (await answer.json()).figures;
@@ -101,9 +101,9 @@ export const createFigures = (client, { film, change, mostFigures }) => {
     }
     show();
   };
-  const follow = () => {
+  const showModel = () => {
     change();
-    look();
+    refresh();
   };
 
   /** @param {File} file */
@@ -158,8 +158,8 @@ export const createFigures = (client, { film, change, mostFigures }) => {
     change();
   });
   on(document, 'click', target => {
-    if (element.isConnected && target.closest('[data-act^="project:"]')) setTimeout(look, PROJECT_MILLISECONDS);
+    if (element.isConnected && target.closest('[data-act^="project:"]')) setTimeout(refresh, PROJECT_MILLISECONDS);
   });
 
-  return { faces, follow, look, names, show };
+  return { faces, names, refresh, show, showModel };
 };

@@ -1,14 +1,23 @@
-// The chosen shot: its prompt, its length, how it starts; and what is done to shots, by pointer, keys and buttons.
+// The fields of the selected shot, and the actions on shots by pointer, keys and buttons.
 import { fieldValue, filesOf, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
-import { continues, endSeconds, isFirst, isKept, keptRecipe, placeOf, startSeconds, USUAL_SECONDS } from './storyboard_shots.js';
+import {
+  continues,
+  endSeconds,
+  indexOfShot,
+  isFirst,
+  isKept,
+  keptRecipe,
+  startSeconds,
+  USUAL_SECONDS,
+} from './storyboard_shots.js';
 
 const MOST_FADE = 2; // seconds
 
 /** @typedef {import('./storyboard_shots.js').Shot} Shot */
 /**
- * What the parts of the timeline can do with it.
+ * The operations that the parts of the timeline share.
  * @typedef {object} Editing
  * @property {import('./storyboard.js').State} film
  * @property {() => void} change
@@ -16,7 +25,7 @@ const MOST_FADE = 2; // seconds
  * @property {(at: number, given: Partial<Shot>) => void} insert
  * @property {(id: string, to: number) => void} move
  * @property {(id: string) => void} makeAlone
- * @property {() => number} mostFigures
+ * @property {() => number} maxCharacters
  */
 
 /** @param {number} value */
@@ -27,12 +36,12 @@ const copyOf = ({ prompt, seconds, seed, image }) => ({ prompt, seconds, seed, i
 
 /**
  * @param {import('../components/http.js').ViewClient} client @param {Editing} editing
- * @param {{names: (prompt: string) => string}} figures
+ * @param {{names: (prompt: string) => string}} characters
  */
-export const createDetail = (client, editing, figures) => {
+export const createShotFields = (client, editing, characters) => {
   const { element, words, one, upload } = client;
   const { film, change, draw, insert, move } = editing;
-  const chosen = () => film.shots[placeOf(film, film.chosen)];
+  const chosen = () => film.shots[indexOfShot(film, film.chosen)];
 
   /** @param {string} name @returns {HTMLElement & {value: string}} */
   const field = name => /** @type {HTMLInputElement} */ (one(`.shot-detail [name="${name}"]`));
@@ -45,12 +54,12 @@ export const createDetail = (client, editing, figures) => {
     const shot = chosen();
     one('.shot-detail').hidden = !shot;
     if (!shot) return;
-    const index = placeOf(film, shot.id);
+    const index = indexOfShot(film, shot.id);
     const kept = isKept(film, shot) ? shot : null;
     one('.shot-detail legend').textContent = fill(words().number, { index: index + 1 });
     const values = {
       prompt: shot.prompt,
-      start: index === 0 && shot.start === 'on' ? 'cut' : shot.start, // the first has no shot to continue
+      start: index === 0 && shot.start === 'on' ? 'cut' : shot.start, // the first shot has no previous shot
       seconds: shot.seconds,
       seed: shot.seed,
       fade: shot.fade || '',
@@ -68,7 +77,7 @@ export const createDetail = (client, editing, figures) => {
     for (const name of ['from', 'to']) labelOf(name).hidden = !kept;
     for (const name of ['seconds', 'seed']) labelOf(name).hidden = kept?.made.kept === true;
     const cast = one('.shot-figures');
-    const names = figures.names(shot.prompt);
+    const names = characters.names(shot.prompt);
     cast.hidden = !film.figures.length || kept !== null;
     cast.textContent = names ? fill(words().characters, { names }) : words().no_characters;
     button('keep').hidden = !shot.made || kept !== null;
@@ -84,7 +93,7 @@ export const createDetail = (client, editing, figures) => {
     shot.image = { path, url: addressOf(path), name: file.name };
     change();
   };
-  /** Cuts the shot's video. @param {Shot} shot */
+  /** Trims the shot's video. @param {Shot} shot */
   const trim = shot => {
     if (!shot.made) return;
     const end = shot.made.frames / shot.made.fps;
@@ -115,7 +124,7 @@ export const createDetail = (client, editing, figures) => {
 
   /** Splits a shot: its video into two parts, or its length into two halves. @param {Shot} shot */
   const split = shot => {
-    const at = placeOf(film, shot.id) + 1;
+    const at = indexOfShot(film, shot.id) + 1;
     if (!isKept(film, shot)) {
       const half = String(rounded((Number(shot.seconds) || USUAL_SECONDS) / 2));
       shot.seconds = half;
@@ -133,11 +142,11 @@ export const createDetail = (client, editing, figures) => {
   const duplicate = shot => {
     const start = isFirst(film, shot) && shot.start === 'on' ? 'cut' : shot.start;
     const made = isKept(film, shot) && (start !== 'on' || shot.made.kept) ? { ...shot.made } : null;
-    insert(placeOf(film, shot.id) + 1, { ...copyOf(shot), start, fade: shot.fade, trim: made ? shot.trim : null, made });
+    insert(indexOfShot(film, shot.id) + 1, { ...copyOf(shot), start, fade: shot.fade, trim: made ? shot.trim : null, made });
   };
   /** @param {Shot} shot */
   const remove = shot => {
-    const at = placeOf(film, shot.id);
+    const at = indexOfShot(film, shot.id);
     film.shots.splice(at, 1);
     film.chosen = film.shots[Math.min(at, film.shots.length - 1)]?.id ?? null;
     change();
@@ -154,8 +163,8 @@ export const createDetail = (client, editing, figures) => {
     remove,
     keep,
     alone: shot => editing.makeAlone(shot.id),
-    up: shot => move(shot.id, placeOf(film, shot.id) - 1),
-    down: shot => move(shot.id, placeOf(film, shot.id) + 1),
+    up: shot => move(shot.id, indexOfShot(film, shot.id) - 1),
+    down: shot => move(shot.id, indexOfShot(film, shot.id) + 1),
   };
   on(element, 'click', target => {
     const pressed = /** @type {HTMLElement | null} */ (target.closest('[data-shot]'));
@@ -182,7 +191,7 @@ export const createDetail = (client, editing, figures) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!id || !step) return;
     event.preventDefault();
-    const at = placeOf(film, id);
+    const at = indexOfShot(film, id);
     if (event.altKey) return move(id, at + step);
     const next = film.shots[at + step];
     if (!next) return;
@@ -190,7 +199,7 @@ export const createDetail = (client, editing, figures) => {
     one(`[data-id="${next.id}"]`).focus();
   });
 
-  // A block is dragged with a mouse or a pen; a finger scrolls the timeline, and uses the buttons.
+  // A mouse or a pen drags a block. A finger scrolls the timeline; touch users move shots with buttons.
   /** @type {{id: string, x: number, item: HTMLElement, to: number | null} | null} */
   let held = null;
   let wasDragged = false;
@@ -228,7 +237,7 @@ export const createDetail = (client, editing, figures) => {
     item.style.transform = '';
     if (!wasDragged || to === null) return;
     film.chosen = id;
-    if (to === placeOf(film, id)) draw();
+    if (to === indexOfShot(film, id)) draw();
     else move(id, to);
   };
   for (const kind of ['pointerup', 'pointercancel', 'blur']) window.addEventListener(kind, release);

@@ -1,48 +1,48 @@
-// Which shots are made: the server is asked about the jobs that the shots were sent to, until these have ended.
-import { endMark, isKept, keptRecipe, placeOf, recipeOf } from './storyboard_shots.js';
+// The finished shots. The script asks the server about the jobs to which shots were sent, until these jobs have ended.
+import { endMark, indexOfShot, isKept, keptRecipe, shotRecipe } from './storyboard_shots.js';
 
 const EVERY_MILLISECONDS = 1500;
 
 /**
- * A job that shots were sent to: their ids, the recipes by which it makes them, and those that were kept. `isOld`: it was made by
- * the shots as they are, which are shown again.
+ * A job to which shots were sent: their ids, their recipes, and the ids of kept shots. `isOld`: the job is loaded from the library,
+ * with its shots unchanged.
  * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
  */
 
 /** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
-export const createMade = ({ element }, { film, change }) => {
+export const createFinishedShots = ({ element }, { film, change }) => {
   let timer = 0;
 
   /** @param {string} id */
-  const shotOf = id => film.shots[placeOf(film, id)];
+  const shotOf = id => film.shots[indexOfShot(film, id)];
 
   /** @param {string} job @param {string[]} blocks @param {boolean} [isOld] */
   const follow = (job, blocks, isOld = false) => {
     const shots = blocks.map(shotOf).filter(shot => shot !== undefined);
-    const recipes = Object.fromEntries(shots.map(shot => [shot.id, recipeOf(film, shot)]));
+    const recipes = Object.fromEntries(shots.map(shot => [shot.id, shotRecipe(film, shot)]));
     const kept = shots.filter(shot => isKept(film, shot)).map(shot => shot.id);
     film.jobs = [...film.jobs.filter(one => one.job !== job), { job, blocks, isOld, recipes, kept }];
-    look();
+    poll();
   };
-  const look = async () => {
+  const poll = async () => {
     clearTimeout(timer);
     if (!element.isConnected) return;
-    for (const sent of [...film.jobs]) await take(sent);
-    if (film.jobs.length) timer = setTimeout(look, EVERY_MILLISECONDS);
+    for (const sent of [...film.jobs]) await readNews(sent);
+    if (film.jobs.length) timer = setTimeout(poll, EVERY_MILLISECONDS);
   };
   /** @param {SentJob} sent */
-  const forget = sent => {
+  const stopFollowing = sent => {
     film.jobs = film.jobs.filter(one => one !== sent);
   };
   /** @param {SentJob} sent */
-  const take = async sent => {
+  const readNews = async sent => {
     let news;
     try {
       const answer = await fetch(`studio/shots/${encodeURIComponent(sent.job)}`);
-      if (!answer.ok) return forget(sent);
+      if (!answer.ok) return stopFollowing(sent);
       news = await answer.json();
     } catch {
-      return; // the server is away for a moment
+      return; // the server is unreachable for a moment
     }
     let isChanged = false;
     for (const { number, given, goes_on: continued, ...video } of news.shots) {
@@ -56,9 +56,9 @@ export const createMade = ({ element }, { film, change }) => {
       if (given) Object.assign(shot.made, { kept: true, recipe: keptRecipe(shot.prompt) });
       isChanged = true;
     }
-    if (news.has_ended) forget(sent);
+    if (news.has_ended) stopFollowing(sent);
     if (isChanged) change();
   };
 
-  return { follow, look };
+  return { follow, poll };
 };

@@ -1,13 +1,13 @@
-// Plays the whole film: the made shots one after another with their fades and the sound, and a card for each that is not made yet. Two
-// players take turns, so that the next shot is loaded when it starts.
+// Plays the whole film: finished shots with fades and soundtrack, and a card for each unfinished shot. Two players alternate, so that
+// the next shot is loaded before it starts.
 import { fieldValue, findAll, get, on, play as playMedia } from '../components/dom.js';
 import { clamp } from '../components/text.js';
-import { fadeOf, isKept, secondsOf, startSeconds, startTimes, trackVolume } from './storyboard_shots.js';
+import { drawnSeconds, fadeSeconds, isKept, startSeconds, startTimes, trackVolume } from './storyboard_shots.js';
 
 /** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
 
 /** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_shots.js').Film} film */
-export const startFilmPlayer = ({ element, words, one }, film) => {
+export const startStoryboardPlayer = ({ element, words, one }, film) => {
   /** @type {Part[]} */
   let parts = [];
   let time = 0;
@@ -32,8 +32,8 @@ export const startFilmPlayer = ({ element, words, one }, film) => {
       const kept = isKept(film, shot) ? shot : null;
       return {
         from: starts[index],
-        to: starts[index] + secondsOf(film, shot),
-        fade: fadeOf(film, shot),
+        to: starts[index] + drawnSeconds(film, shot),
+        fade: fadeSeconds(film, shot),
         index,
         prompt: shot.prompt,
         source: kept ? kept.made.video : '',
@@ -59,7 +59,7 @@ export const startFilmPlayer = ({ element, words, one }, film) => {
       player.load();
     }
   };
-  /** The player of a part, loaded; null if the part is not made. @param {number} index */
+  /** Returns the loaded player of a part, null for an unfinished part. @param {number} index */
   const prepared = index => {
     const part = parts[index];
     const player = players()[index % 2];
@@ -119,7 +119,7 @@ export const startFilmPlayer = ({ element, words, one }, film) => {
     card.textContent = `${part.index + 1}  ${part.prompt}`;
     card.style.backgroundImage = part.picture ? `url("${part.picture}")` : '';
   };
-  /** Keeps the sound at the film's time. */
+  /** Keeps the soundtrack synchronous with the film. */
   const followTrack = () => {
     const { track } = film;
     const sound = audio();

@@ -1,9 +1,9 @@
-// The sound below the film: its waveform at its place, moved by dragging, with its fade and its volume.
+// The soundtrack below the film: its waveform, which can be dragged, its fade and its volume.
 import { capture, fieldValue, filesOf, get, on, onRelease } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
 import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
-import { secondsOf, startTimes, totalSeconds, trackVolume } from './storyboard_shots.js';
+import { drawnSeconds, startTimes, totalSeconds, trackVolume } from './storyboard_shots.js';
 import { leftOf, timeAt } from './timeline.js';
 
 const PEAKS = 1200;
@@ -11,7 +11,7 @@ const MOST_BYTES = 60_000_000;
 const HEIGHT = 44; // pixels
 
 /** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
-export const createTrack = (client, { film, change, draw }) => {
+export const createSoundtrack = (client, { film, change, draw }) => {
   const { element, words, note, upload, one } = client;
   /** @type {Float32Array | null} */
   let peaks = null;
@@ -39,7 +39,7 @@ export const createTrack = (client, { film, change, draw }) => {
     load();
     change();
   };
-  /** Loads the sound's waveform. */
+  /** Loads the waveform of the soundtrack. */
   const load = async () => {
     one('.film-track .film-file').dataset.words ??= one('.film-track .film-file span').textContent ?? '';
     const address = film.track ? addressOf(film.track.path) : '';
@@ -55,7 +55,7 @@ export const createTrack = (client, { film, change, draw }) => {
       peaks = peaksOf(channelsOf(sound), PEAKS);
       seconds = sound.duration;
     } catch {
-      // There is no waveform; the server says whether the sound can be used.
+      // Without a waveform. The server checks the file.
     }
     draw();
   };
@@ -65,7 +65,7 @@ export const createTrack = (client, { film, change, draw }) => {
     const starts = startTimes(film);
     return film.shots.map((shot, index) => ({
       from: starts[index],
-      seconds: secondsOf(film, shot),
+      seconds: drawnSeconds(film, shot),
       left: items[index].offsetLeft,
       width: items[index].offsetWidth,
     }));

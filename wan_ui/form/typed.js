@@ -1,13 +1,13 @@
-// What was typed in the form since a preset was chosen. The answer to that choice may come later, and must not bring the preset's
-// own value back. Gradio reports an input a moment later than the field, so the field itself is read first. See `handlers.py`.
+// Values that were typed since a preset was chosen. A late answer to that choice must not overwrite them with the preset's values.
+// Gradio reports an input later than the field itself, so the script reads the field. See `handlers.py`.
 import { act } from '../components/actions.js';
 import { on } from '../components/dom.js';
 
 /** Values by the control's name. @type {Map<string, unknown>} */
 const typed = new Map();
-/** Controls whose field was read before Gradio reported it. @type {Set<string>} */
+/** Controls whose field was read before Gradio reported the input. @type {Set<string>} */
 const readFirst = new Set();
-/** The preset that was chosen last. @type {string | undefined} */
+/** The last chosen preset. @type {string | undefined} */
 let preset;
 
 export const startTyped = () =>
@@ -24,27 +24,27 @@ export const startTyped = () =>
     true,
   );
 
-/** What the Gradio events of the form call. */
+/** Functions that the form's Gradio events call. */
 export const form = {
-  /** A control was changed. @param {string} name @param {unknown} value */
+  /** Stores the value of a changed control. @param {string} name @param {unknown} value */
   noteTyped: (name, value) => {
     if (!readFirst.delete(name)) typed.set(name, value);
   },
   forgetTyped: () => typed.clear(),
-  /** The typed values of these controls; undefined, which Gradio ignores, for the others. @param {string[]} names */
+  /** Returns the typed values of these controls, undefined for other controls. Gradio ignores undefined. @param {string[]} names */
   typedValues: names => names.map(name => typed.get(name)),
-  /** The typed value, or this one. @param {string} name @param {unknown} value */
+  /** Returns the typed value, else `value`. @param {string} name @param {unknown} value */
   typedOr: (name, value) => typed.get(name) ?? value,
 
-  /** The list of presets was opened with this one chosen. @param {string} name */
+  /** Handles that the list of presets was opened while this preset was chosen. @param {string} name */
   presetLookedAt: name => {
     preset = name;
   },
-  /** A preset was selected; one that was chosen already can be chosen again. */
+  /** Handles the selection of a preset. The same preset can be chosen again. */
   presetSelected: () => {
     preset = undefined;
   },
-  /** The preset changed. Gradio reports the same choice several times. @param {string} name */
+  /** Handles a changed preset. Gradio reports the same choice several times. @param {string} name */
   presetChosen: name => {
     if (name === preset) return;
     preset = name;

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { namedFigures } from '../../../wan_ui/form/character_names.js';
+import { findNamedCharacters } from '../../../wan_ui/form/character_names.js';
 
 const named = (prompt, ...names) =>
-  namedFigures(
+  findNamedCharacters(
     prompt,
     names.map(name => ({ name, image: null })),
   ).map(figure => figure.name);

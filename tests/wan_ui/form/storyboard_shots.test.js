@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {
+  drawnSeconds,
   endMark,
-  fadeOf,
+  fadeSeconds,
   filmText,
   isKept,
   keptRecipe,
   knownSeconds,
-  recipeOf,
-  secondsOf,
+  shotRecipe,
   shotsToMake,
   startTimes,
   totalSeconds,
@@ -40,7 +40,7 @@ const make = (all, first = 0) => {
       first,
       video: 'v.mp4',
       poster: 'p.png',
-      recipe: recipeOf(all, one),
+      recipe: shotRecipe(all, one),
       after,
     };
   });
@@ -90,17 +90,17 @@ test('the figures in a prompt are part of what a shot is made by', () => {
 
 test('the film is as long as its shots without their fades', () => {
   const all = make(film(shot(), shot({ start: 'cut', fade: 0.5 })));
-  assert.equal(secondsOf(all, all.shots[0]), 33 / 16);
-  assert.equal(fadeOf(all, all.shots[1]), 0.5);
+  assert.equal(drawnSeconds(all, all.shots[0]), 33 / 16);
+  assert.equal(fadeSeconds(all, all.shots[1]), 0.5);
   assert.equal(totalSeconds(all), 66 / 16 - 0.5);
   assert.deepEqual(startTimes(all), [0, 33 / 16 - 0.5]);
   assert.equal(totalSeconds(film(shot(), shot({ seconds: '5' }))), 7);
-  assert.equal(fadeOf(film(shot({ fade: 1 })), all.shots[0]), 0);
+  assert.equal(fadeSeconds(film(shot({ fade: 1 })), all.shots[0]), 0);
 });
 
 test('a shot that continues is seen after the frames that both shots have', () => {
   const all = make(film(shot()), 5);
-  assert.equal(secondsOf(all, all.shots[0]), 28 / 16);
+  assert.equal(drawnSeconds(all, all.shots[0]), 28 / 16);
 });
 
 test('the server gets kept shots by their jobs, and the others with their settings', () => {
