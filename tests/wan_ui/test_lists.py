@@ -19,7 +19,7 @@ from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
 from wan_ui.library.handlers import LibraryHandlers
-from wan_ui.queue.queue_query import queue_now
+from wan_ui.queue.queue_query import stamped_queue_html
 from wan_ui.routes.changes import _render_parts
 from wan_ui.routes.videos import Videos
 from wan_ui.services.caller import Caller
@@ -98,7 +98,7 @@ def read_list(name: str, context: StudioContext, caller: Caller) -> str:
         case "search":
             return found(context, caller)
         case "queue":
-            return queue_now(context, caller)
+            return stamped_queue_html(context, caller)
         case "changes":
             return _render_parts(context, caller)[0]["queue"]
         case "videos":
@@ -137,7 +137,7 @@ def test_a_store_of_an_earlier_version_is_filled(context, caller):
     assert listed[0].summary == RequestSummary.from_request(context.engine.job(listed[0].id).request)
     assert (listed[0].has_video, listed[0].made_seconds) == (True, 4.2)
     assert context.engine.library.with_sound([job.id for job in listed]) == {job.id for job in listed}
-    assert "0:04" in queue_now(context, caller) or "4.2" in queue_now(context, caller)
+    assert "0:04" in stamped_queue_html(context, caller) or "4.2" in stamped_queue_html(context, caller)
 
 
 def test_a_summary_is_short_and_differs_whenever_the_request_does():

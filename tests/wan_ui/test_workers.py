@@ -21,7 +21,7 @@ from wan_ui.gateway.visitors import owner_name
 from wan_ui.header import status_html
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import queue_html
-from wan_ui.queue.queue_query import queue_of
+from wan_ui.queue.queue_query import visible_queue
 from wan_ui.routes.metrics import health_route, metrics_text
 from wan_ui.services.caller import Caller
 from wan_ui.services.studio_context import StudioContext
@@ -107,7 +107,7 @@ def context_of(engine) -> StudioContext:
 
 
 def waits(engine) -> list[float]:
-    return [entry.wait for entry in queue_of(context_of(engine), VISITOR).waiting]
+    return [entry.wait for entry in visible_queue(context_of(engine), VISITOR).waiting]
 
 
 def test_one_worker_makes_all_that_wait_one_after_another():
@@ -126,7 +126,7 @@ def test_a_failed_worker_makes_nothing_shorter():
 
 def test_a_group_is_done_with_its_last():
     engine = Engine(worker(), worker(), running=1, waiting=2)
-    html = queue_html(queue_of(context_of(engine), VISITOR), ENGLISH)
+    html = queue_html(visible_queue(context_of(engine), VISITOR), ENGLISH)
     assert "done in about 20 s" in html
 
 
@@ -151,7 +151,7 @@ class Beginning(Engine):
 
 @pytest.mark.parametrize("asked_first", ["waiting_job_ids", "unended"])
 def test_a_job_that_begins_while_the_page_asks_is_listed_once(asked_first):
-    queue = queue_of(context_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
+    queue = visible_queue(context_of(Beginning(asked_first=asked_first, waiting=2)), VISITOR)
     assert [entry.job.id for entry in (*queue.running, *queue.waiting)] == ["0", "1"]
 
 

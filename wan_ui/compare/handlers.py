@@ -10,9 +10,9 @@ from backend.engine.user_presets import Comparison
 from backend.errors import StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest
-from wan_ui.compare.html import MOST, Cell, Side, compare_html, differences
+from wan_ui.compare.html import MOST, Cell, CompareContent, compare_html, differences
 from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
-from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, grid, variations, varied
+from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, find_varied_setting, grid_requests, varied_requests
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import LAST, QUIET, RAW, Updates, Values
 from wan_ui.components.toast import Message
@@ -58,26 +58,26 @@ class CompareHandlers(Panel):
     def wire(self) -> None:
         """Wires the bar above the videos."""
         panel = self.panel
-        panel.start.click(self.start, self.form.inputs | panel.inputs, self._shown_on, **RAW)
+        panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW)
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
     @property
-    def _shown_on(self) -> list[gr.blocks.Block]:
+    def _comparison_outputs(self) -> list[gr.blocks.Block]:
         return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words, and the comparison of a link, unless there is also a link to settings."""
-        shown = {} if caller.uses_english else self._words(caller)
+        shown = {} if caller.uses_english else self._translated_updates(caller)
         return shown | (
-            self._linked(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
+            self._open_link(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
         )
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The comparison on view as it is now."""
         shown = values[self.panel.shown]
         found = self.context.engine.user_presets.comparison(shown) if shown else None
-        return {self.panel.view: compare_html(self._side(found, caller), caller.texts)} if found else {}
+        return {self.panel.view: compare_html(self._read_content(found, caller), caller.texts)} if found else {}
 
     @runs_sandbox_calls
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
@@ -85,71 +85,74 @@ class CompareHandlers(Panel):
         panel, caller = self.panel, self.context.identify_caller(request)
         try:
             base = self.form.read(values).to_request()
-            wanted, columns = self._wanted(base, values)
+            wanted, columns = self._requested_videos(base, values)
             jobs = yield from self.context.submit_all_steps(wanted, caller)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
         comparison = self.context.engine.user_presets.compare(caller.owner, jobs, columns)
         lost = unused_settings_text(base, SAME_FOR_MODELS, caller.texts) if values[panel.what] == "preset" else ""
-        return self._shown(comparison, caller, lost) | {panel.chosen: []}
+        return self._show_comparison(comparison, caller, lost) | {panel.chosen: []}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Chooses a video for comparing, shows one beside its clip, makes the link, or starts over."""
         act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
         match act.what:
             case "add":
-                return self._add(values[panel.chosen], act.job, caller)
+                return self._add_video(values[panel.chosen], act.job, caller)
             case "original":
-                return self._with_original(act.job, caller)
+                return self._compare_with_original(act.job, caller)
             case "link":
-                return {self.message: self._link(values[panel.shown], caller)}
+                return {self.message: self._link_message(values[panel.shown], caller)}
             case "clear":
-                return {panel.view: compare_html(Side(), caller.texts), panel.shown: "", panel.chosen: []}
+                return {panel.view: compare_html(CompareContent(), caller.texts), panel.shown: "", panel.chosen: []}
         return {panel.chosen: gr.skip()}
 
-    def _words(self, caller: Caller) -> Updates:
+    def _translated_updates(self, caller: Caller) -> Updates:
         """The parts that were built in English, in the visitor's language."""
         presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
-            self.panel.view: compare_html(Side(), caller.texts),
+            self.panel.view: compare_html(CompareContent(), caller.texts),
             self.panel.what: gr.update(choices=what_choices(caller.texts)),
             self.panel.also: gr.update(choices=also_choices(caller.texts)),
             self.panel.presets: gr.update(choices=presets),
         }
 
-    def _linked(self, comparison_id: str, caller: Caller) -> Updates:
+    def _open_link(self, comparison_id: str, caller: Caller) -> Updates:
         """The comparison of a link for visitors who may see its videos, else its settings; nothing if there is none."""
         found = self.context.engine.user_presets.comparison(comparison_id)
         if found is None:
             return {}
-        return self._shown(found, caller) if caller.may_see(found.owner) else self._settings_of(found, caller)
+        return self._show_comparison(found, caller) if caller.may_see(found.owner) else self._load_settings(found, caller)
 
-    def _settings_of(self, comparison: Comparison, caller: Caller) -> Updates:
+    def _load_settings(self, comparison: Comparison, caller: Caller) -> Updates:
         """Somebody else's comparison: its settings, ready to be queued; never its videos."""
         try:
             requests = [self.context.engine.job(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
-            varied_too = self._not_varied(requests, comparison.columns, caller)
+            varied_too = self._unsupported_differences_text(requests, comparison.columns, caller)
             message = Message(text=" ".join(filter(None, (caller.texts.compare_shared, varied_too))), view="compare")
             filled = self.loading.show_request(requests[0], caller.texts, message)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
-        return filled | self._varied(requests, comparison.columns, caller)
+        return filled | self._bar_updates(requests, comparison.columns, caller)
 
-    def _not_varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
+    def _unsupported_differences_text(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
         """A sentence that names the settings that differ and that the bar cannot vary; "" if there are none."""
-        across, down = varied(requests[:columns] if columns else requests)[0], varied(requests[::columns])[0] if columns else ""
+        across, down = (
+            find_varied_setting(requests[:columns] if columns else requests)[0],
+            find_varied_setting(requests[::columns])[0] if columns else "",
+        )
         if across == "preset":  # each model has its own settings
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
         named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
-    def _varied(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
+    def _bar_updates(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
         """The bar with the values that it had when these requests were queued."""
-        what, values = varied(requests[:columns] if columns else requests)
-        also, others = varied(requests[::columns]) if columns else ("", [])
+        what, values = find_varied_setting(requests[:columns] if columns else requests)
+        also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
         is_preset = what == "preset"
         named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
         return {
@@ -160,16 +163,16 @@ class CompareHandlers(Panel):
             self.panel.also_values: gr.update(value=", ".join(others), visible=bool(also)),
         }
 
-    def _wanted(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
+    def _requested_videos(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
         """The requests that the bar asks for, and the columns of a grid, 0 for none. Raises: RequestError."""
         panel, also = self.panel, str(values[self.panel.also] or "")
         what, text, presets = values[panel.what], values[panel.values] or "", values[panel.presets] or []
         if not also:
-            return variations(base, what, text, presets), 0
+            return varied_requests(base, what, text, presets), 0
         down = Axis(what=also, text=str(values[panel.also_values] or ""))
-        return grid(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
+        return grid_requests(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
 
-    def _add(self, chosen: list[str], job_id: str, caller: Caller) -> Updates:
+    def _add_video(self, chosen: list[str], job_id: str, caller: Caller) -> Updates:
         job = self.context.find_job(job_id, caller)
         if job is None:
             return {self.panel.chosen: gr.skip()}
@@ -178,35 +181,35 @@ class CompareHandlers(Panel):
             words = caller.texts.compare_tray.format(count=1)
             return {
                 self.panel.chosen: chosen,
-                self.panel.view: compare_html(Side(chosen=1), caller.texts),
+                self.panel.view: compare_html(CompareContent(chosen=1), caller.texts),
                 self.panel.shown: "",
                 self.message: Message(text=words).html(caller.texts),
             }
         comparison = self.context.engine.user_presets.compare(caller.owner, tuple(chosen))
-        return self._shown(comparison, caller) | {self.panel.chosen: chosen}
+        return self._show_comparison(comparison, caller) | {self.panel.chosen: chosen}
 
-    def _with_original(self, job_id: str, caller: Caller) -> Updates:
+    def _compare_with_original(self, job_id: str, caller: Caller) -> Updates:
         """A video beside the clip that it was made from: the only comparison of one job."""
         job = self.context.find_job(job_id, caller)
         if job is None or not job.request.has_original:
             return {self.panel.chosen: gr.skip()}
-        return self._shown(self.context.engine.user_presets.compare(caller.owner, (job.id,)), caller)
+        return self._show_comparison(self.context.engine.user_presets.compare(caller.owner, (job.id,)), caller)
 
-    def _shown(self, comparison: Comparison, caller: Caller, said: str = "") -> Updates:
+    def _show_comparison(self, comparison: Comparison, caller: Caller, said: str = "") -> Updates:
         return {
-            self.panel.view: compare_html(self._side(comparison, caller), caller.texts),
+            self.panel.view: compare_html(self._read_content(comparison, caller), caller.texts),
             self.panel.shown: comparison.id,
             self.message: Message(text=said, view="compare").html(caller.texts),
         }
 
-    def _side(self, comparison: Comparison, caller: Caller) -> Side:
+    def _read_content(self, comparison: Comparison, caller: Caller) -> CompareContent:
         jobs = [self.context.find_job(job_id, caller) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=stage_view(self.context, job)) for job in jobs if job)
         if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
-        return Side(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
+        return CompareContent(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
 
-    def _link(self, shown: str, caller: Caller) -> str:
+    def _link_message(self, shown: str, caller: Caller) -> str:
         found = self.context.engine.user_presets.comparison(shown)
         if found is None or not caller.may_see(found.owner):
             return Message().html(caller.texts)

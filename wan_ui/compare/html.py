@@ -38,7 +38,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class CompareContent:
     """What the compare view shows. `chosen` counts the videos chosen so far; with `columns` it is a grid, row by row."""
 
     id: str = ""
@@ -52,32 +52,32 @@ class Side:
         return any(cell.is_original for cell in self.cells)
 
 
-def compare_html(side: Side, texts: Texts) -> str:
+def compare_html(content: CompareContent, texts: Texts) -> str:
     """The view without its bar."""
-    if not side.cells:
-        words = texts.compare_tray.format(count=side.chosen) if side.chosen else texts.compare_empty
+    if not content.cells:
+        words = texts.compare_tray.format(count=content.chosen) if content.chosen else texts.compare_empty
         return (
             f'<section class="compare" data-count="0"><div class="empty"><p class="title">{escape(texts.compare_empty_title)}</p>'
             f'<p class="hint">{escape(words)}</p></div></section>'
         )
-    requests = [cell.job.request for cell in side.cells]
-    labels = [texts.compare_before, texts.compare_after] if side.has_original else labels_of(requests, texts)
-    named = enumerate(zip(side.cells, labels, strict=True), 1)
-    cells = "".join(_cell(cell, number, label, texts) for number, (cell, label) in named)
-    done = sum(cell.is_original or cell.result is not None for cell in side.cells)
-    table = "" if side.columns else _table(side, texts)
+    requests = [cell.job.request for cell in content.cells]
+    labels = [texts.compare_before, texts.compare_after] if content.has_original else difference_labels(requests, texts)
+    named = enumerate(zip(content.cells, labels, strict=True), 1)
+    cells = "".join(_cell_html(cell, number, label, texts) for number, (cell, label) in named)
+    done = sum(cell.is_original or cell.result is not None for cell in content.cells)
+    table = "" if content.columns else _table_html(content, texts)
     ratio = max(request.width / request.height for request in requests)
     return (
-        f'<section class="compare" data-count="{len(side.cells)}" data-done="{done}" data-comparison="{escape(side.id)}"'
-        f' data-original="{"true" if side.has_original else "false"}" data-grid="{"true" if side.columns else "false"}">'
-        f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {side.columns or min(len(side.cells), 2)}">{cells}'
+        f'<section class="compare" data-count="{len(content.cells)}" data-done="{done}" data-comparison="{escape(content.id)}"'
+        f' data-original="{"true" if content.has_original else "false"}" data-grid="{"true" if content.columns else "false"}">'
+        f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {content.columns or min(len(content.cells), 2)}">{cells}'
         f'<input type="range" class="edge" min="0" max="100" value="50" aria-label="{escape(texts.compare_wipe_edge)}" hidden>'
         f"</div>"
-        f"{_bar(side, labels, done, texts)}{table}</section>"
+        f"{_bar_html(content, labels, done, texts)}{table}</section>"
     )
 
 
-def _cell(cell: Cell, number: int, label: str, texts: Texts) -> str:
+def _cell_html(cell: Cell, number: int, label: str, texts: Texts) -> str:
     job, view = cell.job, cell.view
     file = BEFORE if cell.is_original else view.result.path if view.result else None
     video = (
@@ -86,7 +86,7 @@ def _cell(cell: Cell, number: int, label: str, texts: Texts) -> str:
         else ("<video muted playsinline hidden></video>")
     )
     source = media_url(job, view.preview) if view.preview and not file else NO_PICTURE
-    state = "" if file else _state(cell, texts)
+    state = "" if file else _state_text(cell, texts)
     words, attributes = texts.compare_hear.format(number=number), f'data-compare="sound"{"" if cell.has_sound else " hidden"}'
     return (
         f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}"'
@@ -97,7 +97,7 @@ def _cell(cell: Cell, number: int, label: str, texts: Texts) -> str:
     )
 
 
-def _state(cell: Cell, texts: Texts) -> str:
+def _state_text(cell: Cell, texts: Texts) -> str:
     match cell.job.state:
         case "queued":
             return texts.queued
@@ -110,13 +110,13 @@ def _state(cell: Cell, texts: Texts) -> str:
     return texts.cancelled
 
 
-def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
-    total = len(side.cells)
+def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Texts) -> str:
+    total = len(content.cells)
     progress = texts.compare_progress.format(done=done, total=total) if done < total else ""
     options = "".join(f'<option value="{number}">{escape(label)}</option>' for number, label in enumerate(labels))
     second = options.replace('value="1"', 'value="1" selected')
     export = (
-        f'<a id="compare-export" data-watch-tasks href="studio/compare/{escape(side.id)}.mp4" download="comparison.mp4">'
+        f'<a id="compare-export" data-watch-tasks href="studio/compare/{escape(content.id)}.mp4" download="comparison.mp4">'
         f"{icon('download')}"
         f"<span>{escape(texts.compare_export)}</span></a>"
         if done == total
@@ -135,14 +135,14 @@ def _bar(side: Side, labels: list[str], done: int, texts: Texts) -> str:
     )
 
 
-def _table(side: Side, texts: Texts) -> str:
+def _table_html(content: CompareContent, texts: Texts) -> str:
     """The table of the settings that differ, and of the seconds."""
-    requests = [cell.job.request for cell in side.cells]
+    requests = [cell.job.request for cell in content.cells]
     rows = [(name, [format_value(value) or texts.compare_off for value in values]) for name, values in differences(requests)]
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
-    if side.has_original:
-        note, rows = "", _made_with(requests[-1], texts)
-    timed = [cell.result if not cell.is_original else None for cell in side.cells]
+    if content.has_original:
+        note, rows = "", _source_rows(requests[-1], texts)
+    timed = [cell.result if not cell.is_original else None for cell in content.cells]
     seconds = [format_duration(result.seconds.get("total", 0.0)) if result else "" for result in timed]
     rows.append((texts.shot_seconds, seconds))
     body = "".join(
@@ -152,7 +152,7 @@ def _table(side: Side, texts: Texts) -> str:
     return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
 
 
-def _made_with(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
+def _source_rows(request: GenerationRequest, texts: Texts) -> list[tuple[str, list[str]]]:
     """What was asked for of the clip, beside which there is nothing."""
     strength = [] if request.strength is None else [(texts.edit_strength, ["", f"{request.strength:g}"])]
     return [(texts.prompt, ["", request.prompt]), *strength]
@@ -166,7 +166,7 @@ def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]
     return [(name, values) for name, values in rows.items() if len(set(map(str, values))) > 1]
 
 
-def labels_of(requests: list[GenerationRequest], texts: Texts) -> list[str]:
+def difference_labels(requests: list[GenerationRequest], texts: Texts) -> list[str]:
     """A name for each request, from the first field that differs; numbers if none does."""
     differing = differences(requests)
     if not differing:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from wan_ui.compare.html import MOST, Side, compare_html
+from wan_ui.compare.html import MOST, CompareContent, compare_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
@@ -37,8 +37,8 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
     """Builds the panel, with nothing to compare."""
     choices = preset_choices("t2v", can_run).dropdown_choices(texts.language)
     with gr.Row(elem_id="compare-bar"):
-        what = _choice(what_choices(texts), "seed", labels.compare_vary, "compare-what")
-        values = _numbers(labels, "compare-values")
+        what = _setting_dropdown(what_choices(texts), "seed", labels.compare_vary, "compare-what")
+        values = _values_box(labels, "compare-values")
         presets = gr.Dropdown(
             choices,
             value=[],
@@ -50,10 +50,10 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
             min_width=160,
             scale=3,
         )
-        also = _choice(also_choices(texts), "", labels.compare_also, "compare-also")
-        also_values = _numbers(labels, "compare-also-values", visible=False)
+        also = _setting_dropdown(also_choices(texts), "", labels.compare_also, "compare-also")
+        also_values = _values_box(labels, "compare-also-values", visible=False)
         start = gr.Button(labels.compare_start, variant="primary", elem_id="compare-start", min_width=120, scale=1)
-    view = gr.HTML(compare_html(Side(), texts), elem_id="compare", apply_default_css=False)
+    view = gr.HTML(compare_html(CompareContent(), texts), elem_id="compare", apply_default_css=False)
     return ComparePanel(
         what=what,
         values=values,
@@ -67,12 +67,12 @@ def build_compare_panel(texts: Texts, labels: Texts, can_run: CanRun) -> Compare
     )
 
 
-def _choice(choices: list[tuple[str, str]], value: str, label: str, elem_id: str) -> gr.Dropdown:
+def _setting_dropdown(choices: list[tuple[str, str]], value: str, label: str, elem_id: str) -> gr.Dropdown:
     """What varies along the rows, or from row to row."""
     return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, filterable=False, min_width=140, scale=2)
 
 
-def _numbers(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Textbox:
+def _values_box(labels: Texts, elem_id: str, *, visible: bool = True) -> gr.Textbox:
     """The field for its values."""
     return gr.Textbox(
         label=labels.compare_values,

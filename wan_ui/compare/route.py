@@ -16,7 +16,7 @@ from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import EXPORT_SECONDS, Requester, SandboxCall
 from backend.media.tiles import Tile, write_tiled
-from wan_ui.compare.html import labels_of
+from wan_ui.compare.html import difference_labels
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import VIDEO, busy_response, file_response, make_before_video
@@ -29,11 +29,13 @@ def compare_route(engine: Engine, access: Access) -> Route:
     making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who asks for the same video waits for it
 
     async def serve(request: Request) -> Response:
-        found = await asyncio.to_thread(_found, engine, request, access)
+        found = await asyncio.to_thread(_find_comparison, engine, request, access)
         lock = making.setdefault("" if found is None else found.id, asyncio.Lock())
         who, tile = requester_from_request(request, access), request.query_params.get("sound", "")
         try:
-            path = None if found is None else await cancel_on_disconnect(request, _tiled(engine, found, tile, who, lock))
+            path = (
+                None if found is None else await cancel_on_disconnect(request, _write_comparison(engine, found, tile, who, lock))
+            )
         except Busy as error:
             return busy_response(error)
         return file_response(path, cache="private, no-store")
@@ -41,14 +43,14 @@ def compare_route(engine: Engine, access: Access) -> Route:
     return Route("/studio/compare/{comparison_id}.mp4", serve, methods=["GET", "HEAD"])
 
 
-def _found(engine: Engine, request: Request, access: Access) -> Comparison | None:
+def _find_comparison(engine: Engine, request: Request, access: Access) -> Comparison | None:
     """The comparison, if there is one that the caller may see."""
     found = engine.user_presets.comparison(request.path_params["comparison_id"])
     return found if found is not None and access.may_see(request.cookies, found.owner) else None
 
 
-async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, making: asyncio.Lock) -> Path | None:
-    heard = await asyncio.to_thread(_heard, engine, found, tile) if tile else None
+async def _write_comparison(engine: Engine, found: Comparison, tile: str, who: Requester, making: asyncio.Lock) -> Path | None:
+    heard = await asyncio.to_thread(_find_audio_source, engine, found, tile) if tile else None
     if tile and heard is None:
         return None
     folder = engine.settings.comparisons_dir
@@ -62,7 +64,7 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, m
             jobs = [await asyncio.to_thread(engine.job, job_id) for job_id in found.jobs]
             original = await make_before_video(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
-            work = (_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
+            work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, found.columns or 2)
             await engine.sandbox.run_async(
                 SandboxCall(work=write_tiled, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
             )
@@ -73,7 +75,7 @@ async def _tiled(engine: Engine, found: Comparison, tile: str, who: Requester, m
         return path
 
 
-def _heard(engine: Engine, found: Comparison, tile: str) -> Path | None:
+def _find_audio_source(engine: Engine, found: Comparison, tile: str) -> Path | None:
     """The video whose sound this tile has, by its number from 1; None if there is no such tile, or it is silent. The clip beside
     a video that was made from it is the first of two tiles, and silent."""
     try:
@@ -87,9 +89,9 @@ def _heard(engine: Engine, found: Comparison, tile: str) -> Path | None:
     return job.folder / VIDEO if job and engine.library.with_sound([job.id]) else None
 
 
-def _tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
+def _make_tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
     if original is not None:
         video = jobs[0].folder / VIDEO  # as fast as the clip beside it
         return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
-    labels = labels_of([job.request for job in jobs], ENGLISH)
+    labels = difference_labels([job.request for job in jobs], ENGLISH)
     return [Tile(path=job.folder / VIDEO, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

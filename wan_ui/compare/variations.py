@@ -14,26 +14,26 @@ SAME_FOR_MODELS = ("prompt", "seed", "image", "image_focus", *_SIZE)
 """The settings that all models of a comparison share; the others are each model's own."""
 
 
-def variations(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
+def varied_requests(base: GenerationRequest, what: str, text: str, presets: list[str]) -> list[GenerationRequest]:
     """The requests to compare: the base with one setting varied. Raises: RequestError."""
     match what:
         case "seed":
-            requests = [base.changed(seed=seed) for seed in _seeds(text)]
+            requests = [base.changed(seed=seed) for seed in _parse_seeds(text)]
         case "steps":
-            requests = [base.changed(steps=steps) for steps in _whole(text, what)]
+            requests = [base.changed(steps=steps) for steps in _parse_integers(text, what)]
         case "guidance":
-            requests = [base.changed(guidance=(value,) * len(base.guidance)) for value in _numbers(text, what)]
+            requests = [base.changed(guidance=(value,) * len(base.guidance)) for value in _parse_numbers(text, what)]
         case "flow_shift":
-            requests = [base.changed(flow_shift=value) for value in _numbers(text, what)]
+            requests = [base.changed(flow_shift=value) for value in _parse_numbers(text, what)]
         case "preset":
-            requests = [_with_preset(base, find_preset(name)) for name in presets]
+            requests = [_with_other_preset(base, find_preset(name)) for name in presets]
         case "loras":
             requests = [base, base.changed(loras=())] if base.loras else []
         case _:
             requests = []
     unique = list(dict.fromkeys(requests))
     if not 2 <= len(unique) <= MOST:
-        raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _advice(what))
+        raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _fix_text(what))
     return unique
 
 
@@ -45,54 +45,57 @@ class Axis:
     text: str = ""
     presets: tuple[str, ...] = ()
 
-    def settled(self) -> "Axis":
+    def with_fixed_seeds(self) -> "Axis":
         """The same, with seeds drawn where none were typed, so that all rows have the same ones."""
-        return replace(self, text=", ".join(map(str, _seeds(self.text)))) if self.what == "seed" else self
+        return replace(self, text=", ".join(map(str, _parse_seeds(self.text)))) if self.what == "seed" else self
 
 
-def grid(base: GenerationRequest, across: Axis, down: Axis) -> tuple[list[GenerationRequest], int]:
+def grid_requests(base: GenerationRequest, across: Axis, down: Axis) -> tuple[list[GenerationRequest], int]:
     """The requests of a grid, row by row, and its columns: as many as `across` has values. Raises: RequestError."""
     if across.what == down.what:
         raise RequestError(f"{down.what} was chosen", "for the columns and for the rows", "choose two different settings")
-    across, down = across.settled(), down.settled()
-    columns = [variations(one, down.what, down.text, []) for one in variations(base, across.what, across.text, [*across.presets])]
+    across, down = across.with_fixed_seeds(), down.with_fixed_seeds()
+    columns = [
+        varied_requests(one, down.what, down.text, [])
+        for one in varied_requests(base, across.what, across.text, [*across.presets])
+    ]
     return [one for row in zip(*columns, strict=True) for one in row], len(columns)
 
 
-def _advice(what: str) -> str:
+def _fix_text(what: str) -> str:
     if what == "loras":
         return "name a LoRA in More settings"
     return "choose 2 to 4 models" if what == "preset" else "give 2 to 4 values that differ, such as 8, 20, 40"
 
 
-def _seeds(text: str) -> list[int]:
-    return _whole(text, "seed") if text.strip() else [secrets.randbelow(SEED_LIMIT) for _ in range(MOST)]
+def _parse_seeds(text: str) -> list[int]:
+    return _parse_integers(text, "seed") if text.strip() else [secrets.randbelow(SEED_LIMIT) for _ in range(MOST)]
 
 
-def _whole(text: str, what: str) -> list[int]:
-    values = _numbers(text, what)
+def _parse_integers(text: str, what: str) -> list[int]:
+    values = _parse_numbers(text, what)
     for value in values:
         if value != int(value):
             raise RequestError(f"{what}={value:g}", "must be a whole number", "such as 8, 20, 40")
     return [int(value) for value in values]
 
 
-def _numbers(text: str, what: str) -> list[float]:
+def _parse_numbers(text: str, what: str) -> list[float]:
     words = text.replace(";", ",").replace(" ", ",").split(",")
     try:
-        return [_finite(word) for word in words if word]
+        return [_parse_finite(word) for word in words if word]
     except ValueError:
         raise RequestError(f"{what}={text[:40]!r}", "must be numbers with commas between them", "such as 8, 20, 40") from None
 
 
-def _finite(word: str) -> float:
+def _parse_finite(word: str) -> float:
     value = float(word)
     if value != value or abs(value) == float("inf"):
         raise ValueError(word)
     return value
 
 
-def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
+def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
     """The preset's own settings with the base's prompt, seed and pictures; also its size, if the preset allows it."""
     same: dict[str, Any] = {name: getattr(base, name) for name in SAME_FOR_MODELS if name not in _SIZE}
     size = {name: getattr(base, name) for name in _SIZE}
@@ -102,7 +105,7 @@ def _with_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
         return GenerationRequest.from_preset(preset, **same)
 
 
-def varied(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
+def find_varied_setting(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
     """What a comparison varies, as in the compare bar, and its values."""
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):

@@ -10,8 +10,8 @@ from wan_ui.components.buttons import Act
 from wan_ui.components.events import LAST, QUIET, Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.library.desktop import open_folder
-from wan_ui.library.html import Shelf, detail_html, library_html
-from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, pairs, preset_filter
+from wan_ui.library.html import LibraryContent, detail_html, library_html
+from wan_ui.library.panel import CARDS_AT_ONCE, LibraryPanel, dropdown_choices, preset_filter_choices
 from wan_ui.library.projects import ProjectHandlers
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
@@ -45,31 +45,31 @@ class LibraryHandlers(Panel):
     def wire(self) -> None:
         """Wires the search and the filters."""
         panel = self.panel
-        asked = [panel.search.change, *(control.input for control in panel.asked if control is not panel.search)]
-        gr.on(asked, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
+        changes = [panel.search.change, *(control.input for control in panel.filters if control is not panel.search)]
+        gr.on(changes, self.search, panel.inputs, panel.grid, **QUIET, **LAST)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's words; the videos come with the first tick."""
-        shown, panel, texts = self.projects.shown(caller), self.panel, caller.texts
+        shown, panel, texts = self.projects.current_updates(caller), self.panel, caller.texts
         if caller.uses_english:
             return shown
         return shown | {
-            panel.preset: gr.update(choices=preset_filter(texts)),
-            panel.order: gr.update(choices=pairs(texts.orders)),
-            panel.length: gr.update(choices=pairs(texts.lengths)),
-            panel.size: gr.update(choices=pairs(texts.sizes)),
+            panel.preset: gr.update(choices=preset_filter_choices(texts)),
+            panel.order: gr.update(choices=dropdown_choices(texts.orders)),
+            panel.length: gr.update(choices=dropdown_choices(texts.lengths)),
+            panel.size: gr.update(choices=dropdown_choices(texts.sizes)),
             panel.detail: detail_html(None, None, texts),
         }
 
     def tick(self, caller: Caller, values: Values) -> Updates:
         """The grid and the detail as they are now."""
         job = self.context.find_job(values[self.panel.chosen], caller)
-        drawn = {self.panel.grid: self._grid(values, caller), self.panel.detail: self._detail(job, caller)}
-        return drawn | {self.panel.projects: self.projects.shown(caller)[self.panel.projects]}
+        drawn = {self.panel.grid: self._grid_html(values, caller), self.panel.detail: self._job_detail_html(job, caller)}
+        return drawn | {self.panel.projects: self.projects.current_updates(caller)[self.panel.projects]}
 
     def search(self, values: Values, request: gr.Request) -> Updates:
         """The grid for the search and the filters."""
-        return {self.panel.grid: self._grid(values, self.context.identify_caller(request))}
+        return {self.panel.grid: self._grid_html(values, self.context.identify_caller(request))}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Shows all about a card, or more cards, or opens the card's folder."""
@@ -81,30 +81,30 @@ class LibraryHandlers(Panel):
         if job is None:
             return {panel.chosen: gr.skip()}
         if act.what == "folder":
-            return self._opened(job, caller)
+            return self._open_folder(job, caller)
         return {panel.chosen: job.id} | self.tick(caller, values | {panel.chosen: job.id})
 
-    def _opened(self, job: Job, caller: Caller) -> Updates:
+    def _open_folder(self, job: Job, caller: Caller) -> Updates:
         """Opens the job's folder on the server's desktop, or says its path; for the operator only."""
         if not caller.is_operator:
             return {self.message: gr.skip()}
         words = caller.texts.folder_opened if open_folder(job.folder) else caller.texts.folder_at
         return {self.message: Message(text=words.format(folder=job.folder)).html(caller.texts)}
 
-    def _grid(self, values: Values, caller: Caller) -> str:
+    def _grid_html(self, values: Values, caller: Caller) -> str:
         selection = self.panel.selection(values, caller)
         library = self.context.engine.library
         jobs = tuple(library.videos(selection))
-        shelf = Shelf(
+        content = LibraryContent(
             jobs=jobs,
             count=library.count(selection),
             chosen=values[self.panel.chosen] or "",
             is_filtered=selection != Selection(owner=selection.owner, most=selection.most, order=selection.order),
             sounding=library.with_sound([job.id for job in jobs]),
         )
-        return library_html(shelf, caller.texts)
+        return library_html(content, caller.texts)
 
-    def _detail(self, job: Job | None, caller: Caller) -> str:
+    def _job_detail_html(self, job: Job | None, caller: Caller) -> str:
         result = self.context.engine.library.result(job.id) if job else None
         owner = job.owner if job and caller.is_operator else ""
         projects = self.context.engine.projects.list_for_owner(job.owner) if job else ()

@@ -16,15 +16,15 @@ from wan_ui.components.naming import video_name
 from wan_ui.components.progress import format_duration
 from wan_ui.components.values import format_rate, format_value, pairs_html
 from wan_ui.i18n.english import Texts
-from wan_ui.library.projects import place_html
+from wan_ui.library.projects import project_and_tags_html
 from wan_ui.services.exports import export_menu
 from wan_ui.services.media import media_url
 from wan_ui.services.upscaling import UpscaleOffer, upscale_menu
-from wan_ui.stage.html import film_button, go_on_button, sound_download
+from wan_ui.stage.html import add_to_storyboard_button, continue_button, sound_download
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shelf:
+class LibraryContent:
     """The grid's content: jobs with a video, how many there are in all, the chosen one, and those with sound."""
 
     jobs: tuple[ListedJob, ...]
@@ -34,25 +34,25 @@ class Shelf:
     sounding: frozenset[str] = frozenset()
 
 
-def library_html(shelf: Shelf, texts: Texts) -> str:
+def library_html(content: LibraryContent, texts: Texts) -> str:
     """The grid."""
-    count = texts.library_count_one if shelf.count == 1 else texts.library_count.format(count=shelf.count)
-    if not shelf.jobs:
-        words = texts.library_none if shelf.is_filtered else texts.library_empty
+    count = texts.library_count_one if content.count == 1 else texts.library_count.format(count=content.count)
+    if not content.jobs:
+        words = texts.library_none if content.is_filtered else texts.library_empty
         return f'<section class="library"><p class="hint empty">{escape(words)}</p></section>'
-    cards = "".join(_card(job, shelf, texts) for job in shelf.jobs)
-    more = f'<p class="more">{text_button("choose:more", texts.library_more)}</p>' if shelf.count > len(shelf.jobs) else ""
+    cards = "".join(_card_html(job, content, texts) for job in content.jobs)
+    more = f'<p class="more">{text_button("choose:more", texts.library_more)}</p>' if content.count > len(content.jobs) else ""
     return (
         f'<section class="library"><p class="count">{escape(count)}</p>'
         f'<ul aria-label="{escape(count)}">{cards}</ul>{more}</section>'
     )
 
 
-def _card(job: ListedJob, shelf: Shelf, texts: Texts) -> str:
-    request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == shelf.chosen, job.id in shelf.sounding
+def _card_html(job: ListedJob, content: LibraryContent, texts: Texts) -> str:
+    request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == content.chosen, job.id in content.sounding
     named = video_name(request, texts)
     label = f"{named}{texts.list_separator}{texts.with_sound}" if sounds else named
-    ratio, mark = f"{request.width / request.height:.4f}", _sound_mark(texts) if sounds else ""
+    ratio, mark = f"{request.width / request.height:.4f}", _audio_mark_html(texts) if sounds else ""
     if job.deleted:
         buttons = icon_button("queue:restore", "again", texts.restore, **one)
     else:
@@ -71,7 +71,7 @@ def _card(job: ListedJob, shelf: Shelf, texts: Texts) -> str:
     )
 
 
-def _sound_mark(texts: Texts) -> str:
+def _audio_mark_html(texts: Texts) -> str:
     words = escape(texts.with_sound)
     return f'<span class="sound-mark" role="img" aria-label="{words}" title="{words}">{icon("sound")}</span>'
 
@@ -98,22 +98,23 @@ def detail_html(
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
         f'<p class="prompt">{escape(video_name(job.request, texts))}</p>'
-        f"{_detail_actions(job, result, texts, bool(owner), offers)}"
+        f"{_action_buttons_html(job, result, texts, bool(owner), offers)}"
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
-        f"{place_html(job, projects, texts)}<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(_request_rows(job))}</dl>"
+        f"{project_and_tags_html(job, projects, texts)}"
+        f"<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(_request_rows(job))}</dl>"
         f"<h2>{escape(texts.shot_seconds)}</h2><dl>{pairs_html(seconds)}</dl>{arithmetic}"
         f"<h2>{escape(texts.library_versions)}</h2><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
     )
 
 
-def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bool, offers: Sequence[UpscaleOffer]) -> str:
+def _action_buttons_html(job: Job, result: VideoResult, texts: Texts, is_operator: bool, offers: Sequence[UpscaleOffer]) -> str:
     one, group = {"job": job.id}, "fill" if job.request.is_from_pictures else "edit"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
     if job.deleted:
         return f'<div class="actions">{text_button("queue:restore", texts.restore, name="again", **one)}</div>'
     made_here = (
         f"{text_button(f'{group}:use', texts.use_settings, name='use', **one)}"
-        f"{text_button('again:seed', texts.new_seed, name='dice', **one)}{go_on_button(job, texts)}"
+        f"{text_button('again:seed', texts.new_seed, name='dice', **one)}{continue_button(job, texts)}"
         if job.request.preset != FOREIGN
         else ""
     )
@@ -121,7 +122,7 @@ def _detail_actions(job: Job, result: VideoResult, texts: Texts, is_operator: bo
         f'<div class="actions">{text_button("show:show", texts.show, name="show", **one)}'
         f"{made_here}"
         f"{text_button('edit:clip', texts.edit_this, name='edit', hint=texts.edit_this_hint, **one)}"
-        f"{film_button(job, result, texts)}"
+        f"{add_to_storyboard_button(job, result, texts)}"
         f'<a href="{media_url(job, result.path)}" download="{escape(name)}">{icon("download")}'
         f"<span>{escape(texts.download)}</span></a>{sound_download(job, result, texts)}{export_menu(job, texts)}"
         f"{upscale_menu(job, offers, texts)}"

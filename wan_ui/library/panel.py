@@ -13,7 +13,7 @@ from backend.engine.job import Selection
 from presets import list_presets
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
-from wan_ui.library.html import Shelf, detail_html, library_html
+from wan_ui.library.html import LibraryContent, detail_html, library_html
 from wan_ui.library.projects import EVERYWHERE, build_projects_menu, project_filter, selected_project
 from wan_ui.services.caller import Caller
 
@@ -40,10 +40,10 @@ class LibraryPanel:
 
     @property
     def inputs(self) -> set[gr.blocks.Block]:
-        return {*self.asked, self.chosen, self.most}
+        return {*self.filters, self.chosen, self.most}
 
     @property
-    def asked(self) -> list[gr.Textbox | gr.Dropdown | gr.Checkbox]:
+    def filters(self) -> list[gr.Textbox | gr.Dropdown | gr.Checkbox]:
         """The search, the filters and the order."""
         choices = [self.preset, self.project, self.order, self.length, self.size]
         return [self.search, *choices, self.is_starred, self.is_deleted]
@@ -65,18 +65,18 @@ class LibraryPanel:
         )
 
 
-def preset_filter(texts: Texts) -> list[tuple[str, str]]:
+def preset_filter_choices(texts: Texts) -> list[tuple[str, str]]:
     """The choices of the filter: all presets, or one of them."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
 
 
-def pairs(table: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+def dropdown_choices(table: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     """A table of words as the choices of a dropdown."""
     return [(words, value) for value, words in table]
 
 
-def _choice(choices: list[tuple[str, str]], value: str, label: str, name: str) -> gr.Dropdown:
+def _filter_dropdown(choices: list[tuple[str, str]], value: str, label: str, name: str) -> gr.Dropdown:
     """A dropdown of the bar; `label` is read aloud only."""
     return gr.Dropdown(
         choices,
@@ -93,7 +93,7 @@ def _choice(choices: list[tuple[str, str]], value: str, label: str, name: str) -
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
     """Builds the panel, empty."""
-    presets = preset_filter(texts)
+    presets = preset_filter_choices(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(
             label=labels.library_search,
@@ -104,16 +104,16 @@ def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
             container=False,
             scale=3,
         )
-        preset = _choice(presets, "", labels.preset, "preset")
-        project = _choice(project_filter((), texts), EVERYWHERE, labels.project, "project")
-        size = _choice(pairs(texts.sizes), "", labels.resolution, "size")
-        length = _choice(pairs(texts.lengths), "", labels.length, "length")
-        order = _choice(pairs(texts.orders), "newest", labels.library_order, "order")
+        preset = _filter_dropdown(presets, "", labels.preset, "preset")
+        project = _filter_dropdown(project_filter((), texts), EVERYWHERE, labels.project, "project")
+        size = _filter_dropdown(dropdown_choices(texts.sizes), "", labels.resolution, "size")
+        length = _filter_dropdown(dropdown_choices(texts.lengths), "", labels.length, "length")
+        order = _filter_dropdown(dropdown_choices(texts.orders), "newest", labels.library_order, "order")
         starred = gr.Checkbox(label=labels.library_starred, elem_id="library-starred", container=False, min_width=90)
         deleted = gr.Checkbox(label=labels.library_bin, elem_id="library-bin", container=False, min_width=90)
         projects = build_projects_menu(texts)
     with gr.Row(elem_id="library-columns"):
-        grid = gr.HTML(library_html(Shelf(jobs=(), count=0), texts), elem_id="library-grid", apply_default_css=False)
+        grid = gr.HTML(library_html(LibraryContent(jobs=(), count=0), texts), elem_id="library-grid", apply_default_css=False)
         detail = gr.HTML(detail_html(None, None, texts), elem_id="library-detail", apply_default_css=False)
     return LibraryPanel(
         search=search,

@@ -48,7 +48,7 @@ def build_projects_menu(texts: Texts) -> gr.HTML:
 
 def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
     """The button and the menu that it opens; `current` is the project that new videos go into."""
-    rows = "".join(_row(project, project.id == current, texts) for project in projects)
+    rows = "".join(_project_row(project, project.id == current, texts) for project in projects)
     named = escape(texts.project_name)
     return (
         f'<details class="popover"><summary>{escape(texts.projects)}</summary><div><h2>{escape(texts.projects)}</h2>'
@@ -61,7 +61,7 @@ def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> st
     )
 
 
-def _row(project: Project, is_current: bool, texts: Texts) -> str:
+def _project_row(project: Project, is_current: bool, texts: Texts) -> str:
     one = {"value": project.id}
     words = texts.project_leave if is_current else texts.project_use
     use = text_button(f"project:{'leave' if is_current else 'use'}", f"{project.name} · {project.videos}", hint=words, **one)
@@ -84,7 +84,7 @@ def _row(project: Project, is_current: bool, texts: Texts) -> str:
     )
 
 
-def place_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
+def project_and_tags_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
     """The detail's fields for a video's project and tags; only projects of its owner are offered."""
     fitting = [one for one in projects if one.owner == job.owner and (not one.is_archived or one.id == job.project)]
     options = "".join(
@@ -104,7 +104,7 @@ def place_html(job: Job, projects: Sequence[Project], texts: Texts) -> str:
     )
 
 
-def goes_into(projects: Sequence[Project], current: str, texts: Texts) -> str:
+def project_target_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
     """The line at the Generate button: which project a new video goes into; "" for none."""
     name = next((project.name for project in projects if project.id == current), "")
     if not name:
@@ -128,14 +128,14 @@ class ProjectHandlers:
     def outputs(self) -> list[gr.blocks.Block]:
         return [self.menu, self.filter, self.goes, self.message]
 
-    def shown(self, caller: Caller) -> Updates:
+    def current_updates(self, caller: Caller) -> Updates:
         """The menu, the filter and the line as they are now."""
         projects = self.context.engine.projects.list_for_owner(caller.scope, caller.owner)
         current, texts = self.context.engine.projects.current(caller.owner), caller.texts
         return {
             self.menu: projects_html(projects, current, texts),
             self.filter: gr.update(choices=project_filter(projects, texts)),
-            self.goes: goes_into(projects, current, texts),
+            self.goes: project_target_html(projects, current, texts),
         }
 
     @runs_sandbox_calls
@@ -144,16 +144,16 @@ class ProjectHandlers:
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         try:
             if act.what == "import":
-                text = yield from self._imported(act.value, caller)
+                text = yield from self._import_project(act.value, caller)
             else:
-                text = self._do(act, caller)
+                text = self._run_action(act, caller)
         except StudioError as error:
-            return {self.message: Message.from_error(error).html(caller.texts)} | self.shown(caller)
-        said = {self.message: Message(text=text).html(caller.texts)} if text else {}
+            return {self.message: Message.from_error(error).html(caller.texts)} | self.current_updates(caller)
+        message_updates = {self.message: Message(text=text).html(caller.texts)} if text else {}
         self.context.engine.touch()
-        return said | self.shown(caller)
+        return message_updates | self.current_updates(caller)
 
-    def _do(self, act: Act, caller: Caller) -> str:
+    def _run_action(self, act: Act, caller: Caller) -> str:
         """Does what a button or a field says, within what this visitor may see; what is said of it. Raises: StudioError."""
         projects, job = self.context.engine.projects, self.context.find_job(act.job, caller)
         match act.what:
@@ -175,7 +175,7 @@ class ProjectHandlers:
                 projects.set_tags(job.id, act.value)
         return ""
 
-    def _imported(self, path: str, caller: Caller) -> Steps[str]:
+    def _import_project(self, path: str, caller: Caller) -> Steps[str]:
         """Brings a project in from an uploaded file, which goes then: it counts as an upload each time. What is said of it.
         Raises: StudioError."""
         archive = check_upload_path(path, "project")

@@ -25,7 +25,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
-    options = "".join(_option(preset, texts) for preset in presets)
+    options = "".join(_preset_option(preset, texts) for preset in presets)
     words = texts.with_prefix("live_")
     return (
         f'<section class="live" data-job="{escape(job_id)}" data-words="{escape(json.dumps(words))}"'
@@ -33,7 +33,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
         f'<div class="screen"><canvas id="live-canvas" width="96" height="96"></canvas>'
         f'<p class="veil">{escape(texts.live_start_hint)}</p><i class="dot" hidden title="{escape(texts.live_on)}"></i></div>'
         f'<p class="line"><b class="headline"></b><span class="numbers"></span></p>'
-        f'<div class="keys">{_pads(presets, texts)}</div>'
+        f'<div class="keys">{_action_buttons(presets, texts)}</div>'
         f'<div class="asked"><label>{escape(texts.preset)}<select id="live-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<input id="live-prompt" maxlength="2000"></label>'
         f'<label class="picture"><span></span><input type="file" id="live-picture" accept="image/*">'
@@ -45,7 +45,7 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts) -> str:
     )
 
 
-def _option(preset: Preset, texts: Texts) -> str:
+def _preset_option(preset: Preset, texts: Texts) -> str:
     words = preset.words(texts.language)
     return (
         f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
@@ -56,13 +56,13 @@ def _option(preset: Preset, texts: Texts) -> str:
     )
 
 
-def _pads(presets: Sequence[Preset], texts: Texts) -> str:
+def _action_buttons(presets: Sequence[Preset], texts: Texts) -> str:
     """A button for each action of any preset; the script shows those of the chosen one."""
     names = dict.fromkeys(action for preset in presets for action in preset.actions)
-    return "".join(_pad(name, dict(texts.live_actions).get(name, name)) for name in names)
+    return "".join(_action_button(name, dict(texts.live_actions).get(name, name)) for name in names)
 
 
-def _pad(action: str, words: str) -> str:
+def _action_button(action: str, words: str) -> str:
     keys = KEYS.get(action, ())
     return (
         f'<button type="button" data-steer="{escape(action)}" data-keys="{escape(" ".join(keys))}" aria-label="{escape(words)}"'

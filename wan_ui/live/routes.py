@@ -25,7 +25,7 @@ from backend.schemas.request import GenerationRequest, find_preset
 from wan_ui.components.progress import StageView, advance_view, progress_texts
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
-from wan_ui.live.watch import Watch
+from wan_ui.live.watch import LiveWatcher
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow_events
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
@@ -38,37 +38,37 @@ _AT_ONCE = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies p
 
 def live_routes(context: StudioContext) -> Sequence[Route]:
     """The addresses, and from now on somebody who ends what nobody watches."""
-    watch = Watch(context.engine)
+    watch = LiveWatcher(context.engine)
 
     @json_endpoint
     async def start(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        job = await cancel_on_disconnect(request, _start(context, caller, given))
-        watch.see(job.id)
+        job = await cancel_on_disconnect(request, _submit_live(context, caller, given))
+        watch.mark_seen(job.id)
         return {"job": job.id}
 
     @json_endpoint
     async def say(request: Request) -> Response | dict[str, Any]:
-        job, given = _job(context, request), await read_json_object(request)
+        job, given = _find_own_job(context, request), await read_json_object(request)
         if job is None:
-            return _missing()
+            return _missing_response()
         prompt, action = (given.get(name) if isinstance(given.get(name), str) else None for name in ("prompt", "action"))
         await asyncio.to_thread(context.engine.steer_live, job.id, prompt=prompt, action=action)
         return {}
 
     @json_endpoint
     async def stop(request: Request) -> Response | dict[str, Any]:
-        job = _job(context, request)
+        job = _find_own_job(context, request)
         if job is None:
-            return _missing()
+            return _missing_response()
         await asyncio.to_thread(context.engine.cancel, job.id)
         return {}
 
     async def frames(request: Request) -> Response:
-        job = _job(context, request)
+        job = _find_own_job(context, request)
         if job is None or not (job.request.is_open or job.has_ended):  # an ended one is open no more, and still says how it ended
-            return _missing()
-        packets = _packets(context, watch, job, context.identify_caller(gr.Request(request)))
+            return _missing_response()
+        packets = _packet_stream(context, watch, job, context.identify_caller(gr.Request(request)))
         return StreamingResponse(packets, media_type="application/octet-stream", headers=_AT_ONCE)
 
     return [
@@ -79,7 +79,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
     ]
 
 
-async def _start(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
+async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, Any]) -> Job:
     """Queues an open video. Raises: StudioError."""
     return await context.submit(await asyncio.to_thread(to_request, given), caller)
 
@@ -98,9 +98,9 @@ def to_request(given: dict[str, Any]) -> GenerationRequest:
     )
 
 
-async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Caller) -> AsyncIterator[bytes]:
+async def _packet_stream(context: StudioContext, watch: LiveWatcher, job: Job, caller: Caller) -> AsyncIterator[bytes]:
     view, last, phase = StageView(phase="queued"), 0.0, ""
-    with watch.watching(job.id):
+    with watch.keep_watched(job.id):
         async for events in follow_events(context.engine, job.id, STATE_SECONDS):
             blocks = [event for event in events if isinstance(event, Block)]
             for event in events:
@@ -115,11 +115,11 @@ async def _packets(context: StudioContext, watch: Watch, job: Job, caller: Calle
             now = time.monotonic()
             if now - last >= STATE_SECONDS or view.phase != "live" or phase != "live":
                 last, phase = now, view.phase
-                state = json.dumps(_state(job, view, watch, caller)).encode()
+                state = json.dumps(_state_packet(job, view, watch, caller)).encode()
                 yield struct.pack(">II", STATE, len(state)) + state
 
 
-def _state(job: Job, view: StageView, watch: Watch, caller: Caller) -> dict[str, Any]:
+def _state_packet(job: Job, view: StageView, watch: LiveWatcher, caller: Caller) -> dict[str, Any]:
     headline, detail, _ = progress_texts(view, caller.texts)
     left = watch.seconds_left(job.id)
     return {
@@ -133,9 +133,9 @@ def _state(job: Job, view: StageView, watch: Watch, caller: Caller) -> dict[str,
     }
 
 
-def _job(context: StudioContext, request: Request) -> Job | None:
+def _find_own_job(context: StudioContext, request: Request) -> Job | None:
     return context.find_job(request.path_params["job_id"], context.identify_caller(gr.Request(request)))
 
 
-def _missing() -> Response:
+def _missing_response() -> Response:
     return JSONResponse({"error": "There is no such video."}, status_code=404)

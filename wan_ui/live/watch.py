@@ -11,10 +11,10 @@ from backend.errors import StudioError
 
 UNSEEN_SECONDS = 15.0  # without an open page
 TURN_SECONDS = 60.0  # that a video goes on after somebody else's has begun to wait
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
-class Watch:
+class LiveWatcher:
     """One engine's open videos. Times are monotonic seconds."""
 
     def __init__(self, engine: Engine) -> None:
@@ -22,15 +22,15 @@ class Watch:
         self._watchers: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
         self._ends: dict[str, float] = {}  # of those whose turn is counted
-        threading.Thread(target=self._look_after, name="live", daemon=True).start()
+        threading.Thread(target=self._end_unwatched, name="live", daemon=True).start()
 
-    def see(self, job_id: str) -> None:
+    def mark_seen(self, job_id: str) -> None:
         """Somebody has just asked for this video."""
         with self._lock:
             self._seen[job_id] = time.monotonic()
 
     @contextlib.contextmanager
-    def watching(self, job_id: str) -> Generator[None]:
+    def keep_watched(self, job_id: str) -> Generator[None]:
         """While a page shows this video."""
         with self._lock:
             self._watchers[job_id] += 1
@@ -46,14 +46,14 @@ class Watch:
         end = self._ends.get(job_id)
         return None if end is None else max(0.0, end - time.monotonic())
 
-    def _look_after(self) -> None:
+    def _end_unwatched(self) -> None:
         while self._engine.wait_for_change(-1, 0.0) is not None:  # None: it is closed
-            for job_id in self._over(time.monotonic()):
+            for job_id in self._jobs_to_end(time.monotonic()):
                 with contextlib.suppress(StudioError):
                     self._engine.cancel(job_id)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def _over(self, now: float) -> list[str]:
+    def _jobs_to_end(self, now: float) -> list[str]:
         """The open videos to end now. Where the server has just started, pages have `UNSEEN_SECONDS` to come back."""
         running = [job for job in self._engine.library.unended(None) if job.summary.is_open]
         others_wait = any(job.state == "queued" for job in self._engine.library.unended(None))

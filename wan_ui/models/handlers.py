@@ -11,7 +11,7 @@ from wan_ui.components.toast import Message
 from wan_ui.components.values import format_bytes
 from wan_ui.form.form import Form
 from wan_ui.form.settings import unavailable_presets_html
-from wan_ui.models.html import models_html, name_of
+from wan_ui.models.html import models_html, short_name
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices
@@ -57,7 +57,7 @@ class ModelsHandlers(Panel):
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return self._drawn(self.context.identify_caller(request))
+        return self._redraw(self.context.identify_caller(request))
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """A press of a button of a model. For the operator only."""
@@ -70,11 +70,11 @@ class ModelsHandlers(Panel):
         except StudioError as error:
             message = Message.from_error(error)
         news = {} if message is None else {self.message: message.html(caller.texts)}
-        return self._drawn(caller) | news
+        return self._redraw(caller) | news
 
     def _fetch(self, source: str, caller: Caller) -> Message:
         self.context.engine.models.fetch(source)
-        return Message(text=caller.texts.model_started.format(model=name_of(source), where=caller.texts.models_downloading))
+        return Message(text=caller.texts.model_started.format(model=short_name(source), where=caller.texts.models_downloading))
 
     def _pause(self, source: str, caller: Caller) -> None:
         self.context.engine.models.pause(source)
@@ -82,11 +82,11 @@ class ModelsHandlers(Panel):
     def _ask(self, source: str, caller: Caller) -> Message:
         """Asks before anything is removed."""
         button = text_button("model:remove", caller.texts.model_remove, value=source)
-        return Message(text=caller.texts.model_remove_ask.format(model=name_of(source)), button=button)
+        return Message(text=caller.texts.model_remove_ask.format(model=short_name(source)), button=button)
 
     def _remove(self, source: str, caller: Caller) -> Message:
         freed = self.context.engine.remove_model(source)
-        return Message(text=caller.texts.model_removed.format(model=name_of(source), size=format_bytes(freed)))
+        return Message(text=caller.texts.model_removed.format(model=short_name(source), size=format_bytes(freed)))
 
-    def _drawn(self, caller: Caller) -> Updates:
+    def _redraw(self, caller: Caller) -> Updates:
         return {self.panel: models_html(self.context.engine.models.rows(), caller)}

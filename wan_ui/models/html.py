@@ -18,44 +18,45 @@ VARIANTS = ("-draft", "-fast", "-distilled")  # of presets; a card is named afte
 def models_html(rows: Sequence[ModelRow], caller: Caller) -> str:
     """The view for this visitor."""
     texts = caller.texts
-    here = [row for row in rows if _state(row) == "here"]
-    others = [row for row in rows if _state(row) == "elsewhere"]
-    coming = [row for row in rows if _state(row) not in ("here", "elsewhere")]
+    here = [row for row in rows if _model_state(row) == "here"]
+    others = [row for row in rows if _model_state(row) == "elsewhere"]
+    coming = [row for row in rows if _model_state(row) not in ("here", "elsewhere")]
     is_busy = any(row.download and row.download.is_active for row in rows)
     groups = [(texts.models_here, here)]
     if caller.is_operator:
         groups = [(texts.models_downloading, coming), *groups, (texts.models_available, others)]
-    drawn = "".join(_group(title, members, caller) for title, members in groups if members)
+    drawn = "".join(_group_html(title, members, caller) for title, members in groups if members)
     hint = texts.models_operator if caller.is_operator else texts.models_visitor
     busy = "true" if is_busy else "false"
     return f'<section class="models" data-busy="{busy}"><p class="hint">{escape(hint)}</p>{drawn}</section>'
 
 
-def name_of(source: str) -> str:
+def short_name(source: str) -> str:
     """A model's or a LoRA's name without its owner's."""
     return source.rpartition("/")[2].rpartition(":")[2]
 
 
-def _group(title: str, rows: Sequence[ModelRow], caller: Caller) -> str:
-    cards = "".join(_card(row, caller) for row in rows)
+def _group_html(title: str, rows: Sequence[ModelRow], caller: Caller) -> str:
+    cards = "".join(_card_html(row, caller) for row in rows)
     models = sum(row.entry.kind == "model" for row in rows)
     count = caller.texts.models_count.format(models=models, loras=len(rows) - models)
     return f"<h2>{escape(title)} <small>{escape(count)}</small></h2><ul>{cards}</ul>"
 
 
-def _card(row: ModelRow, caller: Caller) -> str:
+def _card_html(row: ModelRow, caller: Caller) -> str:
     entry, texts = row.entry, caller.texts
-    facts = pairs_html(_facts(row, texts))
+    facts = pairs_html(_model_facts(row, texts))
     return (
-        f'<li data-model="{escape(entry.source)}" data-state="{_state(row)}"><p class="head"><b>{escape(_title(row, texts))}</b>'
-        f'{_verdict(row, texts)}</p><p class="source">{escape(entry.source)}</p><dl>{facts}</dl>'
-        f"{_progress(row, texts)}{_buttons(row, caller)}</li>"
+        f'<li data-model="{escape(entry.source)}" data-state="{_model_state(row)}">'
+        f'<p class="head"><b>{escape(_title(row, texts))}</b>'
+        f'{_verdict_html(row, texts)}</p><p class="source">{escape(entry.source)}</p><dl>{facts}</dl>'
+        f"{_progress_html(row, texts)}{_buttons_html(row, caller)}</li>"
     )
 
 
 def _title(row: ModelRow, texts: Texts) -> str:
     if row.entry.kind == "lora":
-        return name_of(row.entry.source)
+        return short_name(row.entry.source)
     return _plain_preset(row.entry.presets).words(texts.language).title
 
 
@@ -63,35 +64,35 @@ def _plain_preset(presets: Sequence[Preset]) -> Preset:
     return next((preset for preset in presets if not preset.name.endswith(VARIANTS)), presets[0])
 
 
-def _state(row: ModelRow) -> str:
+def _model_state(row: ModelRow) -> str:
     if row.download is not None and (row.download.is_active or not row.entry.is_here):
         return row.download.phase
     if row.entry.is_here:
         return "here"
-    return "paused" if _is_begun(row) else "elsewhere"
+    return "paused" if _is_partly_downloaded(row) else "elsewhere"
 
 
-def _is_begun(row: ModelRow) -> bool:
+def _is_partly_downloaded(row: ModelRow) -> bool:
     return bool(row.entry.begun_bytes or row.total_bytes)
 
 
-def _verdict(row: ModelRow, texts: Texts) -> str:
+def _verdict_html(row: ModelRow, texts: Texts) -> str:
     if row.outlook is None:
         return ""
     words = dict(texts.model_verdicts)[row.outlook.verdict]
     return f'<span class="verdict" data-verdict="{row.outlook.verdict}">{escape(words)}</span>'
 
 
-def _facts(row: ModelRow, texts: Texts) -> list[tuple[str, str]]:
-    facts = [(texts.model_disk, _disk(row, texts))]
+def _model_facts(row: ModelRow, texts: Texts) -> list[tuple[str, str]]:
+    facts = [(texts.model_disk, _disk_text(row, texts))]
     if row.entry.kind == "model":
-        facts += [(texts.model_memory, _memory(row, texts)), (texts.model_slice, _slice(row, texts))]
+        facts += [(texts.model_memory, _memory_text(row, texts)), (texts.model_slice, _slice_text(row, texts))]
         licence = " ".join(row.entry.licences) or (texts.model_licence_hub if row.entry.is_on_hub else texts.model_licence_ours)
         facts += [(texts.model_licence, licence)]
     return [*facts, (texts.model_presets, ", ".join(preset.name for preset in row.entry.presets))]
 
 
-def _disk(row: ModelRow, texts: Texts) -> str:
+def _disk_text(row: ModelRow, texts: Texts) -> str:
     if row.entry.num_bytes is not None:
         return format_bytes(row.entry.num_bytes)
     if row.total_bytes:
@@ -99,7 +100,7 @@ def _disk(row: ModelRow, texts: Texts) -> str:
     return texts.model_disk_least.format(size=format_bytes(row.weight_bytes)) if row.weight_bytes else texts.model_disk_unknown
 
 
-def _memory(row: ModelRow, texts: Texts) -> str:
+def _memory_text(row: ModelRow, texts: Texts) -> str:
     if not row.weight_bytes:
         return texts.model_unknown
     words = texts.model_weights.format(size=format_bytes(row.weight_bytes))
@@ -107,7 +108,7 @@ def _memory(row: ModelRow, texts: Texts) -> str:
     return words if room is None else f"{words}; {texts.model_memory_total.format(size=format_bytes(room))}"
 
 
-def _slice(row: ModelRow, texts: Texts) -> str:
+def _slice_text(row: ModelRow, texts: Texts) -> str:
     if not row.entry.is_on_hub:
         return texts.model_anywhere
     found = row.outlook.smallest if row.outlook else None
@@ -117,29 +118,29 @@ def _slice(row: ModelRow, texts: Texts) -> str:
     return texts.model_slice_found.format(slice=found.slice, preset=found.preset, gib=found.gib, seconds=seconds)
 
 
-def _progress(row: ModelRow, texts: Texts) -> str:
-    if _state(row) in ("here", "elsewhere"):
+def _progress_html(row: ModelRow, texts: Texts) -> str:
+    if _model_state(row) in ("here", "elsewhere"):
         return ""
-    done, total = _bytes(row)
+    done, total = _downloaded_bytes(row)
     percent = round(100 * done / total) if total else 0
     failed = row.download is not None and row.download.phase == "failed"
-    words = shorten_paths(f"{row.download.cause}; {row.download.fix}") if failed else _progress_words(row, texts)
+    words = shorten_paths(f"{row.download.cause}; {row.download.fix}") if failed else _progress_text(row, texts)
     role = "alert" if failed else "status"
     return (
-        f'<div class="bar" role="progressbar" aria-label="{escape(name_of(row.entry.source))}" aria-valuemin="0"'
+        f'<div class="bar" role="progressbar" aria-label="{escape(short_name(row.entry.source))}" aria-valuemin="0"'
         f' aria-valuemax="100" aria-valuenow="{percent}"><i style="width: {percent}%"></i></div>'
         f'<p class="line" role="{role}">{escape(words)}</p>'
     )
 
 
-def _bytes(row: ModelRow) -> tuple[int, int]:
+def _downloaded_bytes(row: ModelRow) -> tuple[int, int]:
     if row.download is not None and row.download.bytes_done:
         return row.download.bytes_done, row.download.bytes_total
     return row.entry.begun_bytes, row.total_bytes
 
 
-def _progress_words(row: ModelRow, texts: Texts) -> str:
-    done, total = _bytes(row)
+def _progress_text(row: ModelRow, texts: Texts) -> str:
+    done, total = _downloaded_bytes(row)
     share = texts.model_share.format(done=format_bytes(done), total=format_bytes(total)) if total else format_bytes(done)
     if row.download is None:
         return texts.model_paused.format(share=share)
@@ -152,12 +153,12 @@ def _progress_words(row: ModelRow, texts: Texts) -> str:
     return " · ".join([share, f"{format_bytes(speed)}/s", texts.time_left.format(seconds=left)])
 
 
-def _buttons(row: ModelRow, caller: Caller) -> str:
+def _buttons_html(row: ModelRow, caller: Caller) -> str:
     if not caller.is_operator or not row.entry.is_on_hub:
         return ""
     texts, one = caller.texts, {"value": row.entry.source}
     remove = text_button("model:ask", texts.model_remove, name="bin", **one)
-    match _state(row):
+    match _model_state(row):
         case "here":
             buttons = [remove]
         case "waiting" | "asking" | "running":
@@ -168,7 +169,11 @@ def _buttons(row: ModelRow, caller: Caller) -> str:
             buttons = [text_button("model:fetch", texts.model_resume, name="download", **one), remove]
         case "failed":
             again = text_button("model:fetch", texts.model_retry, name="again", **one)
-            buttons = [again, text_button("model:pause", texts.model_dismiss, **one), *([remove] if _is_begun(row) else [])]
+            buttons = [
+                again,
+                text_button("model:pause", texts.model_dismiss, **one),
+                *([remove] if _is_partly_downloaded(row) else []),
+            ]
         case _:
             buttons = [text_button("model:fetch", texts.download, name="download", **one)]
     return f'<div class="actions">{"".join(buttons)}</div>'

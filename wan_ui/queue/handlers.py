@@ -14,7 +14,7 @@ from wan_ui.components.buttons import Act, text_button
 from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
 from wan_ui.i18n.english import Texts
-from wan_ui.queue.queue_query import queue_now
+from wan_ui.queue.queue_query import stamped_queue_html
 from wan_ui.services.caller import Caller
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
@@ -38,7 +38,7 @@ class QueueHandlers:
 
     def draw(self, caller: Caller) -> Updates:
         """The queue as it is now."""
-        return {self.queue: queue_now(self.context, caller)}
+        return {self.queue: stamped_queue_html(self.context, caller)}
 
     def act(self, request: gr.Request, event: gr.EventData) -> Updates:
         """Orders, cancels, stars, deletes or restores a job."""
@@ -47,7 +47,7 @@ class QueueHandlers:
         updates: Updates = {}
         if job is not None:
             try:
-                updates = self._done(act.what, act.value, job, caller.texts)
+                updates = self._run_action(act.what, act.value, job, caller.texts)
             except StudioError as error:
                 updates = {self.message: Message.from_error(error).html(caller.texts)}
             self.context.engine.touch()
@@ -62,9 +62,13 @@ class QueueHandlers:
         if job is None:
             return {self.message: gr.skip()}
         try:
-            wanted = self._wanted(job, act)
-            first = _shot_of(act.value) if act.what == "shot" else None
-            steps = self.context.submit_steps(wanted, caller) if first is None else self._from_shot(job, wanted, first, caller)
+            wanted = self._next_request(job, act)
+            first = _parse_shot_number(act.value) if act.what == "shot" else None
+            steps = (
+                self.context.submit_steps(wanted, caller)
+                if first is None
+                else self._regenerate_from_shot(job, wanted, first, caller)
+            )
             copy = yield from steps
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
@@ -79,7 +83,7 @@ class QueueHandlers:
             return {self.job_id: gr.skip()}
         return {self.job_id: job.id, self.message: Message(view="stage").html(caller.texts)}
 
-    def _wanted(self, job: Job, act: Act) -> GenerationRequest:
+    def _next_request(self, job: Job, act: Act) -> GenerationRequest:
         """The job's request once more, with a new seed, or of its video made larger. Raises: RequestError."""
         if act.what == "upscale":
             result = self.context.engine.library.result(job.id)
@@ -91,12 +95,12 @@ class QueueHandlers:
             return made.changed(seed=_new_seed(job.request.seed))
         return job.request
 
-    def _from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
+    def _regenerate_from_shot(self, job: Job, wanted: GenerationRequest, first: int, caller: Caller) -> Steps[Job]:
         """The storyboard with new seeds from this shot on, and those before as they are. Raises: StudioError."""
-        anew = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
-        return self.context.submit_steps(wanted.changed(shots=anew), caller, again=(job.id, first))
+        reseeded = [shot.model_dump() | {"seed": None} for shot in wanted.shots]
+        return self.context.submit_steps(wanted.changed(shots=reseeded), caller, again=(job.id, first))
 
-    def _done(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
+    def _run_action(self, what: str, value: str, job: Job, texts: Texts) -> Updates:
         """Does one act on one job, with a message if it can be undone."""
         engine = self.context.engine
         match what:
@@ -105,7 +109,7 @@ class QueueHandlers:
             case "go_on":
                 engine.resume(job.id)
             case "up" | "down" | "move":
-                engine.move(job.id, _index(engine.waiting_job_ids(), self._own(job), job.id, what, value))
+                engine.move(job.id, _new_index(engine.waiting_job_ids(), self._own_job_ids(job), job.id, what, value))
             case "star":
                 engine.library.star(job.id, not job.is_starred)
             case "delete":
@@ -117,11 +121,11 @@ class QueueHandlers:
                 return {self.message: Message(text=texts.restored).html(texts)}
         return {}
 
-    def _own(self, job: Job) -> set[str]:
+    def _own_job_ids(self, job: Job) -> set[str]:
         return {other.id for other in self.context.engine.library.unended(job.owner)}
 
 
-def _index(line: list[str], own: set[str], job_id: str, what: str, value: str) -> int:
+def _new_index(line: list[str], own: set[str], job_id: str, what: str, value: str) -> int:
     """The number among the owner's waiting jobs that the job should have."""
     mine = [key for key in line if key in own]
     if job_id not in mine:
@@ -131,7 +135,7 @@ def _index(line: list[str], own: set[str], job_id: str, what: str, value: str) -
     return max(0, mine.index(job_id) + (1 if what == "down" else -1))
 
 
-def _shot_of(value: str) -> int:
+def _parse_shot_number(value: str) -> int:
     """0, which no storyboard has, for anything but a number."""
     return int(value) if re.fullmatch(r"[0-9]{1,3}", str(value)) else 0
 

@@ -46,26 +46,27 @@ def queue_html(queue: Queue, texts: Texts) -> str:
     """The panel."""
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
-    pause = f'<p class="pause" role="alert">{escape(disk_words(queue.shortage, texts))}</p>' if queue.shortage else ""
+    pause = f'<p class="pause" role="alert">{escape(disk_shortage_text(queue.shortage, texts))}</p>' if queue.shortage else ""
     words = texts.queue_others_one if queue.others == 1 else texts.queue_others.format(count=queue.others)
     others = f'<p class="hint">{escape(words)}</p>' if queue.others else ""
     count = len(queue.running) + len(queue.waiting)
-    recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list(queue.recent, texts) if queue.recent else ""
+    recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list_html(queue.recent, texts) if queue.recent else ""
     return (
         f'<section class="queue" data-count="{count}" aria-label="{escape(texts.queue_title)}">'
-        f"<h2>{escape(texts.queue_title)}</h2>{pause}{empty}{_list(queue.running, texts)}{_groups(queue.waiting, texts)}"
+        f"<h2>{escape(texts.queue_title)}</h2>{pause}{empty}{_list_html(queue.running, texts)}"
+        f"{_groups_html(queue.waiting, texts)}"
         f"{others}{recent}</section>"
     )
 
 
-def disk_words(shortage: Shortage, texts: Texts) -> str:
+def disk_shortage_text(shortage: Shortage, texts: Texts) -> str:
     """Why the queue waits, and what to do."""
     if not shortage.needed:
         return texts.disk_full
     return texts.disk_short.format(free=f"{shortage.free / 1e9:.1f} GB", needed=f"{shortage.needed / 1e9:.1f} GB")
 
 
-def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
+def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
     parts = []
     for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
         entries = tuple(entries)
@@ -77,16 +78,16 @@ def _groups(waiting: tuple[Entry, ...], texts: Texts) -> str:
         wait = f" · {texts.queue_wait.format(seconds=format_duration(max(waits)))}" if known else ""
         parts.append(
             f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(words)}</b>'
-            f"<span>{escape(state + wait)}</span></h3>{_list(entries, texts)}"
+            f"<span>{escape(state + wait)}</span></h3>{_list_html(entries, texts)}"
         )
     return "".join(parts)
 
 
-def _list(entries: tuple[Entry, ...], texts: Texts) -> str:
-    return f"<ol>{''.join(_item(entry, texts) for entry in entries)}</ol>" if entries else ""
+def _list_html(entries: tuple[Entry, ...], texts: Texts) -> str:
+    return f"<ol>{''.join(_item_html(entry, texts) for entry in entries)}</ol>" if entries else ""
 
 
-def _item(entry: Entry, texts: Texts) -> str:
+def _item_html(entry: Entry, texts: Texts) -> str:
     job, request = entry.job, entry.job.summary
     label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
     steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
@@ -96,13 +97,13 @@ def _item(entry: Entry, texts: Texts) -> str:
     return (
         f'<li data-job="{escape(job.id)}" data-state="{job.state}"{" draggable=true" if job.state == "queued" else ""}>'
         f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
-        f'{_thumb(entry)}<span class="words"><b>{escape(video_name(request, texts))}</b>'
-        f"<small>{escape(_state(entry, texts) or facts)}</small>"
-        f"{bar}</span></button>{_buttons(entry, texts)}</li>"
+        f'{_thumbnail_html(entry)}<span class="words"><b>{escape(video_name(request, texts))}</b>'
+        f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
+        f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
     )
 
 
-def _thumb(entry: Entry) -> str:
+def _thumbnail_html(entry: Entry) -> str:
     if entry.job.state == "running" and entry.view.preview:
         return f'<img src="{media_url(entry.job, entry.view.preview)}" alt="">'
     if entry.job.has_video:
@@ -110,7 +111,7 @@ def _thumb(entry: Entry) -> str:
     return f'<i class="thumb">{entry.place or ""}</i>'
 
 
-def _state(entry: Entry, texts: Texts) -> str:
+def _state_text(entry: Entry, texts: Texts) -> str:
     """What the job does or did, in a few words; empty if it waits."""
     view = entry.view
     match entry.job.state:
@@ -133,7 +134,7 @@ def _state(entry: Entry, texts: Texts) -> str:
     return ""
 
 
-def _buttons(entry: Entry, texts: Texts) -> str:
+def _buttons_html(entry: Entry, texts: Texts) -> str:
     job_id, request = entry.job.id, entry.job.summary
     is_held_by_form = request.is_from_pictures and not request.is_upscaling
     match entry.job.state:

@@ -17,45 +17,45 @@ from wan_ui.services.job_followers import list_view
 from wan_ui.services.studio_context import StudioContext
 
 MOST_RECENT = 5
-REST = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core
+PAUSE_FACTOR = 4.0  # times as long as reading the line took, before it is read again: many changes a second must not fill a core
 FRESH_SECONDS = 1.0  # waits follow the clock and what workers have learned, which no count of changes shows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class QueueSnapshot:
     """What is the same for all visitors: everybody's jobs that run, and those that wait, with their waits."""
 
     running: tuple[Entry, ...]
     waiting: tuple[Entry, ...]
 
 
-class Lines:
+class QueueReader:
     """The line of one engine as it is now, read once for all pages that ask at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._line: Line | None = None
-        self._changes, self._read, self._rested = -1, 0.0, 0.0
+        self._line: QueueSnapshot | None = None
+        self._changes, self._read, self._next_read = -1, 0.0, 0.0
 
-    def now(self, context: StudioContext) -> Line:
+    def read(self, context: StudioContext) -> QueueSnapshot:
         """The line after the engine's last change; at most `FRESH_SECONDS` old where nothing has changed. If a long line has just
         been read it waits."""
         with self._lock:
             if self._line is None or context.engine.changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
-                time.sleep(max(0.0, self._rested - time.monotonic()))
+                time.sleep(max(0.0, self._next_read - time.monotonic()))
                 self._changes, self._read = context.engine.changes(), time.monotonic()
-                self._line = _line_of(context)
-                self._rested = time.monotonic() + REST * (time.monotonic() - self._read)
+                self._line = _read_queue(context)
+                self._next_read = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - self._read)
             return self._line
 
 
-_LINES: WeakKeyDictionary[Engine, Lines] = WeakKeyDictionary()
+_READERS: WeakKeyDictionary[Engine, QueueReader] = WeakKeyDictionary()
 
 
-def queue_of(context: StudioContext, caller: Caller) -> Queue:
+def visible_queue(context: StudioContext, caller: Caller) -> Queue:
     """The queue as this visitor sees it; the operator sees everybody's."""
     engine = context.engine
-    line = _LINES.setdefault(engine, Lines()).now(context)
+    line = _READERS.setdefault(engine, QueueReader()).read(context)
     waiting = tuple(entry for entry in line.waiting if caller.may_see(entry.job.owner))
     running = tuple(entry for entry in line.running if caller.may_see(entry.job.owner))
     unended = {entry.job.id for entry in (*running, *waiting)}
@@ -65,36 +65,36 @@ def queue_of(context: StudioContext, caller: Caller) -> Queue:
     return Queue(
         running=running,
         waiting=waiting,
-        recent=tuple(_entry(context, job) for job in ended),
+        recent=tuple(_make_entry(context, job) for job in ended),
         others=len(line.waiting) - len(waiting),
         shortage=engine.disk_shortage(caller.scope) if waiting else None,
     )
 
 
-def queue_now(context: StudioContext, caller: Caller) -> str:
+def stamped_queue_html(context: StudioContext, caller: Caller) -> str:
     """The queue's drawing, with its moment."""
     now = now_microseconds()
-    return stamp_html(queue_html(queue_of(context, caller), caller.texts), now)
+    return stamp_html(queue_html(visible_queue(context, caller), caller.texts), now)
 
 
-def _line_of(context: StudioContext) -> Line:
+def _read_queue(context: StudioContext) -> QueueSnapshot:
     # Read the order before the jobs: a job that starts in between is then listed among the running jobs.
     order = context.engine.waiting_job_ids()
     everybody = {job.id: job for job in context.engine.library.unended(None)}
-    running = tuple(_entry(context, job) for job in everybody.values() if job.state == "running")
+    running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
     places = {job_id: place for place, job_id in enumerate(order)}
     queued = [job for job in everybody.values() if job.state == "queued"]
     queued.sort(key=lambda job: places.get(job.id, len(places)))  # those that came in between, and another server's, at the end
-    return Line(running=running, waiting=tuple(_with_waits(context, queued, everybody)))
+    return QueueSnapshot(running=running, waiting=tuple(_estimate_waits(context, queued, everybody)))
 
 
-def _with_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
+def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
     """All waiting jobs, with the seconds until each should be done; each goes to the worker that is free first."""
-    free = _free_in(context, everybody.values())
+    free = _seconds_until_free(context, everybody.values())
     known, entries, compiled = True, [], set()
     for job in line:
         try:
-            entry = _entry(context, job)
+            entry = _make_entry(context, job)
         except StudioError:  # its request is of another version, or it has gone
             continue
         known = known and entry.estimate is not None
@@ -107,16 +107,16 @@ def _with_waits(context: StudioContext, line: list[ListedJob], everybody: dict[s
     return entries
 
 
-def _free_in(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
+def _seconds_until_free(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
     """The seconds until each worker that can run is free, as a heap; one at least."""
     free = [0.0] * max(1, sum(worker.is_fit for worker in context.engine.workers()))
     for job in jobs:
         if job.state == "running":
-            heapreplace(free, free[0] + (_left(context, job) or 0.0))
+            heapreplace(free, free[0] + (_seconds_left(context, job) or 0.0))
     return free
 
 
-def _entry(context: StudioContext, job: ListedJob) -> Entry:
+def _make_entry(context: StudioContext, job: ListedJob) -> Entry:
     view = list_view(context, job)
     if job.state != "queued":
         return Entry(job=job, view=view)
@@ -126,7 +126,7 @@ def _entry(context: StudioContext, job: ListedJob) -> Entry:
     )
 
 
-def _left(context: StudioContext, job: ListedJob) -> float | None:
+def _seconds_left(context: StudioContext, job: ListedJob) -> float | None:
     view = list_view(context, job)
     if view.seconds_left is not None:
         return view.seconds_left

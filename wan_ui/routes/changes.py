@@ -25,7 +25,7 @@ from backend.schemas.worker import WorkerView
 from wan_ui.components.events import now_microseconds, stamp_html
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
-from wan_ui.queue.queue_query import queue_of
+from wan_ui.queue.queue_query import visible_queue
 from wan_ui.services.caller import Caller
 from wan_ui.services.change_notifier import watch_changes
 from wan_ui.services.shared_work import SharedWork
@@ -80,7 +80,7 @@ def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
 
 def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
     """Render the parts that all views share, by element id. Also return the visitor's jobs, to detect changes of other views."""
-    queue = queue_of(context, caller)
+    queue = visible_queue(context, caller)
     parts = {
         "worker-status": status_html(context.engine.workers(), caller.texts),
         "queue": queue_html(queue, caller.texts),

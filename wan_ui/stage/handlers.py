@@ -24,7 +24,7 @@ from wan_ui.form.handlers import FormHandlers
 from wan_ui.form.shots import sent_job_html
 from wan_ui.header import status_html
 from wan_ui.i18n.english import Texts
-from wan_ui.queue.queue_query import queue_now
+from wan_ui.queue.queue_query import stamped_queue_html
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import add_queue_position, follow_job
 from wan_ui.services.panel import Panel
@@ -63,7 +63,7 @@ class StageHandlers(Panel):
         """Wires the form's large buttons, and the one on the stage."""
         stage, actions, seed = self.panel, self.form.actions, self.form.settings
         inputs = self.form.inputs | {self.form.editing, stage.job_id}
-        submitted = actions.generate.click(self.submit, inputs, self._queued, **EACH)
+        submitted = actions.generate.click(self.submit, inputs, self._submit_outputs, **EACH)
         self.follow_after(submitted)
         self.form_handlers.show_editing_after(submitted)
         actions.stop.click(self.stop, stage.job_id, [actions.stop, self.message], **QUIET)
@@ -82,18 +82,20 @@ class StageHandlers(Panel):
             trigger_mode="multiple",
             **SILENT,
         )
-        settled = followed.then(self.settle, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH)
-        self.form_handlers.estimate_after(settled)
+        updated = followed.then(
+            self.update_after_job, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH
+        )
+        self.form_handlers.estimate_after(updated)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """The visitor's job if there is one, and their words. Without one the page keeps a job that it has queued since."""
-        job_id = self.attach(caller)
+        job_id = self.find_initial_job(caller)
         shown: Updates = {self.panel.job_id: job_id} if job_id else {}
         words: Updates = {} if caller.uses_english else {self.panel.view: stage_html(StageView(), None, caller.texts)}
         return shown | words
 
     @property
-    def _queued(self) -> list[gr.blocks.Block]:
+    def _submit_outputs(self) -> list[gr.blocks.Block]:
         """The components that `submit` may change."""
         stage, form = self.panel, self.form
         notes = form.note_components
@@ -109,28 +111,32 @@ class StageHandlers(Panel):
         caller, notes = self.context.identify_caller(request), self.form_handlers.show_note
         try:
             draft = self.form.read(values)
-            job = yield from self._queue(draft.to_request(), values[self.form.editing], caller)
+            job = yield from self._queue_job(draft.to_request(), values[self.form.editing], caller)
         except StudioError as error:
             return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.lines])))
         except Exception:
             log.exception("a request could not be submitted")
             return notes(f"{caller.texts.error_unexpected} {caller.texts.error_unexpected_fix}")
         is_seed_new = bool(values[self.form.settings.is_seed_random])
-        shown = self._on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
+        shown = self._show_on_stage(values[self.panel.job_id], job, caller, request.session_hash or "")
         shown |= {self.form.prompt.shots.sent: sent_job_html(values[self.form.prompt.shots.lines], job)}
         return (
-            notes() | shown | self._kept(draft, job, is_seed_new) | self.form_handlers.show_history(caller) | self._line(caller)
+            notes()
+            | shown
+            | self._form_updates(draft, job, is_seed_new)
+            | self.form_handlers.show_history(caller)
+            | self._queue_updates(caller)
         )
 
-    def _kept(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
+    def _form_updates(self, draft: Draft, job: Job, is_seed_new: bool) -> Updates:
         """The form after its job was queued, and the values that the browser keeps."""
         session = job.request.for_sharing() | {"is_seed_new": is_seed_new}
         return {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
 
-    def _line(self, caller: Caller) -> Updates:
-        return {self.panel.queue: queue_now(self.context, caller)}
+    def _queue_updates(self, caller: Caller) -> Updates:
+        return {self.panel.queue: stamped_queue_html(self.context, caller)}
 
-    def _on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
+    def _show_on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
         """Puts the new job on the stage, unless the job there has not ended: then only the queue shows the new one.
 
         `shown` is older than a press of Generate that is being answered, so what that one has put there counts too.
@@ -143,7 +149,7 @@ class StageHandlers(Panel):
         view = add_queue_position(StageView(phase="queued"), self.context.engine, job.id)
         return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, caller.texts)}
 
-    def _queue(self, wanted: GenerationRequest, editing: str | None, caller: Caller) -> Steps[Job]:
+    def _queue_job(self, wanted: GenerationRequest, editing: str | None, caller: Caller) -> Steps[Job]:
         old = self.context.find_job(editing, caller)
         if old is not None:
             return (yield from self.context.revise_steps(old, wanted, caller))
@@ -179,15 +185,15 @@ class StageHandlers(Panel):
             return {self.message: Message.from_error(error).html(caller.texts)}
         return {button: gr.update(value=caller.texts.stopping, interactive=False)}
 
-    def settle(self, request: gr.Request) -> Updates:
+    def update_after_job(self, request: gr.Request) -> Updates:
         """The worker's status, a Stop button that can be pressed again, and the queue without the job that has ended."""
         caller, now = self.context.identify_caller(request), now_microseconds()
-        return self._line(caller) | {
+        return self._queue_updates(caller) | {
             self.panel.status: stamp_html(status_html(self.context.engine.workers(), caller.texts), now),
             self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
         }
 
-    def attach(self, caller: Caller) -> str | None:
+    def find_initial_job(self, caller: Caller) -> str | None:
         """The job that a newly opened page shows: the visitor's running one, else their newest."""
         running = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
         newest = running or self.context.engine.jobs(caller.owner, most=1)

@@ -52,22 +52,22 @@ def stage_html(view: StageView, job: Job | None, texts: Texts, model: Model = Mo
     """The stage for this view; `job` is None only while nothing was made yet."""
     ratio = f"{job.request.width / job.request.height:.4f}" if job else "1.3333"
     return (
-        f'<section class="stage" data-phase="{view.phase}" data-active="{_flag(view.is_active)}"'
+        f'<section class="stage" data-phase="{view.phase}" data-active="{_true_or_false(view.is_active)}"'
         f' data-job="{escape(job.id if job else "")}">'
         f'<div class="viewport"><div class="screen" style="--ratio: {ratio}">'
-        f"{_picture(view, job, texts)}{_video(view, job, texts)}{_veil(view, texts)}</div></div>"
-        f'<div class="foot">{_readout(view, job, texts)}{_player(view, texts)}{_actions(view, job, texts, model)}'
-        f'{_facts(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
+        f"{_preview_html(view, job, texts)}{_video_html(view, job, texts)}{_veil_html(view, texts)}</div></div>"
+        f'<div class="foot">{_progress_html(view, job, texts)}{_player_html(view, texts)}{_actions_html(view, job, texts, model)}'
+        f'{_facts_html(view, job, texts)}<p class="caption">{escape(model.title)}</p></div></section>'
     )
 
 
-def _picture(view: StageView, job: Job | None, texts: Texts) -> str:
+def _preview_html(view: StageView, job: Job | None, texts: Texts) -> str:
     is_shown = bool(job and view.preview and not view.result)
     source = media_url(job, view.preview) if is_shown else NO_PICTURE
-    return f'<img class="preview" alt="{escape(texts.preview_label)}" src="{source}"{_hidden(not is_shown)}>'
+    return f'<img class="preview" alt="{escape(texts.preview_label)}" src="{source}"{_hidden_attribute(not is_shown)}>'
 
 
-def _video(view: StageView, job: Job | None, texts: Texts) -> str:
+def _video_html(view: StageView, job: Job | None, texts: Texts) -> str:
     if not job or not view.result:
         return "<video muted loop playsinline hidden></video>"
     label = escape(texts.video_label.format(prompt=video_name(job.request, texts)))
@@ -75,17 +75,17 @@ def _video(view: StageView, job: Job | None, texts: Texts) -> str:
     return f'<video muted loop playsinline autoplay tabindex="0" aria-label="{label}" src="{source}"></video>'
 
 
-def _veil(view: StageView, texts: Texts) -> str:
-    title, detail = _message(view, texts)
+def _veil_html(view: StageView, texts: Texts) -> str:
+    title, detail = _veil_texts(view, texts)
     role = "alert" if view.phase == "failed" else "note"
-    hidden = _hidden(not title)
+    hidden = _hidden_attribute(not title)
     return (
         f'<div class="veil" role="{role}"{hidden}>{_GLYPH}<p class="title">{escape(title)}</p>'
         f'<p class="detail">{escape(detail)}</p></div>'
     )
 
 
-def _message(view: StageView, texts: Texts) -> tuple[str, str]:
+def _veil_texts(view: StageView, texts: Texts) -> tuple[str, str]:
     """The words on the screen while there is no picture."""
     match view.phase:
         case "idle":
@@ -105,23 +105,23 @@ def _message(view: StageView, texts: Texts) -> tuple[str, str]:
     return "", ""
 
 
-def _readout(view: StageView, job: Job | None, texts: Texts) -> str:
+def _progress_html(view: StageView, job: Job | None, texts: Texts) -> str:
     headline, detail, numbers = progress_texts(view, texts)
     if job and view.phase == "finished":
         detail = video_name(job.request, texts)
     percent = round(view.fraction * 100)
     is_waiting = view.phase in ("queued", "starting", "loading", "compiling", "encoding")
     return (
-        f'<div class="readout"{_hidden(view.phase == "idle")}>'
+        f'<div class="readout"{_hidden_attribute(view.phase == "idle")}>'
         f'<p class="line"><span class="headline" role="status">{escape(headline)}</span>'
         f'<span class="detail" title="{escape(detail)}">{escape(detail)}</span>'
         f'<span class="numbers">{escape(numbers)}</span></p>'
         f'<div class="bar" role="progressbar" aria-label="{escape(headline)}" aria-valuemin="0" aria-valuemax="100"'
-        f' aria-valuenow="{percent}" data-waiting="{_flag(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
+        f' aria-valuenow="{percent}" data-waiting="{_true_or_false(is_waiting)}"><i style="width: {percent}%"></i></div></div>'
     )
 
 
-def _facts(view: StageView, job: Job | None, texts: Texts) -> str:
+def _facts_html(view: StageView, job: Job | None, texts: Texts) -> str:
     if not job or not view.result:
         return '<div class="facts" hidden></div>'
     pairs = settings_pairs(view.result, job.request, texts)
@@ -140,7 +140,7 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
     if request.preset == FOREIGN:
         length = texts.length_choice.format(seconds=seconds, frames=result.num_frames)
         size = (texts.fact_size, f"{result.width} × {result.height}")
-        return [size, (texts.length, length), *upscaled_pair(request, texts)]
+        return [size, (texts.length, length), *upscaling_fact(request, texts)]
     first = count_guided_steps(request.guidance, request.guidance_interval, request.num_steps)
     return [
         (texts.seed, str(request.seed)),
@@ -151,15 +151,15 @@ def settings_pairs(result: VideoResult, request: GenerationRequest, texts: Texts
         (texts.fact_guidance, " / ".join(f"{value:g}" for value in request.guidance)),
         *([(texts.fact_guided_steps, str(first))] if first is not None and 0 < first < request.num_steps else []),
         *([(texts.fact_nag, f"{request.nag:g}")] if request.uses_nag else []),
-        *_windows(request, texts),
+        *_window_facts(request, texts),
         *([(texts.fact_shots, str(len(request.shots)))] if request.shots else []),
         *([(texts.characters, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
         (texts.fact_shift, f"{request.flow_shift:g}"),
-        *upscaled_pair(request, texts),
+        *upscaling_fact(request, texts),
     ]
 
 
-def upscaled_pair(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     """By what the video was made larger, and from which size; nothing if it was not."""
     if not request.upscale:
         return []
@@ -167,7 +167,7 @@ def upscaled_pair(request: GenerationRequest, texts: Texts) -> list[tuple[str, s
     return [(texts.fact_upscaled, texts.fact_upscaled_by.format(**facts))]
 
 
-def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
+def _window_facts(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     """The length of the context windows; nothing without them, or if the preset no longer exists."""
     try:
         length = request.window_frames
@@ -176,38 +176,38 @@ def _windows(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
     return [(texts.fact_windows, texts.fact_window_frames.format(frames=length))] if length else []
 
 
-def _player(view: StageView, texts: Texts) -> str:
+def _player_html(view: StageView, texts: Texts) -> str:
     """Play, frame by frame, position over the sound's waveform, loop, sound: the page's script moves them."""
     result = view.result
     facts = f'data-fps="{result.fps}" data-frames="{result.num_frames}"' if result else ""
     has_sound = bool(result and result.has_sound)
     return (
-        f'<div class="player" {facts} data-sound="{_flag(has_sound)}"{_hidden(not result)}>'
-        f"{_key('back', texts.frame_back)}{play_button(texts, _PLAYS)}{_key('forward', texts.frame_forward)}"
-        f'<span class="scrubber"><canvas class="wave" aria-hidden="true"{_hidden(not has_sound)}></canvas>'
+        f'<div class="player" {facts} data-sound="{_true_or_false(has_sound)}"{_hidden_attribute(not result)}>'
+        f"{_player_button('back', texts.frame_back)}{play_button(texts, _PLAYS)}{_player_button('forward', texts.frame_forward)}"
+        f'<span class="scrubber"><canvas class="wave" aria-hidden="true"{_hidden_attribute(not has_sound)}></canvas>'
         f'<input type="range" min="0" max="{result.num_frames - 1 if result else 1}" step="1"'
         f' value="0" data-player="scrub" aria-label="{escape(texts.scrub)}"></span><output></output>'
-        f"{_key('loop', texts.loop, is_pressed=True)}{_loudness(has_sound, texts)}</div>"
+        f"{_player_button('loop', texts.loop, is_pressed=True)}{_volume_html(has_sound, texts)}</div>"
     )
 
 
-def _loudness(has_sound: bool, texts: Texts) -> str:
+def _volume_html(has_sound: bool, texts: Texts) -> str:
     """Sound on or off, and how loud; the page's script remembers both."""
     words = escape(texts.sound), escape(texts.sound_refused)
-    attributes = f'data-player="sound" data-words="{words[0]}" data-refused-words="{words[1]}"{_hidden(not has_sound)}'
+    attributes = f'data-player="sound" data-words="{words[0]}" data-refused-words="{words[1]}"{_hidden_attribute(not has_sound)}'
     return (
         f"{sound_button(texts.sound, attributes)}"
         f'<input type="range" class="volume" min="0" max="100" step="1" data-player="volume"'
-        f' aria-label="{escape(texts.volume)}"{_hidden(not has_sound)}>'
+        f' aria-label="{escape(texts.volume)}"{_hidden_attribute(not has_sound)}>'
     )
 
 
-def _key(name: str, label: str, is_pressed: bool = False) -> str:
+def _player_button(name: str, label: str, is_pressed: bool = False) -> str:
     pressed = ' aria-pressed="true"' if is_pressed else ""
     return quiet_button(name, label, f'data-player="{name}"{pressed}')
 
 
-def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
+def _actions_html(view: StageView, job: Job | None, texts: Texts, model: Model) -> str:
     """The buttons for the job in its state; a video that failed can be made again, one that is held let go."""
     if job and view.is_held:
         return f'<div class="actions">{text_button("queue:go_on", texts.resume_job, name="play", job=job.id)}</div>'
@@ -221,10 +221,10 @@ def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> st
     if job.request.preset == FOREIGN:
         buttons = buttons[:1]
     if view.proposals:
-        buttons = [*(_proposal(proposal, job, texts) for proposal in view.proposals), *buttons]
+        buttons = [*(_proposal_button(proposal, job, texts) for proposal in view.proposals), *buttons]
     if view.result:
         buttons = [
-            _download(view, job, texts),
+            _download_html(view, job, texts),
             upscale_menu(job, model.offers, texts),
             *buttons,
             *_video_buttons(job, view.result, texts, model),
@@ -232,7 +232,7 @@ def _actions(view: StageView, job: Job | None, texts: Texts, model: Model) -> st
     return f'<div class="actions">{"".join(buttons)}</div>'
 
 
-def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
+def _proposal_button(proposal: Proposal, job: Job, texts: Texts) -> str:
     """Puts what would fit into the form; nothing is made by it."""
     words = texts.fits.format(width=proposal.width, height=proposal.height, frames=proposal.num_frames)
     value = f"{proposal.width}x{proposal.height}x{proposal.num_frames}"
@@ -240,7 +240,7 @@ def _proposal(proposal: Proposal, job: Job, texts: Texts) -> str:
     return text_button(f"{group}:fits", words, name="use", hint=texts.fits_hint, job=job.id, value=value)
 
 
-def _download(view: StageView, job: Job, texts: Texts) -> str:
+def _download_html(view: StageView, job: Job, texts: Texts) -> str:
     result = view.result
     assert result is not None, "a finished video has one"
     name = f"{job.request.preset}-{job.request.seed}{PurePath(result.path).suffix}"
@@ -274,20 +274,20 @@ def _video_buttons(job: Job, result: VideoResult, texts: Texts, model: Model) ->
         *original,
         *full,
         *_shot_buttons(job, texts),
-        *([go_on_button(job, texts)] if is_ours else []),
-        film_button(job, result, texts),
+        *([continue_button(job, texts)] if is_ours else []),
+        add_to_storyboard_button(job, result, texts),
         text_button("edit:clip", texts.edit_this, name="edit", hint=texts.edit_this_hint, **one),
         f'<span class="small">{"".join(_small_buttons(job, texts, group))}</span>',
     ]
 
 
-def go_on_button(job: Job, texts: Texts) -> str:
+def continue_button(job: Job, texts: Texts) -> str:
     """Begins the next video: with the end of this one, if its model goes on with the sound too, or with its last frame."""
     act, hint = ("edit", texts.continue_sound_hint) if can_extend_with_audio(job.request) else ("fill", texts.continue_hint)
     return text_button(f"{act}:continue", texts.continue_video, name="go_on", hint=hint, job=job.id)
 
 
-def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
+def add_to_storyboard_button(job: Job, result: VideoResult, texts: Texts) -> str:
     """Puts the video on the storyboard's timeline as a shot that is made; `storyboard.js` reads what it says."""
     shot = {"job": job.id, "frames": result.num_frames, "fps": result.fps, "first": 0, "prompt": job.request.prompt}
     shot |= {"video": media_url(job, result.path), "poster": media_url(job, POSTER)}
@@ -299,7 +299,7 @@ def film_button(job: Job, result: VideoResult, texts: Texts) -> str:
 
 def _small_buttons(job: Job, texts: Texts, group: str) -> list[str]:
     """Those without words; they stay together where the row breaks."""
-    one, starred = {"job": job.id}, _flag(job.is_starred)
+    one, starred = {"job": job.id}, _true_or_false(job.is_starred)
     settings = [
         quiet_button("pin", texts.keep_seed, 'data-action="keep_seed"'),
         icon_button(f"{group}:use", "use", texts.use_settings, **one),
@@ -319,9 +319,9 @@ def _shot_buttons(job: Job, texts: Texts) -> list[str]:
     return [text_button("again:shot", texts.from_shot.format(index=number), value=str(number), **words) for number in numbers]
 
 
-def _flag(value: bool) -> str:
+def _true_or_false(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _hidden(is_hidden: bool) -> str:
+def _hidden_attribute(is_hidden: bool) -> str:
     return " hidden" if is_hidden else ""

@@ -9,7 +9,7 @@ from wan_ui.components.values import format_bytes
 from wan_ui.i18n.english import Texts
 
 WIDTH, HEIGHT = 300, 64  # of a chart, in its own units
-ROOM = 22  # above the highest value, for the words
+TOP_MARGIN = 22  # above the highest value, for the words
 HOUR, DAY = 3600.0, 86_400.0
 _GAP_SECONDS = 4 * BETWEEN_SECONDS  # without a sample for so long, the line is broken
 Value = Callable[[Sample], float | None]
@@ -23,11 +23,11 @@ def charts_html(samples: Sequence[Sample], now: float, texts: Texts) -> str:
         (texts.chart_memory, lambda one: one.device_bytes, lambda one: one.device_limit, format_bytes),
         (texts.chart_disk, lambda one: one.disk_bytes, lambda one: one.disk_limit, format_bytes),
     )
-    shown = "".join(_row(*row, samples, now, texts) for row in rows if any(row[1](one) is not None for one in samples))
+    shown = "".join(_chart_row(*row, samples, now, texts) for row in rows if any(row[1](one) is not None for one in samples))
     return f'<section class="wide charts"><h2>{escape(texts.charts)}</h2>{shown}</section>' if shown else ""
 
 
-def _row(
+def _chart_row(
     title: str, value: Value, limit: Value, words: Callable[[float], str], samples: Sequence[Sample], now: float, texts: Texts
 ) -> str:
     last = next((value(one) for one in reversed(samples) if value(one) is not None), None)
@@ -56,7 +56,7 @@ def _chart(
     top = highest or 1.0
 
     def place(moment: float, found: float) -> str:
-        return f"{WIDTH * (1 - (now - moment) / seconds):.1f},{HEIGHT - 2 - (HEIGHT - ROOM) * found / top:.1f}"
+        return f"{WIDTH * (1 - (now - moment) / seconds):.1f},{HEIGHT - 2 - (HEIGHT - TOP_MARGIN) * found / top:.1f}"
 
     lines, before = [], float("-inf")
     for moment, found in known:

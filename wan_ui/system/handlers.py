@@ -13,7 +13,7 @@ from wan_ui.components.toast import Message
 from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.system.html import cleaned_words, system_html
+from wan_ui.system.html import freed_space_text, system_html
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class SystemHandlers(Panel):
 
     def look(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """The panel, when it has come into view and while it stays there."""
-        return self._drawn(self.context.identify_caller(request))
+        return self._redraw(self.context.identify_caller(request))
 
     def clean(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Removes at once what the hourly cleaning would remove, and says how much that was. For the operator only."""
@@ -42,10 +42,10 @@ class SystemHandlers(Panel):
         if not caller.is_operator:
             return {self.panel: gr.skip()}
         try:
-            message = Message(text=cleaned_words(self.context.engine.cleaner.clean(), caller.texts))
+            message = Message(text=freed_space_text(self.context.engine.cleaner.clean(), caller.texts))
         except StudioError as error:
             message = Message.from_error(error)
-        return self._drawn(caller) | {self.message: message.html(caller.texts)}
+        return self._redraw(caller) | {self.message: message.html(caller.texts)}
 
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Pins a model that a worker keeps, lets it go, or drops it. For the operator only."""
@@ -54,5 +54,5 @@ class SystemHandlers(Panel):
             self.context.engine.keep_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}
 
-    def _drawn(self, caller: Caller) -> Updates:
+    def _redraw(self, caller: Caller) -> Updates:
         return {self.panel: system_html(self.context.engine, caller)}

@@ -51,8 +51,8 @@ class Report:
 def system_html(engine: Engine, caller: Caller) -> str:
     """The panel for this visitor."""
     texts = caller.texts
-    report = report_of(engine, caller)
-    buttons = _buttons(engine.workers(), texts) if caller.is_operator else {}
+    report = build_report(engine, caller)
+    buttons = _operator_buttons(engine.workers(), texts) if caller.is_operator else {}
     sections = "".join(
         f"<section><h2>{escape(title)}</h2><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
@@ -70,13 +70,13 @@ def system_html(engine: Engine, caller: Caller) -> str:
     )
 
 
-def _buttons(workers: Sequence[WorkerView], texts: Texts) -> dict[str, str]:
+def _operator_buttons(workers: Sequence[WorkerView], texts: Texts) -> dict[str, str]:
     """What the operator can do, below the section of each title."""
-    kept = {title: _kept_html(worker, texts) for title, worker in _titled(workers, texts)}
+    kept = {title: _cached_models_html(worker, texts) for title, worker in _titled_workers(workers, texts)}
     return kept | {texts.system_storage: text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint)}
 
 
-def _kept_html(worker: WorkerView, texts: Texts) -> str:
+def _cached_models_html(worker: WorkerView, texts: Texts) -> str:
     """The kept models with their buttons; one that is in use cannot be dropped."""
 
     def button(how: CacheAction, label: str, hint: str, model: CachedModel) -> str:
@@ -101,18 +101,18 @@ def _log_html(report: Report, texts: Texts) -> str:
     return f"<section class=wide><h2>{escape(texts.system_log)}</h2><pre>{escape(report.log)}</pre></section>"
 
 
-def report_of(engine: Engine, caller: Caller) -> Report:
+def build_report(engine: Engine, caller: Caller) -> Report:
     """The report, in the order in which it is shown."""
     texts = caller.texts
     return Report(
         sections=(
             *_worker_sections(engine.workers(), texts, caller.is_operator),
-            (texts.system_storage, _storage(engine, texts)),
-            (texts.system_jobs, _jobs(engine.library.counts(), texts)),
-            (texts.system_versions, _versions()),
+            (texts.system_storage, _storage_rows(engine, texts)),
+            (texts.system_jobs, _job_rows(engine.library.counts(), texts)),
+            (texts.system_versions, _version_rows()),
         ),
-        errors=_errors(engine) if caller.is_operator else (),
-        log=_logs(engine.workers()) if caller.is_operator else "",
+        errors=_recent_errors(engine) if caller.is_operator else (),
+        log=_log_tails(engine.workers()) if caller.is_operator else "",
     )
 
 
@@ -121,32 +121,32 @@ def _worker_sections(workers: Sequence[WorkerView], texts: Texts, is_operator: b
     The machines of a cluster are named to the operator."""
     if not workers:
         return ((texts.system_worker, ((texts.system_worker, texts.worker_none),)),)
-    if _is_one_here(workers):
-        return (texts.system_devices, _devices(workers[0], texts)), (texts.system_worker, _worker(workers[0], texts))
+    if _has_one_local_worker(workers):
+        return (texts.system_devices, _device_rows(workers[0], texts)), (texts.system_worker, _worker_rows(workers[0], texts))
     return tuple(
-        (title, _machine(worker, texts, is_operator) + _devices(worker, texts) + _worker(worker, texts))
-        for title, worker in _titled(workers, texts)
+        (title, _node_rows(worker, texts, is_operator) + _device_rows(worker, texts) + _worker_rows(worker, texts))
+        for title, worker in _titled_workers(workers, texts)
     )
 
 
-def _is_one_here(workers: Sequence[WorkerView]) -> bool:
+def _has_one_local_worker(workers: Sequence[WorkerView]) -> bool:
     return len(workers) == 1 and not workers[0].machine
 
 
-def _titled(workers: Sequence[WorkerView], texts: Texts) -> list[tuple[str, WorkerView]]:
+def _titled_workers(workers: Sequence[WorkerView], texts: Texts) -> list[tuple[str, WorkerView]]:
     """Each worker with the title of its section."""
-    if _is_one_here(workers):
+    if _has_one_local_worker(workers):
         return [(texts.system_worker, workers[0])]
     return [(f"{texts.system_worker} {number}", worker) for number, worker in enumerate(workers, 1)]
 
 
-def _machine(worker: WorkerView, texts: Texts, is_operator: bool) -> Rows:
+def _node_rows(worker: WorkerView, texts: Texts, is_operator: bool) -> Rows:
     return ((texts.system_machine, f"{worker.machine} ({worker.name})"),) if worker.machine and is_operator else ()
 
 
-def _worker(worker: WorkerView, texts: Texts) -> Rows:
+def _worker_rows(worker: WorkerView, texts: Texts) -> Rows:
     facts, status = worker.facts, worker.status
-    warm = tuple(sorted({_shape_words(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
+    warm = tuple(sorted({_shape_text(shape, texts) for shape in facts.warm})) or (texts.system_no_shapes,)
     model = Path(facts.model).name if facts.model else texts.system_no_model
     state = getattr(texts, f"worker_{status.state}")
     detail = "" if status.state in ("ready", "busy") else f": {translate_detail(shorten_paths(status.detail), texts)}"
@@ -154,65 +154,65 @@ def _worker(worker: WorkerView, texts: Texts) -> Rows:
     names = dict(texts.stage_names)
     rates = "; ".join(f"{names[stage]} {format_rate(rate, texts)}" for stage, rate in facts.rates.items())
     last = ((texts.system_rates, rates),) if rates else ()
-    rows = (texts.system_worker, state + detail), (texts.system_model, model), *_kept(worker, texts)
+    rows = (texts.system_worker, state + detail), (texts.system_model, model), *_cached_model_rows(worker, texts)
     return (*rows, (texts.system_shapes, "; ".join(warm)), *last, *without)
 
 
-def _kept(worker: WorkerView, texts: Texts) -> Rows:
+def _cached_model_rows(worker: WorkerView, texts: Texts) -> Rows:
     """What the kept models take together, what they share counted once, and where each of them lies."""
     facts = worker.facts
     if not facts.kept:
         return ()
     return (
-        (texts.system_cached_models, _places(*facts.kept_bytes, texts)),
-        *((_kept_name(one, texts), _place(one, texts)) for one in facts.kept),
+        (texts.system_cached_models, _sizes_text(*facts.kept_bytes, texts)),
+        *((_cached_model_name(one, texts), _location_text(one, texts)) for one in facts.kept),
     )
 
 
-def _kept_name(model: CachedModel, texts: Texts) -> str:
+def _cached_model_name(model: CachedModel, texts: Texts) -> str:
     name = Path(model.model).name
     return f"{name} ({texts.system_kept_loaded})" if model.is_pinned else name
 
 
-def _place(model: CachedModel, texts: Texts) -> str:
-    return _places(model.chip_bytes, model.host_bytes, texts)
+def _location_text(model: CachedModel, texts: Texts) -> str:
+    return _sizes_text(model.chip_bytes, model.host_bytes, texts)
 
 
-def _places(chips: int, host: int, texts: Texts) -> str:
+def _sizes_text(chips: int, host: int, texts: Texts) -> str:
     words = texts.system_cached_both if chips and host else texts.system_cached_host if host else texts.system_cached_chips
     return words.format(chips=format_bytes(chips), host=format_bytes(host))
 
 
-def _devices(worker: WorkerView, texts: Texts) -> Rows:
-    rows = tuple((device.name, _device_words(device, texts)) for device in worker.facts.devices)
+def _device_rows(worker: WorkerView, texts: Texts) -> Rows:
+    rows = tuple((device.name, _device_text(device, texts)) for device in worker.facts.devices)
     notice = worker.facts.notice
     return rows if notice is None else (*rows, (texts.system_not_used, str(notice)))
 
 
-def _device_words(device: Device, texts: Texts) -> str:
+def _device_text(device: Device, texts: Texts) -> str:
     if device.bytes_in_use is None or not device.bytes_limit:
         return f"{device.kind}, {texts.system_memory_unknown}"
     used, limit = format_bytes(device.bytes_in_use), format_bytes(device.bytes_limit)
     return f"{device.kind}, {texts.system_memory.format(used=used, limit=limit)}"
 
 
-def _shape_words(shape: Shape, texts: Texts) -> str:
+def _shape_text(shape: Shape, texts: Texts) -> str:
     guided = texts.system_guided if shape.is_guided else texts.system_unguided
     return texts.system_shape.format(
         task=shape.task, width=shape.width, height=shape.height, frames=shape.num_frames, guided=guided
     )
 
 
-def _storage(engine: Engine, texts: Texts) -> Rows:
+def _storage_rows(engine: Engine, texts: Texts) -> Rows:
     usage: dict[str, int] = {**engine.cleaner.usage()}
     return (
         *((name, format_bytes(usage[part])) for part, name in texts.system_parts),
         (texts.system_disk, format_bytes(shutil.disk_usage(engine.settings.data_dir).free)),
-        (texts.system_limits, _limits(engine.cleaner.limits, texts)),
+        (texts.system_limits, _limits_text(engine.cleaner.limits, texts)),
     )
 
 
-def _limits(limits: Limits, texts: Texts) -> str:
+def _limits_text(limits: Limits, texts: Texts) -> str:
     days_text = texts.system_limit_days_one if limits.days == 1 else texts.system_limit_days
     days = "" if limits.days is None else days_text.format(days=limits.days)
     size = "" if limits.gigabytes is None else texts.system_limit_size.format(gigabytes=limits.gigabytes)
@@ -221,7 +221,7 @@ def _limits(limits: Limits, texts: Texts) -> str:
     return days or size or texts.system_limit_none
 
 
-def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
+def freed_space_text(freed: Mapping[Part, int], texts: Texts) -> str:
     """One sentence about what cleaning has removed: the bytes of each part."""
     if not freed:
         return texts.system_cleaned_nothing
@@ -230,11 +230,11 @@ def cleaned_words(freed: Mapping[Part, int], texts: Texts) -> str:
     return texts.system_cleaned.format(size=format_bytes(sum(freed.values())), parts=texts.list_separator.join(parts))
 
 
-def _jobs(counts: Mapping[str, int], texts: Texts) -> Rows:
+def _job_rows(counts: Mapping[str, int], texts: Texts) -> Rows:
     return tuple((getattr(texts, f"job_{state}"), str(counts[state])) for state in get_args(JobState) if state in counts)
 
 
-def _versions() -> Rows:
+def _version_rows() -> Rows:
     rows = [("python", platform.python_version())]
     for name in _LIBRARIES:
         try:
@@ -244,21 +244,21 @@ def _versions() -> Rows:
     return tuple(rows)
 
 
-def _errors(engine: Engine) -> tuple[str, ...]:
+def _recent_errors(engine: Engine) -> tuple[str, ...]:
     return tuple(
         f"{strftime('%Y-%m-%d %H:%M:%S', gmtime(job.ended))} {job.id}: {failed.cause}; {failed.fix}"
         for job, failed in engine.library.failures(MOST_ERRORS)
     )
 
 
-def _logs(workers: Sequence[WorkerView]) -> str:
+def _log_tails(workers: Sequence[WorkerView]) -> str:
     """The end of each worker's log; if there are several, below their names."""
     if len(workers) == 1:
-        return _log(workers[0].log)
-    return "\n\n".join(f"{worker.name}\n{_log(worker.log)}" for worker in workers)
+        return _log_tail(workers[0].log)
+    return "\n\n".join(f"{worker.name}\n{_log_tail(worker.log)}" for worker in workers)
 
 
-def _log(path: Path | None) -> str:
+def _log_tail(path: Path | None) -> str:
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:

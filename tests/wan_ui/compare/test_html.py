@@ -4,7 +4,7 @@ import re
 
 from presets import load_preset
 from tests.wan_ui.builders import a_job, a_request, a_result
-from wan_ui.compare.html import Cell, Side, compare_html, differences, labels_of
+from wan_ui.compare.html import Cell, CompareContent, compare_html, difference_labels, differences
 from wan_ui.components.progress import StageView
 from wan_ui.i18n.english import ENGLISH
 
@@ -21,19 +21,19 @@ def test_a_setting_that_only_some_videos_have_is_compared_with_its_default():
             "cfg_zero": ["False", "False", "True"],
             "upscale": ["0", "0", "2"],
         }
-        assert len(labels_of(some, ENGLISH)) == 3
+        assert len(difference_labels(some, ENGLISH)) == 3
 
 
 def test_a_video_is_named_by_what_is_its_own():
     tiny = a_request()
     large = type(tiny).from_preset(load_preset("wan2.1-t2v-1.3b-480p"), prompt=tiny.prompt, seed=tiny.seed)
-    assert "preset wan-tiny" in labels_of([tiny, large], ENGLISH)[0]
+    assert "preset wan-tiny" in difference_labels([tiny, large], ENGLISH)[0]
 
 
 def test_a_video_stands_beside_the_clip_that_it_was_made_from():
     job = a_job(video="/data/runs/job-1/input-video.mp4", strength=0.5)
     made = Cell(job=job, view=StageView(phase="finished", result=a_result(job)))
-    html = compare_html(Side(id="abc", cells=(Cell(job=job, view=made.view, is_original=True), made)), ENGLISH)
+    html = compare_html(CompareContent(id="abc", cells=(Cell(job=job, view=made.view, is_original=True), made)), ENGLISH)
     assert html.count("<video") == 2 and "studio/media/job-1/before.mp4" in html and "studio/media/job-1/video.mp4" in html
     assert 'data-original="true"' in html and "<figcaption>Before</figcaption>" in html and "0.5" in html
     assert re.findall(r'data-sound="(\w+)"', html) == ["false", "true"] and html.count('data-compare="sound" hidden') == 1
@@ -44,6 +44,6 @@ def test_only_videos_with_sound_have_a_speaker():
     job = a_job()
     results = [a_result(job), a_result(job, has_sound=True), None]
     cells = tuple(Cell(job=job, view=StageView(phase="denoising", result=result)) for result in results)
-    html = compare_html(Side(id="abc", cells=cells), ENGLISH)
+    html = compare_html(CompareContent(id="abc", cells=cells), ENGLISH)
     assert re.findall(r'data-compare="sound"( hidden)?>', html) == [" hidden", "", " hidden"]
     assert 'aria-label="Play the audio of video 2 (key 2)" aria-pressed="false"' in html and html.count("<video muted ") == 3

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.wan_ui.builders import a_job, a_result
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.library.html import Shelf, detail_html, library_html
+from wan_ui.library.html import LibraryContent, detail_html, library_html
 
 
 def test_a_card_is_marked_if_its_video_has_sound():
     silent, sounding = a_job(), a_job(Path("/data/runs/job-2"), prompt="a <bell>")
-    html = library_html(Shelf(jobs=(silent, sounding), count=2, sounding=frozenset({"job-2"})), ENGLISH)
+    html = library_html(LibraryContent(jobs=(silent, sounding), count=2, sounding=frozenset({"job-2"})), ENGLISH)
     first, second = html.split("<li ")[1:]
     assert "sound-mark" not in first and 'aria-label="a red circle"' in first
     assert second.count('class="sound-mark" role="img" aria-label="with audio"') == 1

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wan_ui.live.watch import TURN_SECONDS, UNSEEN_SECONDS, Watch
+from wan_ui.live.watch import TURN_SECONDS, UNSEEN_SECONDS, LiveWatcher
 
 
 def job(name: str, state: str = "running", is_open: bool = True) -> SimpleNamespace:
@@ -17,34 +17,34 @@ def jobs() -> list[SimpleNamespace]:
 
 
 @pytest.fixture
-def watch(jobs) -> Watch:
+def watch(jobs) -> LiveWatcher:
     """Of an engine that is closed, so that nothing happens by itself."""
-    return Watch(SimpleNamespace(library=SimpleNamespace(unended=lambda owner: jobs), wait_for_change=lambda *_: None))
+    return LiveWatcher(SimpleNamespace(library=SimpleNamespace(unended=lambda owner: jobs), wait_for_change=lambda *_: None))
 
 
 def test_a_video_that_nobody_watches_ends_after_fifteen_seconds(watch):
-    assert watch._over(100.0) == [] == watch._over(100.0 + UNSEEN_SECONDS)
-    assert watch._over(100.1 + UNSEEN_SECONDS) == ["live"]
+    assert watch._jobs_to_end(100.0) == [] == watch._jobs_to_end(100.0 + UNSEEN_SECONDS)
+    assert watch._jobs_to_end(100.1 + UNSEEN_SECONDS) == ["live"]
 
 
 def test_a_page_that_comes_back_in_time_keeps_it(watch):
-    watch._over(100.0)
-    with watch.watching("live"):
-        assert watch._over(100.0 + 10 * UNSEEN_SECONDS) == []
+    watch._jobs_to_end(100.0)
+    with watch.keep_watched("live"):
+        assert watch._jobs_to_end(100.0 + 10 * UNSEEN_SECONDS) == []
 
 
 def test_its_turn_is_over_a_minute_after_others_began_to_wait(watch, jobs):
-    with watch.watching("live"):
-        watch._over(100.0)
+    with watch.keep_watched("live"):
+        watch._jobs_to_end(100.0)
         assert watch.seconds_left("live") is None
         jobs.append(job("other", state="queued", is_open=False))
-        assert watch._over(200.0) == [] == watch._over(200.0 + TURN_SECONDS)
+        assert watch._jobs_to_end(200.0) == [] == watch._jobs_to_end(200.0 + TURN_SECONDS)
         assert watch.seconds_left("live") is not None
-        assert watch._over(200.1 + TURN_SECONDS) == ["live"]
+        assert watch._jobs_to_end(200.1 + TURN_SECONDS) == ["live"]
         del jobs[1]
-        assert watch._over(300.0) == [] and watch.seconds_left("live") is None
+        assert watch._jobs_to_end(300.0) == [] and watch.seconds_left("live") is None
 
 
 def test_other_videos_are_left_alone(watch, jobs):
     jobs[:] = [job("plain", is_open=False)]
-    assert watch._over(100.0) == [] == watch._over(1000.0)
+    assert watch._jobs_to_end(100.0) == [] == watch._jobs_to_end(1000.0)

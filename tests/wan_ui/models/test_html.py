@@ -9,7 +9,7 @@ from backend.catalog.models import ModelRow
 from presets import list_presets
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.models.html import models_html, name_of
+from wan_ui.models.html import models_html, short_name
 from wan_ui.services.caller import Caller
 
 BIG = "Wan-AI/Wan2.1-T2V-14B-Diffusers"
@@ -103,8 +103,8 @@ def test_the_page_looks_often_only_while_something_comes():
 
 
 def test_a_name_is_without_its_owner():
-    assert name_of(LORA) == "wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"
-    assert name_of("embedded:wan-tiny") == "wan-tiny"
+    assert short_name(LORA) == "wan2.1_t2v_14b_lora_rank64_lightx2v_4step.safetensors"
+    assert short_name("embedded:wan-tiny") == "wan-tiny"
 
 
 def test_chinese_visitors_read_chinese():

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clock import is_within
 from wan_ui.queue import queue_query
-from wan_ui.queue.queue_query import Lines
+from wan_ui.queue.queue_query import QueueReader
 
 READ_SECONDS = 0.05
 
@@ -27,27 +27,27 @@ def context(monkeypatch):
         time.sleep(READ_SECONDS)
         return now.last
 
-    monkeypatch.setattr(queue_query, "_line_of", read)
+    monkeypatch.setattr(queue_query, "_read_queue", read)
     return SimpleNamespace(engine=SimpleNamespace(changes=change), now=now)
 
 
 def test_a_long_line_takes_a_fifth_of_the_time_at_most(context):
-    lines, began = Lines(), time.monotonic()
+    lines, began = QueueReader(), time.monotonic()
     for _ in range(4):
-        lines.now(context)
+        lines.read(context)
     assert time.monotonic() - began >= 3 * READ_SECONDS * (1 + queue_query.REST)
 
 
 def test_after_its_rest_the_line_shows_what_has_changed_meanwhile(context):
-    lines = Lines()
-    assert lines.now(context) == context.now.last
-    assert lines.now(context) == context.now.last > 0
+    lines = QueueReader()
+    assert lines.read(context) == context.now.last
+    assert lines.read(context) == context.now.last > 0
 
 
 @pytest.mark.bench
 def test_an_unchanged_line_is_not_read_again_at_once(context):
-    lines = Lines()
-    first = lines.now(context)
+    lines = QueueReader()
+    first = lines.read(context)
     context.engine.changes = lambda: first
     began = time.monotonic()
-    assert lines.now(context) == first and is_within(time.monotonic() - began, READ_SECONDS)
+    assert lines.read(context) == first and is_within(time.monotonic() - began, READ_SECONDS)

@@ -37,7 +37,7 @@ def test_each_kept_model_has_a_row_and_all_have_a_sum():
 
 @pytest.mark.parametrize("is_operator", [True, False])
 def test_only_the_operator_has_buttons_and_none_to_drop_what_is_in_use(monkeypatch, is_operator):
-    monkeypatch.setattr(html, "report_of", lambda engine, caller: html.Report(sections=SECTIONS, errors=()))
+    monkeypatch.setattr(html, "build_report", lambda engine, caller: html.Report(sections=SECTIONS, errors=()))
     engine = SimpleNamespace(
         workers=lambda: (worker("one", "a"), worker("two", "b")), history=SimpleNamespace(samples_since=lambda seconds: [])
     )

@@ -8,7 +8,7 @@ from backend.engine.cleaning import PARTS, Limits
 from backend.settings import from_environment
 from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.system.html import _storage, cleaned_words
+from wan_ui.system.html import _storage, freed_space_text
 
 
 @pytest.mark.parametrize("texts", [ENGLISH, CHINESE])
@@ -34,7 +34,7 @@ def test_the_rows_show_each_part_the_free_space_and_the_limits(tmp_path, limits,
 
 
 def test_cleaning_says_what_it_freed():
-    assert cleaned_words({}, ENGLISH) == "Nothing to remove."
+    assert freed_space_text({}, ENGLISH) == "Nothing to remove."
     freed = {"bin": 2 * 10**9, "videos": 5 * 10**8}
-    assert cleaned_words(freed, ENGLISH) == "Freed 2.5 GB: Videos 500.0 MB, Deleted videos 2.0 GB."
-    assert cleaned_words(freed, CHINESE) == "已释放 2.5 GB：视频 500.0 MB、已删除的视频 2.0 GB。"
+    assert freed_space_text(freed, ENGLISH) == "Freed 2.5 GB: Videos 500.0 MB, Deleted videos 2.0 GB."
+    assert freed_space_text(freed, CHINESE) == "已释放 2.5 GB：视频 500.0 MB、已删除的视频 2.0 GB。"
