@@ -1,1 +1,1 @@
-"""LTX-2.x: pictures and stereo sound in one pass."""
+"""LTX-2.x: video and stereo audio in one pass."""

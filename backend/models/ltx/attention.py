@@ -1,4 +1,4 @@
-"""The attention inside diffusers' LTX-2 blocks: the video's tokens are spread over the chips, the sound's stand on every chip."""
+"""The attention inside diffusers' LTX-2 blocks. Video tokens are divided over the chips, audio tokens are replicated."""
 
 import dataclasses
 import functools
@@ -19,14 +19,20 @@ from kernels.attention import AttentionOptions
 from kernels.qkv import rotate_halves
 
 Sort = Literal["video", "sound", "text", "video to sound", "sound to video"]
-"""Whose queries see whose keys: each stream its own, either stream the text, or the queries of one the keys of the other."""
+"""The kind of attention: a stream to itself ("video", "sound"), a stream to the text, or one stream to the other stream."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Turned:
-    """What an attention needs besides its tokens: the rotary tables of queries and keys. `keeps` [B, 1, 1] is 0 for a branch in
-    which the attention gives its values, or nothing, and 1 for the others."""
+class RotaryInputs:
+    """The rotary tables of an attention, and the branches in which it is disabled.
+
+    Attributes:
+        query, key: the rotary tables of queries and keys.
+        keeps: [B, 1, 1], 1 for branches with this attention. For a branch with 0, self-attention returns its values, and
+        attention
+            to the other stream returns zero.
+    """
 
     query: Tables
     key: Tables
@@ -34,9 +40,9 @@ class Turned:
 
 
 class StreamAttention:
-    """A processor for `LTX2Attention`. A block hands it its tables and branches as `query_rotary_emb`, a `Turned`.
+    """The processor of `LTX2Attention`. Blocks pass `RotaryInputs` as `query_rotary_emb`.
 
-    `num_video` tokens of the video are no padding.
+    `num_video` is the number of real video tokens.
     """
 
     def __init__(self, layout: Layout, sort: Sort) -> None:
@@ -48,7 +54,7 @@ class StreamAttention:
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: Any = None,
-        query_rotary_emb: Turned | None = None,
+        query_rotary_emb: RotaryInputs | None = None,
         key_rotary_emb: Any = None,
         perturbation_mask: Any = None,
         all_perturbed: Any = None,
@@ -57,12 +63,12 @@ class StreamAttention:
         projected = attn.to_q(hidden_states), attn.to_k(keys_from), attn.to_v(keys_from)
         value = as_array(projected[2])
         if self._sort == "video":
-            assert query_rotary_emb is not None, "the video's tokens are turned"
+            assert query_rotary_emb is not None, "video tokens have a rotary embedding"
             attended = self._attend_to_self(attn, *map(as_array, projected), query_rotary_emb.query)
         else:
             query, key = (self._heads(norm(one), attn) for norm, one in zip((attn.norm_q, attn.norm_k), projected, strict=False))
             if query_rotary_emb is not None:
-                query, key = turned(query, query_rotary_emb.query), turned(key, query_rotary_emb.key)
+                query, key = rotate_heads(query, query_rotary_emb.query), rotate_heads(key, query_rotary_emb.key)
             attended = self._attend(query, key, value.reshape(*value.shape[:2], attn.heads, -1))
         keeps = None if query_rotary_emb is None else query_rotary_emb.keeps
         crosses = encoder_hidden_states is not None
@@ -71,12 +77,12 @@ class StreamAttention:
         made = torchax().interop.torch_view(attended)
         if attn.to_gate_logits is not None:
             gates = 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
-            made = made * torchax().interop.torch_view(self._over_channels(as_array(gates), made.shape[2]))
+            made = made * torchax().interop.torch_view(self._repeat_over_channels(as_array(gates), made.shape[2]))
         made = attn.to_out[0](made)
         return made if keeps is None or not crosses else made * torchax().interop.torch_view(as_array(keeps)).to(made.dtype)
 
     def _attend_to_self(self, attn: Any, query: jax.Array, key: jax.Array, value: jax.Array, tables: Tables) -> jax.Array:
-        """Attention [B, S, W] of the video's tokens, from the projected ones."""
+        """Compute self-attention [B, S, W] of the projected video tokens."""
         norms = as_array(attn.norm_q.weight), as_array(attn.norm_k.weight)
         attend = functools.partial(attend_flat, head_width=attn.head_dim, num_keys=self.num_video)
         return self_attention(
@@ -89,11 +95,13 @@ class StreamAttention:
             head_width=attn.head_dim,
         )
 
-    def _over_channels(self, gates: jax.Array, width: int) -> jax.Array:
-        """Gates [B, S, H] for every channel, [B, S, W]. One product with ones and zeros writes them in the order of the channels;
-        heads as an axis of their own would be copied twice on a TPU."""
+    def _repeat_over_channels(self, gates: jax.Array, width: int) -> jax.Array:
+        """Repeat the gates of heads [B, S, H] for every channel, [B, S, W].
+
+        Uses one product with zeros and ones, because a separate axis for heads would cause two copies on a TPU.
+        """
         each = width // gates.shape[2]
-        if self._layout.size("tp") > 1:  # a product would add up over the chips
+        if self._layout.size("tp") > 1:  # a product would need a sum over the chips
             return jnp.repeat(gates, each, axis=2)
         spread = (jnp.arange(width) // each == jnp.arange(gates.shape[2])[:, None]).astype(gates.dtype)
         return jnp.matmul(gates, spread, precision="highest")
@@ -103,36 +111,38 @@ class StreamAttention:
         return array.reshape(*array.shape[:2], attn.heads, -1)
 
     def _attend(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        """Attention of heads [B, S, H, D], flat [B, S, H * D]."""
+        """Compute the attention of heads [B, S, H, D]. Return it as [B, S, H * D]."""
         layout = self._layout
         if self._sort == "video to sound":
-            return _flat(over_spread_keys(layout, query, key, value, self.num_video))
+            return _flat(attend_over_spread_keys(layout, query, key, value, self.num_video))
         if self._sort == "sound to video" or query.shape[1] % layout.token_multiple == 0 and self._sort == "text":
             query = layout.constrain(query, layout.heads)
             attend = functools.partial(attention, options=AttentionOptions(tpu=FEW_KEYS))
             return _flat(cross_attention(layout, attend, query, key, value, None))
-        return _flat(_plain(query, key, value))
+        return _flat(_attend_plain(query, key, value))
 
 
 def _flat(heads: jax.Array) -> jax.Array:
     return heads.reshape(*heads.shape[:2], -1)
 
 
-def turned(heads: jax.Array, tables: Tables) -> jax.Array:
-    """Heads [B, S, H, D] rotated by `tables`: the first half of the channels with the second."""
+def rotate_heads(heads: jax.Array, tables: Tables) -> jax.Array:
+    """Rotate heads [B, S, H, D] by `tables`. The first half of the channels is paired with the second half."""
     return rotate_halves(_flat(heads), *map(as_array, tables), head_width=heads.shape[3]).reshape(heads.shape)
 
 
-def _plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Attention of a few tokens that every chip has, [B, L, H, D]."""
+def _attend_plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Compute the attention of a few replicated tokens, [B, L, H, D]."""
     logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5
     shares = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", shares, value)
 
 
-def over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
-    """Attention of a few queries [B, L, H, D], which every chip has, to keys spread over the chips [B, S, H, D], of which the
-    first `num_keys` count: each chip attends to its own, and the parts are joined by their largest logits and their sums."""
+def attend_over_spread_keys(layout: Layout, query: jax.Array, key: jax.Array, value: jax.Array, num_keys: int) -> jax.Array:
+    """Compute the attention of a few replicated queries [B, L, H, D] to the first `num_keys` of keys divided over the chips.
+
+    Keys are [B, S, H, D]. Each chip attends to its own keys. The parts are joined by their largest logits and their sums.
+    """
     few, many = P("dp", None, "tp", None), P("dp", "sp", "tp", None)
     local = functools.partial(_joined, num_keys=num_keys, axis="sp" if layout.size("sp") > 1 else None)
     return layout.on_each_chip(local, (few, many, many), few)(query, key, value)

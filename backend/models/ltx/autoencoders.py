@@ -1,4 +1,4 @@
-"""LTX-2's autoencoders: the video's, whose decoder sees what comes after, so that a video is decoded whole; and the sound's."""
+"""LTX-2's autoencoders for video and audio. The video decoder also sees later frames, so a video is decoded as a whole."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from backend.models.common.modules import parameter_shapes
 from backend.models.ltx.spec import MEL_SCALE
 from backend.models.ltx.spectrum import log_mel
 from backend.models.ltx.video_layers import Coder, Strips
-from backend.models.ltx.vocoder import vocode, vocode_wider
+from backend.models.ltx.vocoder import vocode, vocode_with_bandwidth_extension
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module, torchax
 from backend.schemas.geometry import Geometry
@@ -26,8 +26,10 @@ Weights = Mapping[str, jax.Array]
 
 
 class VideoAutoencoder:
-    """Modules of the video's autoencoder; weights are passed to every call. All methods are pure, to be compiled. Pixels are
-    float32 in [-1, 1]; latents are as the transformer sees them."""
+    """Modules of the video autoencoder. Methods take the weights as an argument. They are pure, so that jax can compile them.
+
+    Pixels are float32 in [-1, 1]. Latents are normalised, as the transformer sees them.
+    """
 
     def __init__(self, config: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
@@ -39,25 +41,25 @@ class VideoAutoencoder:
         return self._vae.config.latent_channels
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """The checkpoint's shapes and where they rest, without the weights."""
+        """Return the shapes and shardings of the checkpoint's weights."""
         return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
 
     def encode(self, weights: Weights, pixels: jax.Array) -> jax.Array:
-        """Latents [1, C, F, H, W] float32 of pixels [1, 3, 8 F - 7, height, width]."""
+        """Encode pixels [1, 3, 8 F - 7, height, width] to latents [1, C, F, H, W] float32."""
         height, width = (side // self._vae.config.spatial_compression_ratio for side in pixels.shape[3:])
         moments = self._run("encoder", Coder.encode, weights, pixels.astype(_dtype(weights)), height, width)
-        return normalised(weights, moments[:, : self.latent_channels], self._vae.config.scaling_factor)
+        return normalise_latents(weights, moments[:, : self.latent_channels], self._vae.config.scaling_factor)
 
     @jax.named_scope("decoder")
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
-        """The pixels [1, 3, 8 F - 7, height, width] of a whole video's latents [1, C, F, H, W]."""
-        own = plain(weights, latents, self._vae.config.scaling_factor).astype(_dtype(weights))
+        """Decode a whole video's latents [1, C, F, H, W] to pixels [1, 3, 8 F - 7, height, width]."""
+        own = denormalise_latents(weights, latents, self._vae.config.scaling_factor).astype(_dtype(weights))
         return self._run("decoder", Coder.decode, weights, own, *latents.shape[3:])
 
     def _run(
         self, part: str, way: Callable[..., jax.Array], weights: Weights, array: jax.Array, height: int, width: int
     ) -> jax.Array:
-        """The encoder or the decoder on all chips, for latents of this size."""
+        """Run the encoder or the decoder on all chips. `height` and `width` are of the latents."""
         strips, config = Strips.choose(self._layout, height, width), self._vae.config
         is_causal, padding = (getattr(config, f"{part}_{entry}") for entry in ("causal", "spatial_padding_mode"))
 
@@ -69,22 +71,22 @@ class VideoAutoencoder:
         return strips.run(one_chip, own, array)
 
     def decoded_sharding(self, shapes: Any) -> Any:
-        """Where the result of `decode` lies: spread over space."""
+        """Return the sharding of `decode`'s result, which is divided over space."""
         return self._layout.describe_spread({"pixels": shapes})["pixels"]
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
     def decode_flops(self, geometry: Geometry) -> float:
-        """The operations of decoding a whole video."""
+        """Return the operations of decoding a whole video."""
         return count_flops(lambda: self._vae.decode(torch.empty(geometry.latent_shape(self.latent_channels))))
 
     @functools.lru_cache(maxsize=32)  # noqa: B019
     def encode_flops(self, geometry: Geometry, num_frames: int = 1) -> float:
-        """Those of encoding a picture, or a clip of so many frames."""
+        """Return the operations of encoding an image or a clip of `num_frames` frames."""
         return count_flops(lambda: self._vae.encode(torch.empty(1, 3, num_frames, geometry.height, geometry.width)))
 
 
 class SoundNetworks:
-    """The sound's autoencoder and its vocoder: from a spectrum to latents, and from latents to samples."""
+    """The audio autoencoder and the vocoder: from a spectrum to latents, and from latents to samples."""
 
     def __init__(self, config: Mapping[str, Any], vocoder: Mapping[str, Any], layout: Layout) -> None:
         with torch.device("meta"):
@@ -97,40 +99,40 @@ class SoundNetworks:
                     module.forward = functools.partial(_convolve, module)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """The shapes and places of the autoencoder's weights."""
+        """Return the shapes and shardings of the autoencoder's weights."""
         return self._layout.describe_weights(parameter_shapes(self._vae, dtype), self._layout.replicated_spec)
 
     def describe_vocoder(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Those of the vocoder's."""
+        """Return the shapes and shardings of the vocoder's weights."""
         return self._layout.describe_weights(parameter_shapes(self._vocoder, dtype), self._layout.replicated_spec)
 
     def spectrum(self, samples: np.ndarray, length: int) -> np.ndarray:
-        """The spectrum [1, channels, T, bins] float32 of samples [channels, N], with frames for so many latents; on the host."""
+        """Compute the spectrum [1, channels, T, bins] float32 of samples [channels, N] on the host, for `length` latents."""
         config, frames = self._vae.config, length * MEL_SCALE
         missing = max(0, frames * config.mel_hop_length - samples.shape[1])
         samples = np.pad(samples, ((0, 0), (0, missing)))
         return log_mel(samples, config.sample_rate, config.mel_hop_length, config.mel_bins)[None, :, :frames]
 
     def encode(self, weights: Weights, spectrum: jax.Array) -> jax.Array:
-        """Latents [1, C, L, M] float32 of a spectrum [1, channels, T, bins], as the transformer sees them."""
+        """Encode a spectrum [1, channels, T, bins] to normalised latents [1, C, L, M] float32."""
         made = call_module(self._vae, weights, _encode, spectrum.astype(weights["latents_std"].dtype)).astype(jnp.float32)
         mean, std = (self._statistics(weights, name, made.shape) for name in ("mean", "std"))
         return (made - mean) / std
 
     @staticmethod
     def _statistics(weights: Weights, name: str, shape: tuple[int, ...]) -> jax.Array:
-        """Mean or spread of the latents' channels and bins, [1, C, 1, M]."""
+        """Return the mean or standard deviation of the latents' channels and bins, [1, C, 1, M]."""
         return weights[f"latents_{name}"].astype(jnp.float32).reshape(1, shape[1], 1, shape[3])
 
     def decode(self, weights: Weights, latents: jax.Array) -> jax.Array:
-        """The spectrum [1, channels, T, bins] of latents [1, C, L, M], whose mean and spread are per channel and bin."""
+        """Decode latents [1, C, L, M] to a spectrum [1, channels, T, bins]."""
         mean, std = (self._statistics(weights, name, latents.shape) for name in ("mean", "std"))
         plain = latents.astype(jnp.float32) * std + mean
         return call_module(self._vae, weights, _decode, plain.astype(weights["latents_std"].dtype))
 
     def vocode(self, vocoder: Weights, spectrum: jax.Array) -> jax.Array:
-        """Samples [channels, N] float32 in [-1, 1] of a spectrum."""
-        way = vocode_wider if isinstance(self._vocoder, vocoders.LTX2VocoderWithBWE) else vocode
+        """Convert a spectrum to samples [channels, N] float32 in [-1, 1]."""
+        way = vocode_with_bandwidth_extension if isinstance(self._vocoder, vocoders.LTX2VocoderWithBWE) else vocode
         return way(vocoder, self._vocoder.config, spectrum[0]).astype(jnp.float32)
 
 
@@ -142,9 +144,11 @@ def _convolve(module: torch.nn.Conv2d, values: torch.Tensor) -> torch.Tensor:
 
 
 def convolve_by_product(values: jax.Array, weight: jax.Array, bias: jax.Array, stride: tuple[int, int]) -> jax.Array:
-    """A convolution without padding of values [B, C, H, W], weight [N, C, h, w], as one matrix product. The TPU's compiler takes
-    several seconds for each convolution of another size, of which the sound's autoencoder has thirty, and a fraction of that for
-    a product."""
+    """Convolve values [B, C, H, W] with a weight [N, C, h, w], without padding, as one matrix product.
+
+    The audio autoencoder has thirty convolutions of different sizes. The TPU's compiler takes several seconds for each, but a
+    fraction of the time for a product.
+    """
     images, (height, width) = values.transpose(0, 2, 3, 1), weight.shape[2:]
     ends = [size - kernel + 1 for size, kernel in zip(values.shape[2:], (height, width), strict=True)]
     seen = [
@@ -165,20 +169,20 @@ def _decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     return vae.decode(latents, return_dict=False)[0]
 
 
-def normalised(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
-    """Latents [1, C, F, H, W] float32 as the transformer sees them, of those that the video's autoencoder makes."""
+def normalise_latents(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
+    """Convert the video autoencoder's latents [1, C, F, H, W] to the latents that the transformer sees, float32."""
     mean, std = _statistics(weights)
     return (latents.astype(jnp.float32) - mean) * factor / std
 
 
-def plain(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
-    """The opposite of `normalised`."""
+def denormalise_latents(weights: Weights, latents: jax.Array, factor: float = 1.0) -> jax.Array:
+    """Convert the transformer's latents to the video autoencoder's latents."""
     mean, std = _statistics(weights)
     return latents.astype(jnp.float32) * std / factor + mean
 
 
 def _statistics(weights: Weights) -> tuple[jax.Array, jax.Array]:
-    """Mean and spread of the latents' channels, [1, C, 1, 1, 1]."""
+    """Return the mean and standard deviation of the latents' channels, [1, C, 1, 1, 1]."""
     mean, std = (weights[f"latents_{name}"].astype(jnp.float32).reshape(1, -1, 1, 1, 1) for name in ("mean", "std"))
     return mean, std
 

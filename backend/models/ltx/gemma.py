@@ -1,4 +1,4 @@
-"""The text encoders of LTX-2's versions: Gemma's states of all layers, traced with masks and buffers that we make."""
+"""The text encoders of LTX-2's versions: Gemma's states of all layers, with our masks and buffers."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,21 +9,25 @@ from transformers import Gemma3TextConfig, Gemma3TextModel, Gemma4UnifiedTextCon
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextRotaryEmbedding
 
-EMBEDDING_SCALE = "embed_tokens.embed_scale"  # a buffer of both
+EMBEDDING_SCALE = "embed_tokens.embed_scale"  # a buffer of Gemma 3 and Gemma 4
 
 Masks = Mapping[str, torch.Tensor]
-"""What is added to the logits [B, 1, L, L], by the layer's type: "full_attention" or "sliding_attention"."""
+"""Masks that are added to the logits [B, 1, L, L], by type of the layer: "full_attention" or "sliding_attention"."""
 
 
 class Gemma:
-    """The text part of one generation of Gemma. `model` lies on the meta device; `buffers` are those of its arrays that no
-    checkpoint holds, float32, made on the host, by name: its rotary embedding's frequencies, and the factor of its token
-    embeddings."""
+    """The text part of one generation of Gemma.
+
+    Attributes:
+        model: the modules on the meta device.
+        buffers: float32 host arrays by name that checkpoints do not have: the frequencies of the rotary embedding, and the factor
+            of the token embeddings.
+    """
 
     _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """`settings` are those of the text part's config.json."""
+        """Create the model. `settings` is the config.json of the text part."""
         configuration, rotation, model = self._classes
         config = configuration(**settings, attn_implementation="eager")
         self.buffers = {f"rotary_emb.{name}": value.numpy() for name, value in rotation(config).named_buffers()}
@@ -34,21 +38,22 @@ class Gemma:
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
     ) -> torch.Tensor:
-        """One layer on [B, L, D]. `shared` is empty before the first layer; layers may leave there what later ones use."""
+        """Run one layer on [B, L, D]. `shared` is empty before the first layer. Layers may store values for later layers in
+        it."""
         return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
 class Gemma3(Gemma):
-    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers share nothing."""
+    """Gemma 3, the text encoder of LTX-2.0 and 2.3. Its layers share no values."""
 
     _classes = Gemma3TextConfig, Gemma3RotaryEmbedding, Gemma3TextModel
 
 
 class Gemma4(Gemma):
-    """Gemma 4 in its unified form, the text encoder of LTX-2.5. Pictures and sound, which it could read too, are left out.
+    """Gemma 4 in its unified form, the text encoder of LTX-2.5. Its image and audio parts are not used.
 
-    Its layers of full attention have wider heads and fewer keys than the others, take their keys for values, and turn a quarter
-    of each head's channels; every layer ends with a factor of its own.
+    Layers with full attention have wider heads and fewer keys than the others. They use keys as values, and rotate a quarter of
+    each head's channels. Every layer ends with a learned factor.
     """
 
     _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel
@@ -56,12 +61,13 @@ class Gemma4(Gemma):
     def run_layer(
         self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: Any, shared: dict[str, Any]
     ) -> torch.Tensor:
-        """See `Gemma`: the last layers may take the keys and values of earlier ones, which leave them in `shared`."""
+        """See `Gemma`. The last layers may use the keys and values that earlier layers stored in `shared`."""
         return layer(hidden, shared_kv_states=shared, position_embeddings=rotation, attention_mask=mask)
 
 
-def states_of(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
-    """The states before each layer and after the last, normalised [B, L, D, layers + 1], of token ids [B, L]."""
+def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
+    """Return the states before each layer, and the normalised state after the last: [B, L, D, layers + 1] for token ids [B,
+    L]."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states, shared = model.config.layer_types, [], {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}

@@ -1,6 +1,6 @@
-"""LTX-2's guidances: differences between the clean estimates of up to four branches, added up, and the spread put back.
+"""LTX-2's guidance: weighted differences between the clean estimates of up to four branches, and a rescaled deviation.
 
-Source: diffusers, `LTX2Pipeline`. All scales have an own value for the sound.
+Source: diffusers, `LTX2Pipeline`. Each scale has separate values for video and audio.
 """
 
 import dataclasses
@@ -18,15 +18,19 @@ from backend.schemas.request import GenerationRequest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Branches:
-    """Which branches run beside that of the prompt, in this order: with the negative prompt, perturbed, isolated."""
+    """The branches that run in addition to the prompt's branch, in this order: negative prompt, perturbed, isolated.
+
+    The perturbed branch leaves out the self-attention of one layer. In the isolated branch the streams do not attend to each
+    other.
+    """
 
     has_negative: bool
     has_perturbed: bool
     has_isolated: bool
 
     @classmethod
-    def of(cls, request: GenerationRequest, step_plan: StepPlan, kind: LtxKind) -> Self:
-        """Those of a step. Steps outside the request's interval have none."""
+    def for_step(cls, request: GenerationRequest, step_plan: StepPlan, kind: LtxKind) -> Self:
+        """Return the branches of a step."""
         return cls(
             has_negative=step_plan.is_guided,
             has_perturbed=kind.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
@@ -35,7 +39,7 @@ class Branches:
 
     @property
     def texts(self) -> tuple[int, ...]:
-        """Which prompt each branch reads: 0 the prompt, 1 the negative one."""
+        """The prompt of each branch: 0 for the prompt, 1 for the negative prompt."""
         return (0, *([1] * self.has_negative), *([0] * (self.has_perturbed + self.has_isolated)))
 
     @property
@@ -52,8 +56,12 @@ class Branches:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scales:
-    """One stream's scales, scalars: of the difference from the negative prompt, from the perturbed and from the isolated branch,
-    and how much of the prompt's own spread the sum gets back."""
+    """The scales of one stream, scalars.
+
+    Attributes:
+        negative, perturbed, isolated: factors of the differences from these branches.
+        rescale: share, 0 to 1, by which the result's standard deviation returns to the prompted branch's deviation.
+    """
 
     negative: jax.Array
     perturbed: jax.Array
@@ -61,8 +69,8 @@ class Scales:
     rescale: jax.Array
 
 
-def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
-    """Those of the video and of the sound, on the host."""
+def make_scales(request: GenerationRequest) -> tuple[Scales, Scales]:
+    """Return the scales of the video and of the audio."""
     negative = request.guidance[0], request.sound_guidance if request.sound_guidance is not None else request.guidance[0]
     values = zip(negative, request.perturbed_guidance, request.modality_guidance, request.guidance_rescale, strict=True)
     names = ("negative", "perturbed", "isolated", "rescale")
@@ -70,11 +78,13 @@ def scales_of(request: GenerationRequest) -> tuple[Scales, Scales]:
     return video, sound
 
 
-def guided_estimate(
+def guide_estimate(
     seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, step_inputs: StepInputs
 ) -> jax.Array:
-    """The clean estimate [1, ...] of all that is `seen` [1, ...], from the velocities [branches, ...]: key frames and control
-    clips count in the spread too."""
+    """Return the guided clean estimate [1, ...] from the tokens `seen` [1, ...] and the velocities [branches, ...].
+
+    Keyframes and control clips also count in the standard deviation.
+    """
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
     clean = own
@@ -88,8 +98,8 @@ def guided_estimate(
     return clean * (scales.rescale * spread + 1 - scales.rescale)
 
 
-def step_to(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
-    """One step of the solver towards the clean estimate, of which the first elements are those of the state."""
+def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
+    """Take one step of the solver towards the clean estimate. Its first elements belong to the state."""
     shape = state.sample.shape
     own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
     return take_step(

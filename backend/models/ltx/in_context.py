@@ -1,8 +1,8 @@
-"""A control clip as tokens behind the video's: its latents, and its own state where it is followed in part.
+"""A control clip as tokens after the video's tokens: its latents and, if it has noise, its sampler state.
 
-Source: diffusers, `LTX2InContextPipeline`. A clip that is followed whole (`control_scale` 1) stays clean at timestep 0. Else it
-begins with a share of the video's noise, its timestep is that share of the video's, and each step's estimate of it is drawn back
-to its latents by the scale. An ancestral step adds no fresh noise to it: it goes to the next level as other steps do.
+Source: diffusers, `LTX2InContextPipeline`. With `control_scale` 1 the clip stays clean at timestep 0. With a smaller scale the
+clip starts with the share 1 - scale of the video's noise, and its timestep is the same share of the video's timestep. After each
+step the scale pulls the clip's estimate towards its latents. Ancestral steps add no fresh noise to the clip.
 """
 
 import dataclasses
@@ -23,27 +23,30 @@ from backend.sampling.solvers import SamplerState, StepInputs, add_noise, start_
 from backend.schemas.request import GenerationRequest
 
 CONTROL = "control"
-"""The name of the clip's latents among the conditions, and of its state among those of the streams."""
+"""The name of the clip's latents in the conditions, and of the clip's sampler state."""
 
-_NOISE = 3  # with the seed, of the generator of the clip's noise
+_NOISE = 3  # with the request's seed, the seed of the clip's noise
 
 
-def encoded_control(
+def encode_control(
     encode: Program, vae: Any, request: GenerationRequest, frames: np.ndarray, dtype: jnp.dtype
 ) -> Generator[Effect, Any, Any]:
-    """Work: the latents [1, C, F, H, W] of the clip `frames` uint8 [F, H, W, 3], or of what its kind makes of it."""
+    """Encode the control clip `frames` uint8 [F, H, W, 3] to latents [1, C, F, H, W]. Yields work.
+
+    The control kind may first convert the frames, for example to edges.
+    """
     shown = np.stack([control_frame(frame, request.control_kind) for frame in frames])
     latents = yield Call(encode, (vae, clip_to_pixels(shown, dtype)))
     return (yield OnHost(as_float32, (latents,)))
 
 
 def control_noise(request: GenerationRequest) -> np.float32 | None:
-    """The clip's share of the video's noise, a scalar; None for one that is followed whole, or without one."""
+    """Return the clip's share of the video's noise. None with `control_scale` 1, or without a clip."""
     return np.float32(1 - request.control_scale) if request.control and request.control_scale < 1 else None
 
 
-def with_control(states: States, request: GenerationRequest, conditions: Conditions) -> States:
-    """The states before the first step, with the clip's if it is followed in part."""
+def add_control_state(states: States, request: GenerationRequest, conditions: Conditions) -> States:
+    """Add the clip's state before the first step, if the clip has noise."""
     share = control_noise(request)
     if share is None:
         return states
@@ -52,21 +55,24 @@ def with_control(states: States, request: GenerationRequest, conditions: Conditi
     return {**states, CONTROL: start_state(add_noise(clean, jnp.asarray(drawn), share))}
 
 
-def seen_tokens(video: jax.Array, states: States, context: Context) -> jax.Array:
-    """What the transformer sees of the video, [1, C, S]: its own tokens, those of key frames, those of the clip."""
+def join_video_tokens(video: jax.Array, states: States, context: Context) -> jax.Array:
+    """Join the tokens of the video, the keyframes and the control clip to [1, C, S]."""
     control = states[CONTROL].sample if CONTROL in states else context.control
     pieces = [latents for latents in (video, context.keyframes, control) if latents is not None]
     return jnp.concatenate([latents.reshape(*latents.shape[:2], -1) for latents in pieces], axis=2)
 
 
-def control_step(
+def step_control(
     states: States, clean: jax.Array, context: Context, step_inputs: StepInputs, is_ancestral: bool
 ) -> dict[str, SamplerState]:
-    """The clip's state after the step, if it has one; `clean` [1, C, S] are the estimates of all tokens, the clip's the last."""
+    """Return the clip's state after the step, if the clip has a state.
+
+    `clean` [1, C, S] are the clean estimates of all tokens. The clip's tokens are the last.
+    """
     if CONTROL not in states:
         return {}
     state = states[CONTROL]
-    assert context.control is not None and context.control_noise is not None, "the clip has a state if it has noise"
+    assert context.control is not None and context.control_noise is not None, "only a clip with noise has a state"
     estimate = clean[:, :, -context.control[0, 0].size :].reshape(state.sample.shape)
     drawn_back = estimate * context.control_noise + context.control * (1 - context.control_noise)
     ratio = level_ratio(step_inputs, is_ancestral)
@@ -74,6 +80,6 @@ def control_step(
 
 
 def level_ratio(step_inputs: StepInputs, is_ancestral: bool) -> jax.Array:
-    """The next noise level's share of this one. An ancestral step goes down to its square, and is scaled."""
+    """Return the next noise level divided by this level. An ancestral step goes down to the square of this ratio."""
     first, second = step_inputs.predictor[0], step_inputs.predictor[1]
     return jnp.sqrt(first / (first + second)) if is_ancestral else first

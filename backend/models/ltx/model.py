@@ -1,4 +1,4 @@
-"""LTX-2's networks, their programs, and the work from a request to pixels and sound. See `backend.models.model.Model`."""
+"""LTX-2's networks, their programs, and the work from a request to pixels and audio. See `backend.models.model.Model`."""
 
 import dataclasses
 import functools
@@ -15,11 +15,18 @@ from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_netw
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels, join_frames, replace_first_frames
 from backend.models.common.whole_clip import WholeClipModel
 from backend.models.ltx.autoencoders import SoundNetworks, VideoAutoencoder
-from backend.models.ltx.guidance import Branches, Scales, guided_estimate, scales_of, step_to
-from backend.models.ltx.in_context import CONTROL, control_noise, control_step, encoded_control, seen_tokens, with_control
+from backend.models.ltx.guidance import Branches, Scales, guide_estimate, make_scales, step_towards
+from backend.models.ltx.in_context import (
+    CONTROL,
+    add_control_state,
+    control_noise,
+    encode_control,
+    join_video_tokens,
+    step_control,
+)
 from backend.models.ltx.spec import UPSAMPLER, LtxKind
 from backend.models.ltx.text_encoder import Connectors, TextEncoder, installed_name
-from backend.models.ltx.transformer import Context, Denoiser, hears_beginning, layer_matrix_bytes
+from backend.models.ltx.transformer import Context, Denoiser, keeps_first_sound, layer_matrix_bytes
 from backend.models.ltx.upsampler import LatentUpsampler
 from backend.models.model import (
     SOUND,
@@ -51,7 +58,7 @@ STREAMS = (VIDEO, SOUND)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Programs:
-    """One mesh, the networks laid out on it, and their programs; the step's by the branches that it runs."""
+    """The networks on one mesh, and their programs. Each set of branches has its own step program."""
 
     layout: Layout
     compiler: Compiler
@@ -68,9 +75,9 @@ class Programs:
     vocode: Program
     enlarge: Program | None  # for a checkpoint with a latent upsampler
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019  they live as long as their worker's model
+    @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """The denoising step with these branches, where one stream may be given; one that refines has a name of its own."""
+        """Return the denoising step with these branches. `given` names a stream that stays unchanged."""
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
         return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
@@ -87,28 +94,28 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """One guided step of both streams, with the noise of an ancestral one; a given stream stays as it is, at timestep 0."""
+    """Take one guided step of both streams, with the noise of an ancestral step. A given stream stays unchanged at timestep 0."""
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
-    for name, first in beginnings.items():  # the spread of a whole stream counts in `rescale`, with what is given in its place
+    for name, first in beginnings.items():  # given latents count in the standard deviation that `rescale` restores
         if first is not None:
             drawn = states[name].sample
             begun = replace_first_frames(jnp, first, drawn)
-            begun = begun if name == VIDEO else jnp.where(hears_beginning(context), begun, drawn)
+            begun = begun if name == VIDEO else jnp.where(keeps_first_sound(context), begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
-    seen = {VIDEO: seen_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
+    seen = {VIDEO: join_video_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(step_inputs.timestep) if name == given else step_inputs.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
-    clean = {name: guided_estimate(seen[name], own, branches, scale, step_inputs) for name, own, scale in named}
-    made = {name: step_to(states[name], clean[name], step_inputs) for name in STREAMS if name != given}
+    clean = {name: guide_estimate(seen[name], own, branches, scale, step_inputs) for name, own, scale in named}
+    made = {name: step_towards(states[name], clean[name], step_inputs) for name in STREAMS if name != given}
     if noise is not None:
         made = {name: add_fresh_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
-    return {**states, **made, **control_step(states, clean[VIDEO], context, step_inputs, noise is not None)}
+    return {**states, **made, **step_control(states, clean[VIDEO], context, step_inputs, noise is not None)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LtxStepContext:
-    """What all steps with the same branches share."""
+    """The data that all steps with the same branches share."""
 
     expert: int
     is_guided: bool
@@ -126,8 +133,11 @@ class LtxStepContext:
 
 
 class LtxModel(WholeClipModel):
-    """One LTX-2 checkpoint without its weights. A video is one chunk, and is decoded in one piece: its decoder is not causal. A
-    preview decodes the first latent frame as if it were alone, which is near enough and a fraction of the whole video's work."""
+    """An LTX-2 checkpoint without its weights.
+
+    A video is one chunk. It is decoded in one piece, because the decoder is not causal. A preview decodes only the first latent
+    frame, which is similar to the final frame and needs a fraction of the work.
+    """
 
     kind: LtxKind
     _text_encoder: TextEncoder
@@ -181,14 +191,16 @@ class LtxModel(WholeClipModel):
         yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """See `Model`. The sound's are [1, C, L, mel bins], as long as the video."""
+        """See `Model`. Audio latents are [1, C, L, mel bins], as long as the video."""
         channels, bins = self.kind.sound_shape
         length = round(request.num_frames / request.fps * self.kind.sound_latents)
         return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
 
-    def _heard_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """The shape of a given sound's latents: as long as the video, or of a clip's sound those that lie whole within the frames
-        that are taken over."""
+    def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
+        """Return the shape of given audio latents.
+
+        They are as long as the video. If the video extends a clip, they are only as long as the frames that are kept of the clip.
+        """
         shape = self.latent_shapes(request)[SOUND]
         if not keeps_clip_audio(request):
             return shape
@@ -196,22 +208,24 @@ class LtxModel(WholeClipModel):
         return *shape[:2], max(1, int(seconds * self.kind.sound_latents + 1e-6)), shape[3]
 
     def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
-        """The latents of a clip's sound with which the video's begins, and 1 if there are any; those of a silent clip do not
-        count, in the same program. None for a video that hears no clip."""
+        """Return the latents of the clip's audio at the start of the video, and 1, or 0 if the clip is silent.
+
+        A silent clip uses the same program with zeros. Returns (None, None) if the video does not keep the audio of a clip.
+        """
         if not keeps_clip_audio(request):
             return None, None
         if "first_sound" not in conditions:
-            return np.zeros(self._heard_shape(request), np.float32), np.float32(0)
+            return np.zeros(self._given_sound_shape(request), np.float32), np.float32(0)
         return conditions["first_sound"], np.float32(1)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Generator[Effect, Any, Conditions]:
-        """See `Model`: the connectors' embeddings of each prompt, and the latents of what is given."""
+        """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokens(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
             for name, embeddings in zip(_TEXTS, made, strict=True):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
-        pictures_of = _pictures(request, inputs) | _pictures(request, inputs, HALF)
+        pictures_of = _group_images(request, inputs) | _group_images(request, inputs, HALF)
         for name, pictures in pictures_of.items():
             latents = []
             for picture in pictures:
@@ -220,12 +234,12 @@ class LtxModel(WholeClipModel):
                 conditions[name] = yield OnHost(join_frames, tuple(latents))
         for frames in inputs.get("control", ()):
             program = programs.encode_image
-            conditions[CONTROL] = yield from encoded_control(program, weights["vae"], request, frames, self.dtype)
+            conditions[CONTROL] = yield from encode_control(program, weights["vae"], request, frames, self.dtype)
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_to_pixels(frames, self.dtype)))
             conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
         for samples in inputs.get("sound", ()):
-            spectrum = programs.sound.spectrum(samples, self._heard_shape(request)[2])
+            spectrum = programs.sound.spectrum(samples, self._given_sound_shape(request)[2])
             latents = yield Call(programs.encode_sound, (weights["audio_vae"], spectrum))
             conditions["first_sound" if keeps_clip_audio(request) else _GIVEN[SOUND]] = yield OnHost(as_float32, (latents,))
         return conditions
@@ -234,9 +248,9 @@ class LtxModel(WholeClipModel):
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Generator[Effect, Any, tuple[LtxStepContext, None]]:
         """See `Model`."""
-        branches = Branches.of(request, step_plan, self.kind)
-        programs = self._programs(len(branches.texts) % 2 == 0)  # else they do not divide by two halves of the chips
-        rows = functools.partial(_rows, texts=branches.texts, dtype=self.dtype)
+        branches = Branches.for_step(request, step_plan, self.kind)
+        programs = self._programs(len(branches.texts) % 2 == 0)  # two halves of the chips need an even number of branches
+        rows = functools.partial(_stack_branch_texts, texts=branches.texts, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
@@ -244,7 +258,7 @@ class LtxModel(WholeClipModel):
         flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
         shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
         perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
-            (*flags, *shown, self._first_sound(request, conditions), scales_of(request)), programs.layout.replicated
+            (*flags, *shown, self._first_sound(request, conditions), make_scales(request)), programs.layout.replicated
         )
         first_frame, keyframes, control, noise = shown
         context = Context(
@@ -289,13 +303,13 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`: a given stream's latents stand in place of its noise; a clip that is followed in part has a state too."""
+        """See `Model`. Given latents replace a stream's noise. A control clip with noise also has a state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
-        return with_control(states, request, conditions)
+        return add_control_state(states, request, conditions)
 
     def step(
         self,
@@ -315,7 +329,7 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`: what a stream begins with are the latents that were given for it; a control clip's are left out."""
+        """See `Model`. Put given latents back at the start of each stream, and leave out the control clip."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
@@ -347,18 +361,20 @@ class LtxModel(WholeClipModel):
 
 
 _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
-_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # the conditions that hold a whole stream's latents
+_GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # names of the conditions with the latents of a whole stream
 
 
-def _pictures(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
-    """The pictures by the condition that holds their latents; those after the first frame in the order of `appended_frames`.
-    `size` stands before all names: `HALF` for those of the first size."""
+def _group_images(request: GenerationRequest, inputs: Inputs, size: str = "") -> dict[str, list[Any]]:
+    """Group the images by the condition for their latents. Images after the first frame are in the order of `appended_frames`.
+
+    `size` is the prefix of all names: `HALF` for images in the first steps' size.
+    """
     placed = list(zip(request.keyframe_at, inputs.get(f"{size}keyframes", ()), strict=False))
     first = [*inputs.get(f"{size}image", ()), *(picture for place, picture in placed if place == 0)]
     later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{size}last_image", ())]
     return {f"{size}first_frame": first, f"{size}keyframes": later}
 
 
-def _rows(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
-    """The embeddings of the prompt that each branch reads."""
+def _stack_branch_texts(xp: Any, *embeddings: Any, texts: tuple[int, ...], dtype: jnp.dtype) -> tuple[Any, ...]:
+    """Stack the embeddings of the prompt of each branch."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

@@ -1,7 +1,7 @@
-"""Where the tokens of LTX-2's two streams stand in time and space, and the rotary tables that follow, made on the host.
+"""The positions of LTX-2's tokens in time and space, and their rotary tables, computed on the host.
 
-The angles are fractions of (20 s, 2048 pixels, 2048 pixels), different for every head, made in float64 as the checkpoints ask
-(diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"); video and sound attend to one another by time alone.
+Angles are fractions of (20 s, 2048 pixels, 2048 pixels). They differ for every head and are computed in float64, as the
+checkpoints need it (diffusers, `LTX2AudioVideoRotaryPosEmbed`, "split"). Attention between video and audio uses only the time.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from diffusers.models.transformers.transformer_ltx2 import LTX2AudioVideoRotaryP
 from backend.schemas.extension import Appended
 
 Tables = tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]
-"""Cosine and sine [S, H * D / 2], float32, of the first half of each head's channels with the second."""
+"""Cosine and sine [S, H * D / 2], float32. They rotate the first half of each head's channels with the second half."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places:
-    """The tables of both streams: for the attention to themselves, and for that to one another."""
+    """The tables of both streams: for self-attention, and with only the time for attention to the other stream."""
 
     video: Tables
     sound: Tables
@@ -28,7 +28,7 @@ class Places:
     sound_time: Tables
 
 
-def places_of(
+def make_places(
     model: LTX2VideoTransformer3DModel,
     size: tuple[int, int, int],
     num_sound: int,
@@ -36,11 +36,13 @@ def places_of(
     appended: Appended,
     padded: int,
 ) -> Places:
-    """Host tables for latents of `size` (F, H, W) and so many latents of sound. The video's tokens are followed by those that are
-    `appended`, and are padded to `padded` tokens."""
+    """Compute the tables for video latents of `size` (F, H, W) and `num_sound` audio latents.
+
+    The appended tokens follow the video tokens. Both are padded to `padded` tokens.
+    """
     with torch.device("cpu"), torch.no_grad():
         video = model.rope.prepare_video_coords(1, *size, torch.device("cpu"), fps=fps)
-        after = [_picture_coordinates(model, size, fps, frame) for frame in appended.frames]
+        after = [_keyframe_coordinates(model, size, fps, frame) for frame in appended.frames]
         if appended.control:
             after.append(_control_coordinates(model, appended.control, fps, appended.downscale))
         video = torch.cat([video, *after], dim=2)
@@ -53,8 +55,8 @@ def places_of(
         )
 
 
-def _picture_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, frame: int) -> torch.Tensor:
-    """Those of a picture at a pixel frame, [1, 3, H * W, 2]: it lasts that one frame.
+def _keyframe_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, frame: int) -> torch.Tensor:
+    """Return the coordinates of a keyframe, [1, 3, H * W, 2]. It lasts one pixel frame.
 
     Source: diffusers, `LTX2ConditionPipeline._prepare_keyframe_coords`.
     """
@@ -66,7 +68,7 @@ def _picture_coordinates(model: LTX2VideoTransformer3DModel, size: tuple[int, in
 def _control_coordinates(
     model: LTX2VideoTransformer3DModel, size: tuple[int, int, int], fps: float, downscale: int
 ) -> torch.Tensor:
-    """Those of a control clip, [1, 3, F * H * W, 2]: the video's own, where a latent covers more of it.
+    """Return the coordinates of a control clip, [1, 3, F * H * W, 2], in the video's space. `downscale` is its latents' size.
 
     Source: diffusers, `LTX2InContextPipeline._encode_reference_conditions`.
     """

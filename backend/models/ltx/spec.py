@@ -1,4 +1,4 @@
-"""Recognises which LTX-2 a checkpoint is from its configurations alone, and refuses all others. Reads no file."""
+"""Recognise the kinds of LTX-2 checkpoints from their configurations, and refuse others. Reads no file."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from backend.models.spec import Configs, Kind, Need, unsupported_checkpoint
 from backend.schemas.extension import Appended
 from backend.schemas.settings import VideoSettings
 
-TEXT_TOKENS = 1024  # that a prompt is padded to; source: diffusers, LTX2Pipeline, max_sequence_length
-MEL_SCALE = 4  # mel frames a latent of sound, and mel bins; source: diffusers, AutoencoderKLLTX2Audio
+TEXT_TOKENS = 1024  # padded length of a prompt; source: diffusers, LTX2Pipeline, max_sequence_length
+MEL_SCALE = 4  # mel frames per audio latent, and mel bins per latent bin; source: diffusers, AutoencoderKLLTX2Audio
 PIPELINES = ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2InContextPipeline")
 TRANSFORMER, AUTOENCODER, SOUND_AUTOENCODER = "LTX2VideoTransformer3DModel", "AutoencoderKLLTX2Video", "AutoencoderKLLTX2Audio"
 VOCODERS = ("LTX2Vocoder", "LTX2VocoderWithBWE")
@@ -27,15 +27,20 @@ NEEDED_ENTRIES = {
     "vocoder": ("output_sampling_rate",),
     "text_encoder": (),
 }  # fmt: skip
-SUPPORTED = "LTX-2.0, 2.3 and 2.5 as diffusers lays them out"
-GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; that of the others is Gemma 3
+SUPPORTED = "LTX-2.0, 2.3 and 2.5 in diffusers' format"
+GEMMA_4 = "gemma4_unified"  # the model type of LTX-2.5's text encoder; the other versions have Gemma 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LtxKind(Kind):
-    """One kind of LTX-2. `name` as in `KINDS`; in newer ones each stream's attention to the other reads the other's noise level
-    (`crosses_timesteps`), and the self-attention of a layer can be left out (`can_perturb`). The sound has `sound_latents` a
-    second, each of `sound_shape` channels and mel bins."""
+    """One kind of LTX-2.
+
+    Attributes:
+        crosses_timesteps: the attention to the other stream reads the other stream's noise level (newer kinds).
+        can_perturb: the self-attention of a layer can be left out for guidance (newer kinds).
+        sound_latents: audio latents a second.
+        sound_shape: channels and mel bins of an audio latent.
+    """
 
     tasks: tuple[str, ...] = ("t2v", "i2v")
     continues: bool = True
@@ -45,7 +50,7 @@ class LtxKind(Kind):
     can_perturb: bool = True
     sound_latents: float = 25.0
     sound_shape: tuple[int, int] = (8, 16)
-    over_floor: float = 2.4  # derived: check-tpu says 0.143 s a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
+    over_floor: float = 2.4  # derived: check-tpu predicts 0.143 s for a step of ltx-2.0-512p on v6e:2x4, docs/performance.md
 
 
 INPUTS: Mapping[str, Need] = {role: "may" for role in ("image", "last_image", "keyframes", "control", "video", "sound")}
@@ -53,7 +58,7 @@ NEWEST = LtxKind(name="ltx-2.5", takes=INPUTS, other_series=("ltx-2.0", "ltx-2.3
 NEW = LtxKind(name="ltx-2.3", takes=INPUTS, other_series=(NEWEST.name,))
 OLD = dataclasses.replace(NEW, name="ltx-2.0", crosses_timesteps=False, can_perturb=False)
 
-# diffusers' name -> the one in the makers' files; source: diffusers, scripts/convert_ltx2_to_diffusers.py
+# Patterns from diffusers' names to the original authors' names; source: diffusers, scripts/convert_ltx2_to_diffusers.py
 ORIGINAL_NAMES = (
     (r"^proj_in$", "patchify_proj"), (r"^audio_proj_in$", "audio_patchify_proj"), (r"^time_embed\.", "adaln_single."),
     (r"^audio_time_embed\.", "audio_adaln_single."), (r"\.norm_q$", ".q_norm"), (r"\.norm_k$", ".k_norm"),
@@ -73,7 +78,7 @@ class LtxFamily(FamilyBase):
         check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
         classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
         check_classes(configs, classes, SUPPORTED)
-        _check(configs)
+        _check_networks(configs)
         sound, transformer = configs["audio_vae"], configs["transformer"]
         newer = NEWEST if _reads_gemma_4(configs) else NEW
         kind = newer if transformer.get("perturbed_attn") else OLD
@@ -87,7 +92,7 @@ class LtxFamily(FamilyBase):
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """The first tensor, whose shape depends on the inputs, and one of the last layer."""
+        """See `Family`. For the transformer: the first tensor, which depends on the inputs, and a tensor of the last layer."""
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)
@@ -105,9 +110,11 @@ class LtxFamily(FamilyBase):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """Self-attention of the video's tokens and of those of key frames and a control clip, their attention to the text,
-        projections and feed-forward, and the keys that both streams take of the text; what else the sound costs is a hundredth
-        of it."""
+        """See `Family`. Counts the work for the tokens of the video, of keyframes and of a control clip.
+
+        That is self-attention, attention to the text, projections and feed-forward. Both streams' keys of the text also count.
+        The other work for audio is about 1 % and is left out.
+        """
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
         tokens = request.geometry().num_tokens + Appended.from_request(request).num_tokens
@@ -120,7 +127,7 @@ class LtxFamily(FamilyBase):
         )
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """See `Family`. ComfyUI has the makers' names."""
+        """See `Family`. ComfyUI uses the original authors' names."""
         return (LoraName(apply_patterns(stem, ORIGINAL_NAMES)),)
 
 
@@ -128,7 +135,7 @@ LTX = LtxFamily()
 
 
 def _scales(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Pixels per latent, in space and in time."""
+    """Return the pixels per latent in space, and the frames per latent in time."""
     return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
 
 
@@ -136,26 +143,26 @@ def _reads_gemma_4(configs: Configs) -> bool:
     return configs["text_encoder"].get("model_type") == GEMMA_4
 
 
-def _check(configs: Configs) -> None:
-    """Raises: ModelError if the networks do not belong together, or are built in a way that was never published."""
+def _check_networks(configs: Configs) -> None:
+    """Check that the networks fit together and are of a published version. Raises: ModelError."""
     transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
     if transformer["in_channels"] != latents:
         raise channel_mismatch(configs, latents, SUPPORTED)
     if transformer["rope_type"] != "split":
-        raise unsupported_checkpoint(f"its transformer turns its heads in a way that is {transformer['rope_type']}", [SUPPORTED])
+        raise unsupported_checkpoint(f"its transformer has rope_type={transformer['rope_type']}, not split", [SUPPORTED])
     is_newest = not transformer.get("ff_bias", True)
     if is_newest != _reads_gemma_4(configs):
         found = configs["text_encoder"].get("model_type", "unknown")
         version = "LTX-2.5" if is_newest else "an older LTX-2"
-        raise unsupported_checkpoint(f"its transformer is that of {version}, its text encoder {found}", [SUPPORTED])
-    if UPSAMPLER in configs and not _doubles(configs[UPSAMPLER], latents):
+        raise unsupported_checkpoint(f"its transformer is from {version}, but its text encoder is {found}", [SUPPORTED])
+    if UPSAMPLER in configs and not _doubles_size(configs[UPSAMPLER], latents):
         raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
     if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
         raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
 
 
-def _doubles(upsampler: Mapping[str, Any], latents: int) -> bool:
-    """Whether it makes pictures of latents of so many channels twice as large, and no more of them."""
+def _doubles_size(upsampler: Mapping[str, Any], latents: int) -> bool:
+    """Return whether the upsampler doubles the width and height of latents with this number of channels, but not their frames."""
     scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
     return (
         upsampler["in_channels"],

@@ -1,7 +1,7 @@
-"""Prompts to the two streams' embeddings: Gemma's states of all layers, and the checkpoint's connectors, in one program.
+"""The text encoder and the connectors, which turn prompts into embeddings for video and audio, in one program.
 
-All layers' states of a prompt are 400 MB, so they never leave the program: only what the connectors make of them does. Text is
-padded on the left to one length, as diffusers' pipelines do.
+The states of all layers of a prompt are 400 MB. Therefore they stay inside the program, and only the connectors' result leaves
+it. Text is padded on the left to one length, as in diffusers' pipelines.
 """
 
 import dataclasses
@@ -19,27 +19,34 @@ from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from transformers import PreTrainedTokenizerBase
 
 from backend.models.common.modules import Encoder, network_settings
-from backend.models.common.text import TextEncoder as Tokenized
+from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.common.text import note_cut_prompts
-from backend.models.ltx.attention import turned
-from backend.models.ltx.gemma import EMBEDDING_SCALE, Gemma3, Gemma4, states_of
+from backend.models.ltx.attention import rotate_heads
+from backend.models.ltx.gemma import EMBEDDING_SCALE, Gemma3, Gemma4, collect_states
 from backend.models.ltx.spec import GEMMA_4, TEXT_TOKENS
 from backend.runtime.torch_modules import call_module, torchax
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTokens:
-    """Token ids [B, L] int32, padded on the left, and which of them count, `mask` [B, L] int32. `notes` say which prompts were
-    cut, a sentence each."""
+    """The tokens of prompts.
+
+    Attributes:
+        ids: [B, L] int32, padded on the left.
+        mask: [B, L] int32, 1 for real tokens.
+        notes: a sentence for each prompt that was cut.
+    """
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     mask: np.ndarray | jax.ShapeDtypeStruct
     notes: tuple[str, ...] = ()
 
 
-class TextEncoder(Tokenized):
-    """See `backend.models.common.text.TextEncoder`. `config` says which Gemma it is. Text is padded to `length`, or to what the
-    tokenizer takes at most."""
+class TextEncoder(TextEncoderBase):
+    """See `backend.models.common.text.TextEncoder`. `config` determines the version of Gemma.
+
+    Text is padded to `length`, or to the tokenizer's maximum length if it is shorter.
+    """
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
@@ -52,11 +59,11 @@ class TextEncoder(Tokenized):
 
     @property
     def length(self) -> int:
-        """What text is padded to."""
+        """The padded length of text, in tokens."""
         return self._lengths[0]
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """The prompts' tokens; their shapes without a tokenizer."""
+        """Tokenize and pad the prompts. Return only shapes without a tokenizer."""
         (length,) = self._lengths
         if self._tokenizer is None:
             shape = jax.ShapeDtypeStruct((len(prompts), length), jnp.int32)
@@ -70,7 +77,7 @@ class TextEncoder(Tokenized):
         return TextTokens(ids=ids, mask=mask, notes=notes)
 
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """The states before each layer and after the last [B, L, D, layers + 1] of `TextTokens`. Pure, to be compiled."""
+        """Return the states of `TextTokens` before each layer and after the last, [B, L, D, layers + 1]. This method is pure."""
         dtype = weights["norm.weight"].dtype
         buffers = {name: jnp.asarray(value) for name, value in self._gemma.buffers.items()}
         buffers[EMBEDDING_SCALE] = buffers[EMBEDDING_SCALE].astype(dtype)
@@ -81,34 +88,34 @@ class TextEncoder(Tokenized):
             name: jnp.where(seen[:, None], 0, jnp.finfo(dtype).min).astype(dtype)
             for name, seen in (("full_attention", sees), ("sliding_attention", near))
         }
-        run = functools.partial(states_of, self._gemma)
+        run = functools.partial(collect_states, self._gemma)
         return call_module(self._model, {**weights, **buffers}, run, ids, masks)
 
 
 class Connectors(Encoder):
-    """What turns the text encoder's states into embeddings for each stream. `length` is what text is padded to."""
+    """The connectors, which turn the text encoder's states into embeddings for each stream. `length` is the length of text."""
 
     def __init__(self, config: Mapping[str, Any], length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):
             self._model: ModelMixin = LTX2TextConnectors.from_config(dict(config)).eval()
         for connector in (self._model.video_connector, self._model.audio_connector):
             with torch.device("cpu"), torch.no_grad():
-                connector.rope = _MadeTables(connector.rope(1, length, torch.device("cpu")))
+                connector.rope = _FixedTables(connector.rope(1, length, torch.device("cpu")))
             for block in connector.transformer_blocks:
                 block.attn1.set_processor(_TextAttention())
 
     def embed(self, weights: Mapping[str, jax.Array], states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Embeddings [B, L, D] for the video and [B, L, D'] for the sound. Pure, to be compiled."""
-        return call_module(self._model, weights, _connected, states, mask)
+        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio. This method is pure."""
+        return call_module(self._model, weights, _run_connectors, states, mask)
 
 
-def _connected(model: LTX2TextConnectors, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _run_connectors(model: LTX2TextConnectors, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     video, sound, _ = model(states, mask, padding_side="left")
     return video, sound
 
 
-class _MadeTables(torch.nn.Module):
-    """Stands for a connector's rotary embedding: its tables, made in float64 before anything is traced."""
+class _FixedTables(torch.nn.Module):
+    """A replacement for a connector's rotary embedding. Its tables are computed in float64 before tracing."""
 
     def __init__(self, tables: tuple[torch.Tensor, torch.Tensor]) -> None:
         super().__init__()
@@ -119,7 +126,7 @@ class _MadeTables(torch.nn.Module):
 
 
 class _TextAttention:
-    """A processor for `LTX2Attention` over a text that every chip has; it turns queries and keys without writing into them."""
+    """The processor of `LTX2Attention` for replicated text. It rotates queries and keys without in-place operations."""
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, query_rotary_emb=None, key_rotary_emb=None
@@ -133,9 +140,9 @@ class _TextAttention:
                 attn.to_v(hidden_states),
             )
         ]
-        assert query_rotary_emb is not None, "the connectors turn their tokens"
+        assert query_rotary_emb is not None, "the connectors' tokens have a rotary embedding"
         tables = tuple(interop.jax_view(table)[0].swapaxes(0, 1) for table in query_rotary_emb)
-        query, key, value = turned(heads[0], tables), turned(heads[1], tables), heads[2]
+        query, key, value = rotate_heads(heads[0], tables), rotate_heads(heads[1], tables), heads[2]
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[3] ** -0.5
         if attention_mask is not None:
             logits = logits + interop.jax_view(attention_mask).astype(jnp.float32)
@@ -151,5 +158,5 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 
 
 def installed_name(name: str) -> str:
-    """A tensor's name in the installed library, from the one in a file, where the text part is a part of a larger model."""
+    """Return a tensor's name in the installed library. In a file the text part belongs to a larger model."""
     return _OUTSIDE.sub("", name)

@@ -1,15 +1,15 @@
 """The LTX-2 transformer as one scan over stacked layers of two streams: diffusers' own blocks, our attention, branches as rows.
 
-Up to four branches run together: with the prompt, with the negative prompt, with the self-attention of one layer left out
-(perturbed), and with each stream for itself (isolated). The sound's tokens, some twenty-five a second, stand on every chip. The
-tokens of a first picture are the first frame's; those of a key frame and of a control clip follow the video's, with places of
-their own. A video that goes on after a clip begins with that clip's frames and sound. What is given has timestep 0, or a share of
-the video's if a control clip is followed in part; so two or three time embeddings of each stream serve all tokens; they are
-spread over the tokens inside a layer.
+Up to four branches run together: with the prompt, with the negative prompt, without the self-attention of one layer (perturbed),
+and without attention between the streams (isolated). Audio tokens, about twenty-five a second, are replicated.
 
-LTX-2.5's `keyframes_abs_pos_embedding` is loaded and not used, as in diffusers' pipelines from text, from a picture and from key
-frames. The makers' own code adds it to the first frame's tokens (Lightricks/LTX-2, `ltx_core/tools.py`,
-`_first_frame_keyframes_mask`).
+A first image replaces the tokens of the first frame. Tokens of keyframes and of a control clip follow the video tokens and have
+their own positions. A video that extends a clip starts with the frames and audio of the clip. Given tokens have timestep 0. A
+control clip with noise has a share of the video's timestep. Therefore two or three time embeddings per stream serve all tokens.
+A layer assigns them to the tokens.
+
+LTX-2.5's `keyframes_abs_pos_embedding` is loaded but not used, as in diffusers' pipelines. The authors' own code adds it to the
+tokens of the first frame (Lightricks/LTX-2, `ltx_core/tools.py`, `_first_frame_keyframes_mask`).
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call
 from backend.models.common.transformer import StackedTransformer
-from backend.models.ltx.attention import Sort, StreamAttention, Turned
-from backend.models.ltx.positions import Places, places_of
+from backend.models.ltx.attention import RotaryInputs, Sort, StreamAttention
+from backend.models.ltx.positions import Places, make_places
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
@@ -49,12 +49,19 @@ SORTS: dict[str, Sort] = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What all steps read besides the latents. `text` [B, T, D] and `sound_text` [B, T, D'] are the connectors' embeddings;
-    `perturbed` and `isolated` [B] are 1 for these branches, else 0. Of what is given these are the clean latents, None if there
-    is nothing: `first_frame` [1, C, N, H, W] of a picture or of the frames of a clip with which the video begins, `keyframes`
-    [1, C, K, H, W] of pictures, `first_sound` [1, C, N, M] of the clip's sound, which counts if `is_heard` is 1; `control`
-    [1, C, F', H', W'] of a control clip. `control_noise` is that clip's share of the video's noise, a scalar above 0; None for
-    one that is followed whole."""
+    """The inputs of the step that do not change. Latents are clean, and None if they are not given.
+
+    Attributes:
+        text, sound_text: the connectors' embeddings, [B, T, D] and [B, T, D'].
+        perturbed, isolated: [B], 1 for these branches, else 0.
+        places: rotary tables.
+        first_frame: [1, C, N, H, W], latents of a first image, or of the clip that the video extends.
+        keyframes: [1, C, K, H, W], latents of keyframes.
+        first_sound: [1, C, N, M], audio latents of the clip that the video extends.
+        is_heard: scalar, 1 if `first_sound` is used, 0 for a silent clip.
+        control: [1, C, F', H', W'], latents of a control clip.
+        control_noise: scalar above 0, the control clip's share of the video's noise. None if the clip is clean.
+    """
 
     text: jax.Array
     sound_text: jax.Array
@@ -70,9 +77,12 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Times:
-    """Modulations before each layer's own tables: rows for the step's timestep and, if anything is given, for 0 and for that of a
-    clip that is followed in part. `of_text` is None where the prompt's keys do not depend on the timestep."""
+class _Modulations:
+    """Modulations by timestep, to which each layer adds its own tables.
+
+    Rows are for the step's timestep and, if latents are given, for timestep 0 and for the timestep of a control clip with noise.
+    `text` is set only if the prompt's keys depend on the timestep.
+    """
 
     video: jax.Array
     sound: jax.Array
@@ -80,13 +90,13 @@ class _Times:
     sound_cross: jax.Array
     video_gate: jax.Array
     sound_gate: jax.Array
-    of_text: tuple[jax.Array, jax.Array] | None
+    text: tuple[jax.Array, jax.Array] | None
     video_embedding: jax.Array
     sound_embedding: jax.Array
 
 
 def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, int]:
-    """Bytes of a layer's matrices by name, those that gain most from a copy first."""
+    """Return the bytes of a layer's matrices by name. Matrices that gain most from a copy are first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     sound = config["audio_num_attention_heads"] * config["audio_attention_head_dim"]
     parts = ("to_q", "to_k", "to_v", "to_out.0")
@@ -98,7 +108,7 @@ def layer_matrix_bytes(config: Mapping[str, Any], itemsize: int) -> dict[str, in
 
 
 class Denoiser(StackedTransformer):
-    """See `StackedTransformer`; a token is one latent."""
+    """See `StackedTransformer`. A token is one latent."""
 
     _stacks = (BLOCKS,)
     _columns = ("to_q.weight", "to_k.weight", "to_v.weight", "net.0.proj.weight")
@@ -115,17 +125,20 @@ class Denoiser(StackedTransformer):
             getattr(self._block, name).set_processor(processor)
 
     def places(self, latent_shape: tuple[int, ...], num_sound: int, fps: float, appended: Appended) -> Work:
-        """Work: the rotary tables for latents of this shape, B C F H W, for so many latents of sound, and what is appended."""
+        """Compute the rotary tables for video latents of this shape, B C F H W, `num_sound` audio latents and appended tokens.
+
+        Yields work.
+        """
         padded = self.padded_tokens(latent_shape, room=appended.num_tokens)
         _, _, frames, height, width = latent_shape
-        made = places_of(self._model, (frames, height, width), num_sound, fps, appended, padded)
+        made = make_places(self._model, (frames, height, width), num_sound, fps, appended, padded)
         spread, whole = (self._layout.sharding(P(axis, "tp")) for axis in ("sp", None))
         video, video_time = yield Put((made.video, made.video_time), spread)
         sound, sound_time = yield Put((made.sound, made.sound_time), whole)
         return Places(video=video, sound=sound, video_time=video_time, sound_time=sound_time)
 
     def embed_text(self, weights: StackedWeights, text: jax.Array, sound_text: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The connectors' embeddings as the layers read them: LTX-2.0 projects them once more."""
+        """Return the text embeddings for the layers. LTX-2.0 projects the connectors' embeddings once more."""
         if not self._model.config.use_prompt_embeddings:
             return text, sound_text
         own = self._call_outer("caption_projection", weights, text)
@@ -134,10 +147,10 @@ class Denoiser(StackedTransformer):
     def velocities(
         self, weights: StackedWeights, video: jax.Array, sound: jax.Array, timesteps: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Velocities (noise - data) float32 of `video` [1, C, S] and `sound` [1, C, L, M], one for each branch.
+        """Predict the velocities (noise - data) of `video` [1, C, S] and `sound` [1, C, L, M], float32, one for each branch.
 
-        `timesteps` are two scalars, 0 to 1000: the video's and the sound's. `video` are the tokens of all frames, with a first
-        picture's in their place, then those of key frames, then those of a control clip.
+        `timesteps` are two scalars from 0 to 1000, for video and audio. `video` has the tokens of all frames, including a first
+        image, then of keyframes, then of a control clip.
         """
         dtype, branches = weights.outer["proj_out.weight"].dtype, len(context.text)
         num_tokens = video.shape[2]
@@ -146,45 +159,45 @@ class Denoiser(StackedTransformer):
             processor.num_video = num_tokens
         tokens = self._call_outer("proj_in", weights, jnp.moveaxis(video, 1, 2).astype(dtype))
         tokens = jnp.pad(tokens, ((0, 0), (0, padded - num_tokens), (0, 0)))
-        heard = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
-        tokens, heard = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, heard))
-        levels, sound_levels = _levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
-        video_rows, sound_rows = _given_times(timesteps[0], context), _with_zero(timesteps[1], sound_levels is not None)
+        sound_tokens = self._call_outer("audio_proj_in", weights, _sound_tokens(sound).astype(dtype))
+        tokens, sound_tokens = (jnp.broadcast_to(array, (branches, *array.shape[1:])) for array in (tokens, sound_tokens))
+        levels, sound_levels = _video_levels(context, num_tokens, padded), _sound_levels(context, sound.shape[2])
+        video_rows, sound_rows = _video_timesteps(timesteps[0], context), _sound_timesteps(timesteps[1], sound_levels is not None)
         times = self._times(weights, video_rows, sound_rows, dtype)
         run = functools.partial(self._run_layer, times=times, levels=levels, sound_levels=sound_levels, context=context)
         layers = (weights.stacks[BLOCKS], jnp.arange(self._model.config.num_layers))
-        start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
-        (tokens, heard), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
-        spread = _of_tokens(times.video_embedding, levels)
+        start = self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
+        (tokens, sound_tokens), _ = jax.lax.scan(lambda streams, layer: (run(streams, layer), None), start, layers)
+        spread = _select_rows(times.video_embedding, levels)
         velocity = jnp.moveaxis(self._finish(weights, "", tokens, spread)[:, :num_tokens], 1, 2)
-        out = self._finish(weights, "audio_", heard, _of_tokens(times.sound_embedding, sound_levels))
+        out = self._finish(weights, "audio_", sound_tokens, _select_rows(times.sound_embedding, sound_levels))
         return velocity, out.reshape(branches, sound.shape[2], *sound.shape[1::2]).swapaxes(1, 2)
 
-    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Times:
-        """Of the timesteps of the two streams' tokens, of which the first is the step's own."""
-        own, heard = rows[:1], heard_rows[:1]
+    def _times(self, weights: StackedWeights, rows: jax.Array, heard_rows: jax.Array, dtype: jnp.dtype) -> _Modulations:
+        """Compute the modulations for the timesteps of both streams. The first timestep is the step's own."""
+        own, sound_tokens = rows[:1], heard_rows[:1]
         embed = functools.partial(self._embed_time, weights, dtype=dtype)
         scale = self._model.config.cross_attn_timestep_scale_multiplier / self._model.config.timestep_scale_multiplier
         (video, video_embedding), (sound, sound_embedding) = embed("time_embed", rows), embed("audio_time_embed", heard_rows)
-        of_text = None
+        text = None
         if self._model.prompt_modulation and self._model.config.use_prompt_adaln_single:
-            of_text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", heard)[0]
+            text = embed("prompt_adaln", own)[0], embed("audio_prompt_adaln", sound_tokens)[0]
         # the other stream's level, or each token's own
-        video_level, sound_level = (heard, own) if self._crosses_timesteps else (rows, heard_rows)
-        return _Times(
+        video_level, sound_level = (sound_tokens, own) if self._crosses_timesteps else (rows, heard_rows)
+        return _Modulations(
             video=video,
             sound=sound,
             video_cross=embed("av_cross_attn_video_scale_shift", video_level)[0],
             sound_cross=embed("av_cross_attn_audio_scale_shift", sound_level)[0],
             video_gate=embed("av_cross_attn_video_a2v_gate", video_level * scale)[0],
             sound_gate=embed("av_cross_attn_audio_v2a_gate", sound_level * scale)[0],
-            of_text=of_text,
+            text=text,
             video_embedding=video_embedding,
             sound_embedding=sound_embedding,
         )
 
     def _embed_time(self, weights: StackedWeights, name: str, times: jax.Array, dtype: jnp.dtype) -> Any:
-        """The modulation [N, rows * D] and the embedding [N, D] of timesteps [N]."""
+        """Return the modulation [N, rows * D] and the embedding [N, D] of timesteps [N]."""
         embed = functools.partial(_embed_time, dtype=getattr(torch, jnp.dtype(dtype).name))
         return self._call_outer(name, weights, times, function=embed)
 
@@ -192,24 +205,24 @@ class Denoiser(StackedTransformer):
         self,
         streams: tuple[jax.Array, jax.Array],
         layer: Any,
-        times: _Times,
+        times: _Modulations,
         levels: np.ndarray | None,
         sound_levels: jax.Array | None,
         context: Context,
     ) -> tuple[jax.Array, jax.Array]:
-        """One block on the video's tokens [B, S, D] and the sound's [B, L, D']."""
-        (block, index), (tokens, heard), places = layer, streams, context.places
+        """Run one block on the video tokens [B, S, D] and the audio tokens [B, L, D']."""
+        (block, index), (tokens, sound_tokens), places = layer, streams, context.places
         branches = len(tokens)
         own = jnp.where(index == self._perturbed_layer, 1 - context.perturbed, 1)[:, None, None]
         other = (1 - context.isolated)[:, None, None]
 
         def whole(rows: jax.Array, levels: Any = levels) -> jax.Array:
-            spread = _of_tokens(rows, levels if len(rows) > 1 else None)
+            spread = _select_rows(rows, levels if len(rows) > 1 else None)
             return jnp.broadcast_to(spread, (branches, *spread.shape[1:]))
 
         arguments = dict(
             hidden_states=tokens,
-            audio_hidden_states=heard,
+            audio_hidden_states=sound_tokens,
             encoder_hidden_states=context.text,
             audio_encoder_hidden_states=context.sound_text,
             temb=whole(times.video),
@@ -218,23 +231,23 @@ class Denoiser(StackedTransformer):
             temb_ca_audio_scale_shift=whole(times.sound_cross, sound_levels),
             temb_ca_gate=whole(times.video_gate),
             temb_ca_audio_gate=whole(times.sound_gate, sound_levels),
-            temb_prompt=None if times.of_text is None else whole(times.of_text[0]),
-            temb_prompt_audio=None if times.of_text is None else whole(times.of_text[1]),
-            video_rotary_emb=Turned(query=places.video, key=places.video, keeps=own),
-            audio_rotary_emb=Turned(query=places.sound, key=places.sound, keeps=own),
-            ca_video_rotary_emb=Turned(query=places.video_time, key=places.sound_time, keeps=other),
-            ca_audio_rotary_emb=Turned(query=places.sound_time, key=places.video_time, keeps=other),
+            temb_prompt=None if times.text is None else whole(times.text[0]),
+            temb_prompt_audio=None if times.text is None else whole(times.text[1]),
+            video_rotary_emb=RotaryInputs(query=places.video, key=places.video, keeps=own),
+            audio_rotary_emb=RotaryInputs(query=places.sound, key=places.sound, keeps=own),
+            ca_video_rotary_emb=RotaryInputs(query=places.video_time, key=places.sound_time, keeps=other),
+            ca_audio_rotary_emb=RotaryInputs(query=places.sound_time, key=places.video_time, keeps=other),
         )
-        tokens, heard = call_module(self._block, self._gathered(block), _forward, arguments)
-        return self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(heard, P("dp"))
+        tokens, sound_tokens = call_module(self._block, self._gathered(block), _forward, arguments)
+        return self._layout.constrain(tokens, self._layout.tokens), self._layout.constrain(sound_tokens, P("dp"))
 
     @property
     def _perturbed_layer(self) -> int:
-        """The layer whose self-attention is left out in a perturbed branch; a shorter network's last one."""
+        """The layer whose self-attention is left out in a perturbed branch. In a shorter network, the last layer."""
         return min(PERTURBED_LAYER, self._model.config.num_layers - 1) if self._model.config.perturbed_attn else -1
 
     def _finish(self, weights: StackedWeights, prefix: str, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-        """Velocities [B, S, C] float32 from the last layer's tokens."""
+        """Compute the velocities [B, S, C] float32 from the last layer's tokens."""
         table = weights.outer[f"{prefix}scale_shift_table"]
         shift, scale = table[0] + embedding, table[1] + embedding
         normal = hidden.astype(jnp.float32)
@@ -255,16 +268,17 @@ def _embed_time(module: torch.nn.Module, times: torch.Tensor, dtype: torch.dtype
     return call(functools.partial(module, batch_size=len(times), hidden_dtype=dtype), times)
 
 
-def _given_times(timestep: jax.Array, context: Context) -> jax.Array:
-    """The timesteps that tokens of the video have, [1 to 3]: the step's own, 0, and that of a clip that is followed in part."""
+def _video_timesteps(timestep: jax.Array, context: Context) -> jax.Array:
+    """Return the timesteps of video tokens, [1 to 3]: the step's own, 0 for given latents, and the timestep of a noisy control
+    clip."""
     if all(latents is None for latents in (context.first_frame, context.keyframes, context.control)):
         return timestep[None]
     noisy = () if context.control_noise is None else (timestep * context.control_noise,)
     return jnp.stack([timestep, jnp.zeros_like(timestep), *noisy])
 
 
-def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
-    """Which of these timesteps each token has, [padded]; None if nothing is given."""
+def _video_levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None:
+    """Return the index into `_video_timesteps` for each token, [padded]. None if no latents are given."""
     first, pictures, control = (
         0 if latents is None else math.prod(latents.shape[2:])
         for latents in (context.first_frame, context.keyframes, context.control)
@@ -278,26 +292,26 @@ def _levels(context: Context, num_tokens: int, padded: int) -> np.ndarray | None
     return levels
 
 
-def hears_beginning(context: Context) -> jax.Array:
-    """Whether the beginning of the sound counts: a scalar."""
-    assert context.is_heard is not None, "it comes with `first_sound`"
+def keeps_first_sound(context: Context) -> jax.Array:
+    """Return whether the video keeps the clip's audio, a scalar."""
+    assert context.is_heard is not None, "`is_heard` is given with `first_sound`"
     return context.is_heard > 0
 
 
 def _sound_levels(context: Context, length: int) -> jax.Array | None:
-    """The same of so many latents of sound: 1 for those of a clip; None if no clip is heard."""
+    """Return the index of the timestep for each of `length` audio latents: 1 for given latents. None without a clip."""
     if context.first_sound is None:
         return None
-    return (jnp.arange(length) < context.first_sound.shape[2]) & hears_beginning(context)
+    return (jnp.arange(length) < context.first_sound.shape[2]) & keeps_first_sound(context)
 
 
-def _with_zero(timestep: jax.Array, has_still: bool) -> jax.Array:
-    """The timestep, [1], and after it that of what is still, 0, if there is any."""
+def _sound_timesteps(timestep: jax.Array, has_still: bool) -> jax.Array:
+    """Return the timesteps of audio tokens, [1 or 2]: the step's own and, if latents are given, 0."""
     return jnp.stack([timestep, jnp.zeros_like(timestep)]) if has_still else timestep[None]
 
 
-def _of_tokens(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
-    """Rows [N, ...] for the tokens: [1, 1, ...], or [1, S, ...] with the row of each token's level, [S]."""
+def _select_rows(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Array:
+    """Select from rows [N, ...] the row of each token's level [S]: [1, S, ...]. Without levels, the first row: [1, 1, ...]."""
     if levels is None:
         return rows[None, :1]
     spread = rows[0]
@@ -307,5 +321,5 @@ def _of_tokens(rows: jax.Array, levels: np.ndarray | jax.Array | None) -> jax.Ar
 
 
 def _sound_tokens(latents: jax.Array) -> jax.Array:
-    """[1, C, L, M] -> [1, L, C * M]."""
+    """Flatten audio latents [1, C, L, M] to tokens [1, L, C * M]."""
     return latents.swapaxes(1, 2).reshape(len(latents), latents.shape[2], -1)

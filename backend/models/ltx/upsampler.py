@@ -1,7 +1,8 @@
-"""LTX-2's latent upsampler: the video's latents at twice their size, between the steps at half the size and those that refine.
+"""LTX-2's latent upsampler. It doubles the size of the video's latents between the small steps and the refining steps.
 
-The arithmetic is that of diffusers' class. Its convolutions over three frames are ones over pictures, and equal blocks run in a
-loop, as in `video_layers`: the TPU's compiler is not done with the class itself after five minutes.
+The arithmetic is equal to diffusers' class. Convolutions over three frames are convolutions over single frames with more
+channels, and equal blocks run in a loop, as in `video_layers`. The TPU's compiler needs more than five minutes for diffusers'
+own class.
 """
 
 from collections.abc import Mapping
@@ -13,39 +14,41 @@ import torch
 from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 
 from backend.models.common.modules import Encoder, module_parameters, network_settings
-from backend.models.ltx.autoencoders import normalised, plain
-from backend.models.ltx.video_layers import TAPS, Weights, convolve_pictures, side_by_side, spread
+from backend.models.ltx.autoencoders import denormalise_latents, normalise_latents
+from backend.models.ltx.video_layers import TAPS, Weights, convolve_frames, stack_frames, unpack_channels
 
 NUM_GROUPS, NORM_EPS = 32, 1e-5  # source: diffusers, LTX2LatentUpsamplerModel; torch.nn.GroupNorm
-STAGES = ("res_blocks", "post_upsample_res_blocks")  # at the first size, at the second
+STAGES = ("res_blocks", "post_upsample_res_blocks")  # before and after the size is doubled
 
 
 class LatentUpsampler(Encoder):
-    """The class's modules, on every chip the whole; weights are passed to every call. It sees latents as the autoencoder has
-    them, so the autoencoder's mean and spread of channels are taken out before and put in again after."""
+    """The modules of the upsampler, replicated on all chips. Methods take the weights as an argument.
+
+    The network reads the autoencoder's latents, so the transformer's latents are converted before and after it.
+    """
 
     def __init__(self, config: Mapping[str, Any], scaling_factor: float) -> None:
-        """`scaling_factor` is the autoencoder's."""
+        """Create the modules. `scaling_factor` is the autoencoder's factor of latents."""
         self._factor = scaling_factor
         with torch.device("meta"):
             self._model = LTX2LatentUpsamplerModel.from_config(network_settings(config)).eval()
 
     def enlarge(self, weights: Weights, vae: Weights, latents: jax.Array) -> jax.Array:
-        """Latents [1, C, F, 2 H, 2 W] float32 of latents [1, C, F, H, W], both as the transformer sees them."""
+        """Enlarge the transformer's latents [1, C, F, H, W] to [1, C, F, 2 H, 2 W] float32."""
         dtype = weights["final_conv.weight"].dtype
-        frames = plain(vae, latents, self._factor).astype(dtype)[0].transpose(1, 2, 3, 0)
+        frames = denormalise_latents(vae, latents, self._factor).astype(dtype)[0].transpose(1, 2, 3, 0)
         frames = jax.nn.silu(
             _norm(module_parameters(weights, "initial_norm"), _convolve(module_parameters(weights, "initial_conv"), frames))
         )
         before, after = STAGES
         frames = self._residuals(weights, before, frames)
         place = "upsampler.conv" if "upsampler.conv.weight" in weights else "upsampler.0"
-        frames = spread(_convolve(module_parameters(weights, place), frames), (1, 2, 2))
+        frames = unpack_channels(_convolve(module_parameters(weights, place), frames), (1, 2, 2))
         frames = _convolve(module_parameters(weights, "final_conv"), self._residuals(weights, after, frames))
-        return normalised(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
+        return normalise_latents(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
 
     def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
-        """A stage's blocks: convolution and norm twice; the frames are added before the second activation."""
+        """Run a stage's blocks: convolution and norm, twice. The block's input is added before the second activation."""
         modules = [module_parameters(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
         stacked = {
             f"{part}.{leaf}": jnp.stack([jnp.stack([one[f"{part}{half}.{leaf}"] for half in "12"]) for one in modules])
@@ -65,16 +68,16 @@ class LatentUpsampler(Encoder):
 
 
 def _convolve(own: Weights, frames: jax.Array) -> jax.Array:
-    """The convolution of [F, H, W, C] with a weight [N, C, 3, 3], or [N, C, 3, 3, 3] over frames too; around them are zeros."""
+    """Convolve [F, H, W, C] with a weight [N, C, 3, 3], or [N, C, 3, 3, 3] over frames too. Pads with zeros."""
     weight, room = own["weight"], ((1, 1), (1, 1), (0, 0))
     if weight.ndim == 4:
-        return convolve_pictures(weight.transpose(2, 3, 1, 0), own["bias"], jnp.pad(frames, ((0, 0), *room)))
+        return convolve_frames(weight.transpose(2, 3, 1, 0), own["bias"], jnp.pad(frames, ((0, 0), *room)))
     matrix = weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight))
-    return convolve_pictures(matrix, own["bias"], side_by_side(jnp.pad(frames, ((1, 1), *room))))
+    return convolve_frames(matrix, own["bias"], stack_frames(jnp.pad(frames, ((1, 1), *room))))
 
 
 def _norm(own: Weights, frames: jax.Array) -> jax.Array:
-    """A norm over groups of channels, in all frames together."""
+    """Apply a group norm over all frames together."""
     groups = frames.astype(jnp.float32).reshape(*frames.shape[:3], NUM_GROUPS, -1)
     mean = groups.mean((0, 1, 2, 4), keepdims=True)
     groups = (groups - mean) * jax.lax.rsqrt(jnp.square(groups - mean).mean((0, 1, 2, 4), keepdims=True) + NORM_EPS)

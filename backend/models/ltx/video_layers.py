@@ -1,8 +1,8 @@
-"""The layers of LTX-2's video autoencoder, each chip with its strip of the pictures from the first convolution to the last.
+"""The layers of LTX-2's video autoencoder. Each chip computes one strip of the frames, from the first convolution to the last.
 
-Arrays are [F, H, W, C]. A convolution over three frames is one over pictures whose channels are three frames side by side: the
-TPU's compiler takes a tenth of the time for it, and for the equal blocks of a level, which run in a loop, one block's time. The
-modules are diffusers' own and give structure and settings; the arithmetic is theirs, with norms in float32.
+Arrays are [F, H, W, C]. A convolution over three frames is computed as a convolution over one frame with the channels of three
+frames side by side. The TPU's compiler takes a tenth of the time for it. Equal blocks run in a loop, so that they are compiled
+once. Diffusers' modules provide the structure and the settings. The arithmetic is equal to diffusers', with norms in float32.
 """
 
 import dataclasses
@@ -24,7 +24,8 @@ TAPS = 3  # frames, rows and columns that a convolution sees
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strips:
-    """How pictures are cut: the array's dimension `side` (1 height, 2 width) over `axes` of the mesh; no axes, one chip."""
+    """The division of frames into strips: dimension `side` (1 height, 2 width) over the mesh axes `axes`. One chip without
+    axes."""
 
     layout: Layout
     axes: tuple[str, ...]
@@ -32,14 +33,14 @@ class Strips:
 
     @classmethod
     def choose(cls, layout: Layout, height: int, width: int) -> Self:
-        """For latents of this size."""
+        """Choose the side to divide for latents of this size."""
         spec = layout.spatial_partition(height, width)
         side = 1 if spec[3] else 2
         axes = spec[side + 2] or ()
         return cls(layout=layout, axes=(axes,) if isinstance(axes, str) else tuple(axes), side=side)
 
     def run(self, one_chip: Callable[[Weights, jax.Array], jax.Array], weights: Weights, array: jax.Array) -> jax.Array:
-        """`one_chip` on every chip's strip of an array [1, C, F, H, W], to another such array."""
+        """Run `one_chip` on every chip's strip of an array [1, C, F, H, W]. The result has the same axes."""
         spec = P(*[(self.axes or None) if place == self.side else None for place in range(4)])
 
         mapped = jax.shard_map(one_chip, mesh=self.layout.mesh, in_specs=(P(), spec), out_specs=spec, check_vma=False)
@@ -48,8 +49,12 @@ class Strips:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coder:
-    """The encoder or the decoder on one chip. `is_causal`: no frame sees a later one. Beyond the picture's border are zeros or,
-    if it `reflects`, the picture again."""
+    """The encoder or the decoder on one chip.
+
+    Attributes:
+        is_causal: frames do not see later frames.
+        reflects: pad the borders of frames by reflection instead of zeros.
+    """
 
     strips: Strips
     weights: Weights
@@ -57,7 +62,7 @@ class Coder:
     reflects: bool
 
     def decode(self, decoder: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """The pixels [8 F - 7, 32 H, 32 W, 3] of a strip of latents."""
+        """Decode a strip of latents to pixels [8 F - 7, 32 H, 32 W, 3]."""
         frames = self._convolve("decoder.conv_in", frames)
         frames = self._residuals("decoder.mid_block.resnets", decoder.mid_block.resnets, frames)
         for place, block in enumerate(decoder.up_blocks):
@@ -65,27 +70,27 @@ class Coder:
             if block.conv_in is not None:
                 frames = self._residual(module_parameters(self.weights, f"{name}.conv_in"), frames, block.conv_in)
             for index, upsampler in enumerate(block.upsamplers or ()):
-                frames = self._enlarge(f"{name}.upsamplers.{index}", upsampler, frames)
+                frames = self._upsample(f"{name}.upsamplers.{index}", upsampler, frames)
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
         frames = self._convolve("decoder.conv_out", _norm_and_silu(frames))
         size = decoder.patch_size
         parts = frames.reshape(*frames.shape[:3], -1, decoder.patch_size_t, size, size)
-        return _merged(parts.transpose(0, 4, 1, 6, 2, 5, 3))
+        return _merge_blocks(parts.transpose(0, 4, 1, 6, 2, 5, 3))
 
     def encode(self, encoder: torch.nn.Module, pixels: jax.Array) -> jax.Array:
-        """The moments [F, H, W, C + 1] of a strip of pixels [8 F - 7, 32 H, 32 W, 3]: means, and one spread for all channels."""
-        parts = _cut(pixels, (encoder.patch_size_t, encoder.patch_size, encoder.patch_size))
-        frames = self._convolve("encoder.conv_in", _flat(parts.transpose(0, 2, 4, 6, 1, 5, 3)))
+        """Encode a strip of pixels [8 F - 7, 32 H, 32 W, 3] to moments [F, H, W, C + 1]: means, and one log-variance."""
+        parts = _split_blocks(pixels, (encoder.patch_size_t, encoder.patch_size, encoder.patch_size))
+        frames = self._convolve("encoder.conv_in", _flatten_channels(parts.transpose(0, 2, 4, 6, 1, 5, 3)))
         for place, block in enumerate(encoder.down_blocks):
             name = f"encoder.down_blocks.{place}"
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
             for index, downsampler in enumerate(block.downsamplers or ()):
-                frames = self._shrink(f"{name}.downsamplers.{index}", downsampler, frames)
+                frames = self._downsample(f"{name}.downsamplers.{index}", downsampler, frames)
         frames = self._residuals("encoder.mid_block.resnets", encoder.mid_block.resnets, frames)
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """A level's equal blocks, in a loop, and the two convolutions of each in a loop within it: the compiler sees one."""
+        """Run a level's equal blocks in a loop, and the two convolutions of each block in an inner loop, to compile only one."""
         modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])
@@ -98,7 +103,7 @@ class Coder:
         return jax.lax.scan(lambda now, own: (now + jax.lax.scan(convolved, now, own)[0], None), frames, stacked)[0]
 
     def _residual(self, own: Weights, frames: jax.Array, block: torch.nn.Module) -> jax.Array:
-        """Norm, convolution, norm, convolution, and the frames added, which have another number of channels."""
+        """Run a residual block that changes the number of channels: norm, convolution, norm, convolution, plus shortcut."""
         hidden = self._product(own["conv1.conv.weight"], own["conv1.conv.bias"], _norm_and_silu(frames))
         hidden = self._product(own["conv2.conv.weight"], own["conv2.conv.bias"], _norm_and_silu(hidden))
         if block.norm3 is not None:
@@ -108,33 +113,33 @@ class Coder:
             frames = frames @ own["conv_shortcut.weight"][:, :, 0, 0, 0].T + own["conv_shortcut.bias"]
         return hidden + frames
 
-    def _enlarge(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Channels become frames, rows and columns; the frames before the first are dropped."""
+    def _upsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
+        """Move channels into frames, rows and columns. Drop the frames before the first frame."""
         stride = module.stride
-        made = spread(self._convolve(f"{name}.conv", frames), stride)
+        made = unpack_channels(self._convolve(f"{name}.conv", frames), stride)
         if module.residual:
-            plain = spread(frames, stride)
+            plain = unpack_channels(frames, stride)
             made += jnp.tile(plain, made.shape[3] // plain.shape[3])
         return made[stride[0] - 1 :]
 
-    def _shrink(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Frames, rows and columns become channels; the first frame comes again where time shrinks."""
+    def _downsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
+        """Move frames, rows and columns into channels. Repeat the first frame if the number of frames shrinks."""
         frames = jnp.concatenate([frames[: module.stride[0] - 1], frames])
-        mean = _gathered(frames, module.stride)
+        mean = _pack_channels(frames, module.stride)
         mean = mean.reshape(*mean.shape[:3], -1, module.group_size).astype(jnp.float32).mean(-1).astype(frames.dtype)
-        return _gathered(self._convolve(f"{name}.conv", frames), module.stride) + mean
+        return _pack_channels(self._convolve(f"{name}.conv", frames), module.stride) + mean
 
     def _convolve(self, name: str, frames: jax.Array) -> jax.Array:
         return self._product(self.weights[f"{name}.conv.weight"], self.weights[f"{name}.conv.bias"], frames)
 
     def _product(self, weight: jax.Array, bias: jax.Array, frames: jax.Array) -> jax.Array:
-        """The convolution with a weight [N, C, 3, 3, 3]."""
+        """Apply a convolution with a weight [N, C, 3, 3, 3]."""
         first, last = [frames[:1]] * (TAPS - 1 if self.is_causal else 1), [] if self.is_causal else [frames[-1:]]
-        seen = self._with_border(side_by_side(jnp.concatenate([*first, frames, *last])))
-        return convolve_pictures(weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight)), bias, seen)
+        seen = self._add_border(stack_frames(jnp.concatenate([*first, frames, *last])))
+        return convolve_frames(weight.transpose(3, 4, 2, 1, 0).reshape(TAPS, TAPS, -1, len(weight)), bias, seen)
 
-    def _with_border(self, frames: jax.Array) -> jax.Array:
-        """One more row and column on each side: the neighbouring chips', or what lies beyond the picture."""
+    def _add_border(self, frames: jax.Array) -> jax.Array:
+        """Add one row and column on each side, from the neighbouring chips or from the padding outside the frames."""
         mode = "reflect" if self.reflects else "constant"
         axes, side = self.strips.axes, self.strips.side
         chips = jax.lax.axis_size(axes) if axes else 1
@@ -154,20 +159,20 @@ class Coder:
         return jnp.pad(whole, [(1, 1) if place == 3 - side else (0, 0) for place in range(4)], mode=mode)
 
 
-def side_by_side(frames: jax.Array) -> jax.Array:
-    """The channels of each frame, the next and the one after it, [F, H, W, 3 C], of frames [F + 2, H, W, C]."""
+def stack_frames(frames: jax.Array) -> jax.Array:
+    """Put the channels of three successive frames side by side: [F + 2, H, W, C] to [F, H, W, 3 C]."""
     return jnp.concatenate([frames[tap : len(frames) - TAPS + 1 + tap] for tap in range(TAPS)], axis=-1)
 
 
-def convolve_pictures(matrix: jax.Array, bias: jax.Array, pictures: jax.Array) -> jax.Array:
-    """The convolution of pictures [F, H + 2, W + 2, C] with a kernel [3, 3, C, N]."""
+def convolve_frames(matrix: jax.Array, bias: jax.Array, pictures: jax.Array) -> jax.Array:
+    """Convolve frames [F, H + 2, W + 2, C] with a kernel [3, 3, C, N]."""
     order = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(pictures, matrix, (1, 1), "VALID", dimension_numbers=order) + bias
 
 
-def spread(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """[F t, H h, W w, C] of [F, H, W, C t h w]."""
-    return _merged(frames.reshape(*frames.shape[:3], -1, *stride).transpose(0, 4, 1, 5, 2, 6, 3))
+def unpack_channels(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
+    """Rearrange [F, H, W, C t h w] to [F t, H h, W w, C]."""
+    return _merge_blocks(frames.reshape(*frames.shape[:3], -1, *stride).transpose(0, 4, 1, 5, 2, 6, 3))
 
 
 def _norm_and_silu(frames: jax.Array) -> jax.Array:
@@ -175,23 +180,23 @@ def _norm_and_silu(frames: jax.Array) -> jax.Array:
     return jax.nn.silu(plain * jax.lax.rsqrt((plain * plain).mean(-1, keepdims=True) + NORM_EPS)).astype(frames.dtype)
 
 
-def _gathered(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """[F, H, W, C t h w] of [F t, H h, W w, C]."""
-    return _flat(_cut(frames, stride).transpose(0, 2, 4, 6, 1, 3, 5))
+def _pack_channels(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
+    """Rearrange [F t, H h, W w, C] to [F, H, W, C t h w]."""
+    return _flatten_channels(_split_blocks(frames, stride).transpose(0, 2, 4, 6, 1, 3, 5))
 
 
-def _cut(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
-    """[F, t, H, h, W, w, C] of [F t, H h, W w, C]."""
+def _split_blocks(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
+    """Split [F t, H h, W w, C] into [F, t, H, h, W, w, C]."""
     sizes = (part for size, step in zip(frames.shape, stride) for part in (size // step, step))  # noqa: B905  not the channels
     return frames.reshape(*sizes, frames.shape[3])
 
 
-def _merged(parts: jax.Array) -> jax.Array:
-    """[F t, H h, W w, C] of [F, t, H, h, W, w, C]."""
+def _merge_blocks(parts: jax.Array) -> jax.Array:
+    """Merge [F, t, H, h, W, w, C] into [F t, H h, W w, C]."""
     count, t, height, h, width, w, channels = parts.shape
     return parts.reshape(count * t, height * h, width * w, channels)
 
 
-def _flat(parts: jax.Array) -> jax.Array:
-    """[F, H, W, all others]."""
+def _flatten_channels(parts: jax.Array) -> jax.Array:
+    """Merge all axes after the first three."""
     return parts.reshape(*parts.shape[:3], -1)

@@ -1,8 +1,8 @@
-"""LTX-2's vocoders: samples from a spectrum. The arithmetic of diffusers' classes, as few large matrix products in loops.
+"""LTX-2's vocoders: from a spectrum to samples. The arithmetic of diffusers' classes, as few large matrix products in loops.
 
-The TPU's compiler takes minutes for a vocoder's many narrow convolutions one by one. So the blocks of a level, which differ in
-how many neighbours they see, work side by side, the narrower kernels filled up with zeros, and in a loop over how far apart the
-neighbours are. Arrays are [..., C, N]: channels and samples.
+The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore the blocks of a level, which have
+kernels of different sizes, run side by side with kernels padded by zeros. A loop runs over the dilations. Arrays are [..., C,
+N]: channels and samples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,33 +16,36 @@ from backend.models.common.modules import module_parameters
 
 Weights = Mapping[str, jax.Array]
 SNAKE_EPS = 1e-9  # source: diffusers, SnakeBeta
-LAST_SLOPE = 0.01  # of the last ramp; source: diffusers, LTX2Vocoder
-QUIETEST = 1e-5  # before a logarithm; source: diffusers, MelSTFT
+LAST_SLOPE = 0.01  # negative slope of the last leaky ReLU; source: diffusers, LTX2Vocoder
+QUIETEST = 1e-5  # smallest magnitude before the logarithm; source: diffusers, MelSTFT
 RESAMPLER_WIDTH, RESAMPLER_ROLLOFF = 6, 0.99  # source: diffusers, UpSample1d with a Hann window
 
 
 def vocode(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
-    """Samples [channels, N] of a spectrum [channels, T, bins], by an `LTX2Vocoder` with these settings."""
+    """Convert a spectrum [channels, T, bins] to samples [channels, N] as an `LTX2Vocoder` with these settings does."""
     values = spectrum.swapaxes(1, 2).reshape(-1, spectrum.shape[1])
     values = _convolve(weights, "conv_in", values)
     is_ramp, kinds = settings["act_fn"] == "leaky_relu", len(settings["resnet_kernel_sizes"])
     for place, stride in enumerate(settings["upsample_factors"]):
-        values = _ramp(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
-        values = _enlarge(weights, f"upsamplers.{place}", values, stride)
+        values = _leaky_relu(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
+        values = _upsample(weights, f"upsamplers.{place}", values, stride)
         blocks = [module_parameters(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
-        values = _level(blocks, settings, values)
+        values = _run_level(blocks, settings, values)
     values = (
-        _ramp(values, LAST_SLOPE)
+        _leaky_relu(values, LAST_SLOPE)
         if is_ramp
-        else _wave(module_parameters(weights, "act_out"), values, settings["antialias_ratio"])
+        else _antialiased_snake(module_parameters(weights, "act_out"), values, settings["antialias_ratio"])
     )
     values = _convolve(weights, "conv_out", values)
     ends = {"tanh": jnp.tanh, "clamp": lambda samples: samples.clip(-1, 1)}
     return ends.get(settings["final_act_fn"], lambda samples: samples)(values)
 
 
-def vocode_wider(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
-    """Likewise by an `LTX2VocoderWithBWE`: what a first vocoder makes, and overtones that a second one adds to it."""
+def vocode_with_bandwidth_extension(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Array) -> jax.Array:
+    """Convert a spectrum to samples as an `LTX2VocoderWithBWE` does.
+
+    A first vocoder computes samples, and a second vocoder adds higher frequencies.
+    """
     first = {name: settings[name] for name in settings if not name.startswith("bwe_")}
     second = {name.removeprefix("bwe_"): settings[name] for name in settings if name.startswith("bwe_")}
     samples = vocode(module_parameters(weights, "vocoder"), first, spectrum)
@@ -50,27 +53,27 @@ def vocode_wider(weights: Weights, settings: Mapping[str, Any], spectrum: jax.Ar
     samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
     mel = _log_mel(module_parameters(weights, "mel_stft"), samples, hop, settings["window_length"])
     rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
-    made = vocode(module_parameters(weights, "bwe_generator"), second, mel) + _resampled(samples, wanted // rate)
+    made = vocode(module_parameters(weights, "bwe_generator"), second, mel) + _resample(samples, wanted // rate)
     return made.clip(-1, 1)[:, : count * wanted // rate]
 
 
-def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
-    """The mean of the blocks that see the same values."""
+def _run_level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+    """Run the blocks of a level on the same values, and return their mean."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
-    assert all(other == dilations for other in others), "blocks of a level look equally far"
+    assert all(other == dilations for other in others), "the blocks of a level have equal dilations"
     reach = (taps - 1) // 2 * max(dilations)
     stacked = {}
     for name in (key for key in blocks[0] if key.startswith(("acts1.0.", "convs1.0."))):
         sort, rest = name.split("1.0.", 1)
         wide, places = taps if sort == "convs" else 0, range(len(dilations))
         pairs = [
-            [[_widened(block[f"{sort}{part}.{place}.{rest}"], wide) for block in blocks] for part in "12"] for place in places
+            [[_pad_kernel(block[f"{sort}{part}.{place}.{rest}"], wide) for block in blocks] for part in "12"] for place in places
         ]
         stacked[f"{sort}.{rest}"] = jnp.stack([jnp.stack([jnp.stack(one) for one in pair]) for pair in pairs])
 
     def convolved(hidden: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
         apart, own = one
-        hidden = _activated(module_parameters(own, "acts"), settings, hidden)
+        hidden = _activate(module_parameters(own, "acts"), settings, hidden)
         hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own["convs.weight"], apart, reach)
         return hidden + own["convs.bias"][..., None], None
 
@@ -83,24 +86,24 @@ def _level(blocks: Sequence[Weights], settings: Mapping[str, Any], values: jax.A
     return jax.lax.scan(block, start, (apart, stacked))[0].mean(0)
 
 
-def _widened(value: jax.Array, taps: int) -> jax.Array:
-    """A kernel [N', C, k] with zeros on both sides; other values unchanged."""
+def _pad_kernel(value: jax.Array, taps: int) -> jax.Array:
+    """Pad a kernel [N', C, k] with zeros on both sides to `taps`. Other arrays stay unchanged."""
     missing = (taps - value.shape[-1]) // 2 if taps and value.ndim == 3 else 0
     return jnp.pad(value, ((0, 0), (0, 0), (missing, missing))) if missing else value
 
 
-def _activated(own: Weights, settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
+def _activate(own: Weights, settings: Mapping[str, Any], values: jax.Array) -> jax.Array:
     if settings["act_fn"] == "leaky_relu":
-        return _ramp(values, settings["leaky_relu_negative_slope"])
-    return _wave(own, values, settings["antialias_ratio"]) if settings["antialias"] else _snake(own, values)
+        return _leaky_relu(values, settings["leaky_relu_negative_slope"])
+    return _antialiased_snake(own, values, settings["antialias_ratio"]) if settings["antialias"] else _snake(own, values)
 
 
-def _ramp(values: jax.Array, slope: float) -> jax.Array:
+def _leaky_relu(values: jax.Array, slope: float) -> jax.Array:
     return jnp.where(values > 0, values, values * slope)
 
 
-def _wave(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
-    """`_snake` at a higher rate, so that its overtones fold nowhere."""
+def _antialiased_snake(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
+    """Apply `_snake` at a higher sample rate, to avoid aliasing."""
     phases = [_snake(module_parameters(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
     return _filter_down(phases, own["downsample.filter"])
 
@@ -119,7 +122,7 @@ def _convolve(weights: Weights, name: str, values: jax.Array) -> jax.Array:
 
 
 def _product(padded: jax.Array, weight: jax.Array, dilation: Any, reach: int) -> jax.Array:
-    """[..., N', N] of values with `reach` more on each side and a weight [..., N', C, taps] whose taps are so far apart."""
+    """Convolve values that have `reach` more samples on each side with a dilated weight [..., N', C, taps]: [..., N', N]."""
     taps, count = weight.shape[-1], padded.shape[-1] - 2 * reach
     starts = [reach + (tap - (taps - 1) // 2) * dilation for tap in range(taps)]
     seen = jnp.concatenate([jax.lax.dynamic_slice_in_dim(padded, start, count, axis=-1) for start in starts], axis=-2)
@@ -130,19 +133,19 @@ def _matmul(matrix: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.matmul(matrix, values, preferred_element_type=jnp.float32).astype(values.dtype)
 
 
-def _enlarge(weights: Weights, name: str, values: jax.Array, stride: int) -> jax.Array:
-    """A transposed convolution with a weight [C, N', taps]."""
+def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> jax.Array:
+    """Apply a transposed convolution with a weight [C, N', taps]."""
     weight = weights[f"{name}.weight"]
     size, parts = weight.shape[2], -(-weight.shape[2] // stride)
     matrix = jnp.pad(weight, ((0, 0), (0, 0), (0, parts * stride - size))).reshape(weight.shape[0], -1).T
     spread = _matmul(matrix, values).reshape(-1, parts, stride, values.shape[1])
     first, count = (size - stride) // 2, (values.shape[1] - 1) * stride + size
-    made = _interleaved([spread[:, part] for part in range(parts)])[:, first : count - first]
+    made = _interleave([spread[:, part] for part in range(parts)])[:, first : count - first]
     return made + weights[f"{name}.bias"][:, None]
 
 
-def _interleaved(parts: Sequence[jax.Array]) -> jax.Array:
-    """[..., (N + parts - 1) s] of arrays [..., s, N], each a place later than the one before it, added up."""
+def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
+    """Add arrays [..., s, N], each shifted by one more place, and interleave them to [..., (N + parts - 1) s]."""
     last = len(parts) - 1
     wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
     swapped = wide.swapaxes(-1, -2)
@@ -150,53 +153,57 @@ def _interleaved(parts: Sequence[jax.Array]) -> jax.Array:
 
 
 def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Array]:
-    """`ratio` values for each, through a filter [..., 1, 1, taps] of an even number of them: the first of each, the second of
-    each, and so on. They are never woven into one array, whose rows of `ratio` values would fill 128 places each on a TPU."""
+    """Upsample by `ratio` through a filter [..., 1, 1, taps] with an even number of taps. Return one array for each phase.
+
+    The phases are not interleaved to one array, because on a TPU each row of `ratio` values would fill 128 lanes.
+    """
     size = kernel.shape[-1]
     more = size // ratio - 1
-    padded = jnp.pad(values, _sides(values, more, more), mode="edge")
-    return [ratio * phase for phase in _spread(padded, kernel, ratio, more * ratio + (size - ratio) // 2, values.shape[-1])]
+    padded = jnp.pad(values, _end_padding(values, more, more), mode="edge")
+    return [
+        ratio * phase for phase in _transposed_phases(padded, kernel, ratio, more * ratio + (size - ratio) // 2, values.shape[-1])
+    ]
 
 
-def _spread(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
-    """The values from place `first` on of a transposed convolution with this kernel, `count` in each of `ratio` phases."""
+def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
+    """Compute a transposed convolution from index `first` on, as `ratio` phases of `count` values each."""
     size, phases = kernel.shape[-1], []
     for place in range(first, first + ratio):
         taps = range(place % ratio, size, ratio)
         starts = [(place - tap) // ratio for tap in taps]
-        phases.append(_weighted(padded, kernel, taps, starts, count))
+        phases.append(_weighted_sum(padded, kernel, taps, starts, count))
     return phases
 
 
-def _weighted(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
-    """The sum of the values from each start on, times the kernel's tap for it."""
+def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], starts: Iterable[int], count: int) -> jax.Array:
+    """Sum the slices of `values` from each start on, multiplied by the kernel's taps."""
     kernel = kernel[..., 0, :].astype(values.dtype)  # [..., 1, taps]
     parts = (
         kernel[..., tap, None] * jax.lax.slice_in_dim(values, start, start + count, axis=-1)
         for tap, start in zip(taps, starts, strict=True)
     )
-    return cast(jax.Array, sum(parts))  # of one tap or more
+    return cast(jax.Array, sum(parts))  # not the number 0, because there is at least one tap
 
 
 def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
-    """One value for each group of phases, through a filter [..., 1, 1, taps]."""
+    """Downsample through a filter [..., 1, 1, taps]: one value for each group of phases."""
     size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # the ends' values go on, `left` of them before the first
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)  # the first and last values are repeated outside; `left` before
     begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
     made: Any = 0
     for phase, values in enumerate(phases):
         taps = range((phase + left) % ratio, size, ratio)
         starts = [room + (tap - left - phase) // ratio for tap in taps]
-        made += _weighted(jnp.concatenate([begin, values, end], axis=-1), kernel, taps, starts, count)
+        made += _weighted_sum(jnp.concatenate([begin, values, end], axis=-1), kernel, taps, starts, count)
     return made
 
 
-def _sides(values: jax.Array, left: int, right: int) -> list[tuple[int, int]]:
+def _end_padding(values: jax.Array, left: int, right: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (values.ndim - 1) + [(left, right)]
 
 
 def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
-    """The logarithm of the mel spectrum [channels, T, bins] of samples [channels, N], of which no frame sees a later one."""
+    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N]. Frames do not see later samples."""
     basis = weights["stft_fn.forward_basis"][:, 0]
     size, parts = basis.shape[1], -(-basis.shape[1] // hop)
     padded = jnp.pad(samples, ((0, 0), (max(0, window - hop), 0)))
@@ -210,13 +217,13 @@ def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax
     return jnp.log(mel.clip(QUIETEST)).swapaxes(1, 2)
 
 
-def _resampled(samples: jax.Array, ratio: int) -> jax.Array:
-    """At `ratio` times the rate, through a Hann-windowed sinc, which is in no checkpoint."""
+def _resample(samples: jax.Array, ratio: int) -> jax.Array:
+    """Resample to `ratio` times the rate with a Hann-windowed sinc, which is not in the checkpoint."""
     width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
     size = 2 * width * ratio + 1
     time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
     window = np.cos(time.clip(-RESAMPLER_WIDTH, RESAMPLER_WIDTH) * np.pi / RESAMPLER_WIDTH / 2) ** 2
     kernel = jnp.asarray((np.sinc(time) * window * RESAMPLER_ROLLOFF / ratio).reshape(1, 1, -1), samples.dtype)
-    padded = jnp.pad(samples, _sides(samples, width, width), mode="edge")
-    phases = _spread(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
-    return ratio * _interleaved([jnp.stack(phases, axis=-2)])
+    padded = jnp.pad(samples, _end_padding(samples, width, width), mode="edge")
+    phases = _transposed_phases(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
+    return ratio * _interleave([jnp.stack(phases, axis=-2)])

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
 from backend.models.common.modules import network_settings
 from backend.models.common.text import TIED, note_cut_prompts, pad_ids
-from backend.models.common.text import TextEncoder as Tokenized
+from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
 from backend.runtime.torch_modules import call_module
@@ -41,7 +41,7 @@ class TextTokens:
     notes: tuple[str, ...] = ()
 
 
-class TextEncoder(Tokenized):
+class TextEncoder(TextEncoderBase):
     """See `backend.models.common.text.TextEncoder`."""
 
     _columns = (".o.weight", ".wo.weight", *TIED)

@@ -12,7 +12,7 @@ from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 
 from backend.models.ltx.autoencoders import convolve_by_product
 from backend.models.ltx.upsampler import LatentUpsampler
-from backend.models.ltx.vocoder import vocode, vocode_wider
+from backend.models.ltx.vocoder import vocode, vocode_with_bandwidth_extension
 from tests.backend.models.ltx.tiny_video_vae import CONFIGS, distances
 from tests.many_devices import told_by
 
@@ -66,7 +66,7 @@ def test_a_vocoder_is_diffusers(kind, frames):
     with torch.no_grad():
         theirs = vocoder(spectrum)[0].numpy()
     weights = {key: jnp.asarray(value.detach().numpy()) for key, value in vocoder.state_dict().items()}
-    way = functools.partial(vocode_wider if kind == "wider" else vocode, settings=vocoder.config)
+    way = functools.partial(vocode_with_bandwidth_extension if kind == "wider" else vocode, settings=vocoder.config)
     ours = jax.jit(lambda weights, spectrum: way(weights, spectrum=spectrum))(weights, jnp.asarray(spectrum[0].numpy()))
     # float32: sums of up to 700 products, five levels; the wider one takes a logarithm of magnitudes near 0, which enlarges rounding
     bound = {"wider": 1e-4}.get(kind, 2e-5)

@@ -40,13 +40,17 @@ def test_each_version_is_recognised(name):
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("ltx-2.5", {"text_encoder": {"model_type": "gemma3"}}, "its transformer is that of LTX-2.5, its text encoder gemma3"),
+        (
+            "ltx-2.5",
+            {"text_encoder": {"model_type": "gemma3"}},
+            "its transformer is from LTX-2.5, but its text encoder is gemma3",
+        ),
         (
             "ltx-2.3",
             {"text_encoder": {"model_type": "gemma4_unified"}},
             "that of an older LTX-2, its text encoder gemma4_unified",
         ),
-        ("ltx-2.5", {"transformer": {"rope_type": "interleaved"}}, "turns its heads in a way that is interleaved"),
+        ("ltx-2.5", {"transformer": {"rope_type": "interleaved"}}, "its transformer has rope_type=interleaved"),
         ("ltx-2.3", {"vae": {"timestep_conditioning": True}}, "its decoder adds noise"),
         ("ltx-2.0", {"transformer": {"in_channels": 64}}, "its transformer takes 64 channels and its VAE makes 128"),
     ],
