@@ -1,6 +1,6 @@
-"""The engine's journal: every event of every job is stored before anybody sees it, and readers are told that something changed.
+"""Store every event of every job before anyone sees it, and wake the readers.
 
-What the store cannot take, because the disk is full or another process holds it, is stored as soon as it can be.
+If the store cannot be written, because the disk is full or another process locks it, the changes are stored later.
 """
 
 import logging
@@ -12,54 +12,54 @@ from collections.abc import Callable, Iterator, Sequence
 from backend.engine.store import Store
 from backend.schemas.events import Event, Interrupted
 
-_POLL_SECONDS = 1.0  # how late another process's event may be seen; our own events wake the reader at once
-_TRY_SECONDS = 5.0  # after a change that the store could not take, before the next try
+_POLL_SECONDS = 1.0  # delay until events of other processes are seen; this process's events wake readers immediately
+_TRY_SECONDS = 5.0  # between a failed write and the next try
 
 logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """The events of one engine's jobs. `changed` is the engine's one lock: whoever changes its queue holds it."""
+    """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it."""
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
-        """Each of `on_event` is called with a job's id and each event that was stored of it; it must return at once."""
+        """Call each function of `on_event` with the job's id and the event after an event was stored. It must not block."""
         self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False
         self._count = 0
-        self._sequences: dict[str, int] = {}  # the number of the last event that was stored here, by id of a job that goes on
-        self._pending_changes: list[Callable[[], object]] = []  # changes that the store could not take, in order
+        self._sequences: dict[str, int] = {}  # the number of the last stored event, by id of each job that has not ended
+        self._pending_changes: list[Callable[[], object]] = []  # failed writes, in order
         self._next_try = 0.0  # seconds of the monotonic clock
 
     @property
     def is_stuck(self) -> bool:
-        """Whether changes wait for the store, or one has just failed: no job should begin now."""
+        """True if changes wait to be stored or a write just failed. No job should start then."""
         return bool(self._pending_changes) or time.monotonic() < self._next_try
 
     def count(self) -> int:
-        """A number that grows with each change: while it stays the same, there is nothing new to show."""
+        """Return a number that increases with each change."""
         return self._count
 
     def touch(self) -> None:
-        """Counts a change, so that every reader looks again."""
+        """Count a change and wake all readers."""
         with self.changed:
             self._count += 1
             self.changed.notify_all()
 
     def wait(self, after: int, seconds: float) -> int | None:
-        """Waits until `count()` is no longer `after`, at most so long, and returns it; None once the engine is closed."""
+        """Wait up to `seconds` until `count()` differs from `after`. Return the number, None if the engine is closed."""
         with self.changed:
             self.changed.wait_for(lambda: self.is_closed or self._count != after, seconds)
             return None if self.is_closed else self._count
 
     def close(self) -> None:
-        """Ends all readers."""
+        """Wake all readers and end them."""
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
 
     def append(self, job_id: str, event: Event) -> None:
-        """Stores an event."""
+        """Store an event of a job."""
 
         def append() -> None:
             sequence = self._store.append_event(job_id, event)
@@ -68,23 +68,23 @@ class EventLog:
             elif sequence:
                 self._sequences[job_id] = sequence
             if sequence:
-                for tell in self._on_event:
-                    tell(job_id, event)
+                for notify in self._on_event:
+                    notify(job_id, event)
 
         self.apply_change(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
         self.touch()
 
     def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
-        """Stores events of which none is final, all at once; they are lost if the store cannot take them now."""
+        """Store events that are not final in one transaction. They are lost if the store cannot be written now."""
         try:
             if several:
                 self._sequences |= self._store.append_events(several)
         except sqlite3.Error:
-            logger.exception("The places in line could not be stored")
+            logger.exception("The places in the queue could not be stored")
         self.touch()
 
     def apply_change(self, change: Callable[[], object], *, is_wanted_later: bool = True) -> None:
-        """Changes the store; if it cannot take the change now, the change is made later, after those before it."""
+        """Change the store. If that fails, retry later, in the order of the changes, unless the change is not wanted later."""
         with self.changed:
             try:
                 if not self._pending_changes:
@@ -97,7 +97,7 @@ class EventLog:
                 self._pending_changes.append(change)
 
     def apply_pending_changes(self) -> None:
-        """Makes the changes that the store could not take before."""
+        """Retry the failed changes."""
         with self.changed:
             try:
                 while self._pending_changes:
@@ -108,19 +108,21 @@ class EventLog:
                 self.pause()
 
     def pause(self) -> None:
-        """The disk or the store is in trouble: `is_stuck` for a few seconds."""
+        """Set `is_stuck` for a few seconds after an error of the disk or the store."""
         self._next_try = time.monotonic() + _TRY_SECONDS
 
     def follow_events(self, job_id: str, after: int) -> Iterator[tuple[int, Event]]:
-        """Yields the job's events with a sequence number above `after`, then new ones as they come; ends after the final one, and
-        when the engine closes."""
+        """Yield the job's events with a sequence number above `after`, then new events as they are stored.
+
+        Ends after the final event, or when the engine closes.
+        """
         has_looked = False
         while True:
             with self.changed:
                 if self.is_closed:
                     return
                 if has_looked and self._sequences.get(job_id, after + 1) <= after:
-                    self.changed.wait(_POLL_SECONDS)  # another job's event: sixty readers must not all ask the store
+                    self.changed.wait(_POLL_SECONDS)  # woken by another job's event: do not query the store
                     continue
                 has_ended = self._store.job(job_id).has_ended  # read first, so that no event is missed
                 fresh, has_looked = self._store.events(job_id, after), True

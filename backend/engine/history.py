@@ -1,5 +1,7 @@
-"""What the machine did in the last day: how long steps took, how many videos waited, what memory and disk were in use. One sample
-every half minute, kept over a restart; counts only, no prompt and no name."""
+"""Record the machine's load of the last day: step times, queue length, memory and disk usage.
+
+Every 30 seconds a sample is stored. Samples survive a restart. They contain numbers only, no prompts and no names.
+"""
 
 import logging
 import shutil
@@ -28,8 +30,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The state at `time`, seconds since the epoch: videos that wait and run, the mean seconds of the steps since the sample
-    before (None without one), bytes in use and in all of the devices together and of the disk (None if they do not tell)."""
+    """The load at `time`, seconds since the epoch.
+
+    `step_seconds` is the mean time of the steps since the previous sample, None without steps. Bytes are None if not reported;
+    the devices' bytes are sums over all devices.
+    """
 
     time: float
     waiting: int
@@ -48,38 +53,38 @@ class _Samples(Database):
         self._database.executescript(_SCHEMA)
 
     def add(self, sample: Sample) -> None:
-        """Keeps a sample, and forgets those of yesterday."""
+        """Store a sample and delete samples that are older than a day."""
         names, values = ", ".join(vars(sample)), tuple(vars(sample).values())
         with self._transaction() as database:
             database.execute(f"INSERT OR REPLACE INTO samples ({names}) VALUES ({', '.join('?' * len(values))})", values)
             database.execute("DELETE FROM samples WHERE time < ?", (sample.time - DAY_SECONDS,))
 
     def samples_since(self, moment: float) -> list[Sample]:
-        """The samples after this moment, oldest first."""
+        """Return the samples after `moment`, seconds since the epoch, oldest first."""
         return [Sample(**dict(row)) for row in self._rows("SELECT * FROM samples WHERE time > ? ORDER BY time", (moment,))]
 
 
 class History:
-    """Takes the samples. `counts` gives how many videos wait and run, `devices` the devices as they are now."""
+    """Takes samples in a thread. `counts` returns the numbers of waiting and running videos, `devices` the current devices."""
 
     def __init__(self, path: Path, counts: Callable[[], tuple[int, int]], devices: Callable[[], Sequence[Device]]) -> None:
         self._samples, self._folder = _Samples(path), path.parent
         self._counts, self._devices = counts, devices
-        self._steps: list[float] = []  # seconds of those since the last sample
+        self._steps: list[float] = []  # seconds of each step since the last sample
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="history", daemon=True)
 
     def start(self) -> None:
-        """Begins to take samples."""
+        """Start the thread."""
         self._thread.start()
 
     def record_step(self, job_id: str, event: Event) -> None:
-        """Takes the seconds of a step into the next sample."""
+        """Count the seconds of a step event for the next sample. Ignore other events."""
         if isinstance(event, Step) and len(self._steps) < 10_000:
             self._steps.append(event.seconds)
 
     def take_sample(self, now: float | None = None) -> Sample:
-        """Takes a sample, and keeps it. Raises: sqlite3.Error."""
+        """Take a sample and store it. Raises: sqlite3.Error."""
         steps, self._steps = self._steps, []
         waiting, running = self._counts()
         devices = [one for one in self._devices() if one.bytes_in_use is not None and one.bytes_limit]
@@ -96,11 +101,11 @@ class History:
         return sample
 
     def samples_since(self, seconds: float) -> list[Sample]:
-        """The samples of the last so many seconds, oldest first."""
+        """Return the samples of the last `seconds`, oldest first."""
         return self._samples.samples_since(time.time() - seconds)
 
     def close(self) -> None:
-        """Ends the taking."""
+        """Stop the thread and close the table."""
         self._is_closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -111,7 +116,7 @@ class History:
             try:
                 self.take_sample()
             except (sqlite3.Error, DataFolderError):
-                logger.exception("The machine's state could not be kept")
+                logger.exception("The sample of the machine's load could not be stored")
             self._is_closed.wait(BETWEEN_SECONDS)
 
 

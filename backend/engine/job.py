@@ -1,4 +1,4 @@
-"""A job as the queue, the library and the pages see it, and which jobs to list. Values only: `store` keeps them."""
+"""Values that describe jobs and selections of jobs. `backend.engine.store` stores the jobs."""
 
 import secrets
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from backend.engine.summary import RequestSummary
 from backend.schemas.request import GenerationRequest
 
 LENGTHS = {"short": (0.0, 3.0), "medium": (3.0, 10.0), "long": (10.0, 1e9)}
-"""Seconds of a video: more than the first, at most the second."""
+"""Ranges of a video's seconds: more than the first number, at most the second."""
 SIZES = {"small": (0, 479), "480p": (479, 719), "720p": (719, 10**9)}
-"""Pixels of its shorter side, likewise."""
+"""Ranges of the pixels of a video's shorter side: more than the first number, at most the second."""
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
@@ -20,8 +20,8 @@ JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 class ListedJob:
     """A job as lists show it, without its whole request.
 
-    Times are seconds since the epoch, None until they are known. `is_told`: it is the operator's, who may be told of its end.
-    `project` is one's id, "" for none. `made_seconds` is how long the finished video took, None if that is not known.
+    Times are seconds since the epoch, None until they are known. `is_told` is True if the operator is notified when the job ends.
+    `project` is the project's id, "" without a project. `made_seconds` is the time to generate the video, None if not known.
     """
 
     id: str
@@ -45,25 +45,25 @@ class ListedJob:
 
     @property
     def has_started(self) -> bool:
-        """Whether a worker has worked on it; one that waits was interrupted."""
+        """True if a worker has worked on the job. If such a job waits, it was interrupted."""
         return self.started is not None
 
     @property
     def has_ended(self) -> bool:
-        """Whether its final event is stored."""
+        """True if the job's final event is stored."""
         return self.state not in ("queued", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ListedJob):
-    """One request, from the queue to its end."""
+    """A job with its whole request."""
 
     request: GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:
-    """What cleaning must know of an ended job. `is_cleaned`: its intermediate files have gone already."""
+    """The values of an ended job that cleaning needs. `is_cleaned` is True if its intermediate files were deleted."""
 
     id: str
     folder: Path
@@ -76,9 +76,12 @@ class EndedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which videos to list. Empty fields choose everything; all `words` must occur in the prompts, those with "#" among the tags.
-    `project` is one's id, "" for what is in none, None for all but what is archived; `length` is one of LENGTHS, `size` one of
-    SIZES, `order` one of `selecting.ORDERS`. With `has_figures` only storyboards that have some."""
+    """A selection of videos. Empty fields select all videos.
+
+    All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, "" for videos without a project,
+    None for all videos except archived ones. `length` is a key of LENGTHS, `size` of SIZES, `order` of `selecting.ORDERS`.
+    `has_figures` selects storyboards with characters.
+    """
 
     owner: str | None = None
     words: tuple[str, ...] = ()
@@ -94,5 +97,5 @@ class Selection:
 
 
 def new_job_id() -> str:
-    """An id that sorts by time and cannot be guessed."""
+    """Return an id that sorts by time and cannot be guessed."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(12)}"

@@ -1,4 +1,4 @@
-"""Shows which engines are alive: each locks a file of its own, and the system frees the lock when the engine dies."""
+"""Find out which engines are alive. Each engine locks a file, and the system releases the lock when the engine dies."""
 
 import fcntl
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from backend.errors import DataFolderError
 
-_NEW_SECONDS = 3600.0  # an engine that has just made its file may not have locked it yet
+_NEW_SECONDS = 3600.0  # newer files are kept: their engine may not have locked them yet
 
 
 class EngineLock:
-    """The life sign of one engine, under a name of its own."""
+    """The lock file of one engine, with a unique name."""
 
     def __init__(self, folder: Path):
-        """Raises: DataFolderError if the folder cannot be written."""
+        """Create and lock the file. Raises: DataFolderError if the folder cannot be written."""
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._folder = folder
         try:
@@ -32,7 +32,7 @@ class EngineLock:
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Whether the engine of this name is dead; while the block runs, no other engine can take over its jobs."""
+        """Yield whether the engine of this name is dead. During the block no other engine can adopt its jobs."""
         path = self._folder / name
         with path.open("w") as file:
             try:
@@ -44,18 +44,18 @@ class EngineLock:
             path.unlink(missing_ok=True)
 
     def is_alone(self) -> bool:
-        """Whether no other engine is alive in this data folder."""
+        """Return whether no other engine is alive in this data folder."""
         return not any(_is_locked(path) for path in self._folder.iterdir() if path.name != self.name)
 
     def remove_dead(self) -> None:
-        """Removes the life signs that dead engines left."""
+        """Delete the lock files of dead engines."""
         for path in self._folder.iterdir():
             if path.is_file() and path.name != self.name and time.time() - path.stat().st_mtime > _NEW_SECONDS:
                 with self.lock_dead_engine(path.name):
                     pass
 
     def release(self) -> None:
-        """Ends this life sign."""
+        """Delete this engine's lock file and release its lock."""
         (self._folder / self.name).unlink(missing_ok=True)
         self._file.close()
 
@@ -66,6 +66,6 @@ def _is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # its engine has just ended
+    except OSError:  # the engine has just ended and deleted the file
         return False
     return False

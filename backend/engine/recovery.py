@@ -1,4 +1,4 @@
-"""What becomes of a job whose work was interrupted: it goes on, it waits for a person, or it fails. Pure."""
+"""Decide whether an interrupted job is requeued, held or failed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from itertools import takewhile
 from backend.schemas import events
 from backend.schemas.events import Event, Failed, Interrupted
 
-MOST_STOPS = 3  # at the same place: a job goes on there twice
-MOST_KILLS = 10  # from outside, one after the other, before the job's own work has begun; after that it waits for a person
-MOST_LOSSES = 2  # of the machine that its worker was on: so often another goes on with it
-MOST_SERVER_DEATHS = 1  # after one more, a person decides, or ten quiet minutes
-QUIET_SECONDS = 600.0  # without any fault, before a job goes on that may have brought the machine down
-START = "the start"  # also while the model is loaded
+MOST_STOPS = 3  # interruptions at the same place, after which the job fails
+MOST_KILLS = 10  # consecutive kills from outside before the job's first step, after which the job is held
+MOST_LOSSES = 2  # lost machines, after which the job fails at the next loss
+MOST_SERVER_DEATHS = 1  # crashes of the server, after which the job is held at the next crash
+QUIET_SECONDS = 600.0  # time without faults after which held jobs resume
+START = "the start"  # the place of a job before its first step, also while the model is loaded
 _COUNTED = ("worker", "signal", "server")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requeue:
-    """The job is queued again, before all others. If it `waits`, a person or quiet minutes let it go on."""
+    """The job is requeued before all others. If it `waits`, it is held until a visitor resumes it or ten minutes pass quietly."""
 
     waits: bool = False
 
 
 def describe_progress(event: Event | None) -> str:
-    """How far a job had come, by its newest event: the step that was being made, or the stage."""
+    """Return the progress of a job from its newest event: the step that was running, or the stage."""
     match event:
         case events.Interrupted(place=place):
             return place
@@ -42,7 +42,7 @@ def describe_progress(event: Event | None) -> str:
 
 
 def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
-    """What becomes of a job after these interruptions, oldest first; the last one has just happened."""
+    """Decide about a job from its interruptions, oldest first. The last interruption has just happened."""
     last = interruptions[-1]
     losses = sum(one.by == "loss" for one in interruptions)
     if losses > MOST_LOSSES:
@@ -59,7 +59,10 @@ def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
 
 
 def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
-    """The newest ones, all at the start: before them the job had come further, so its start is not what fails."""
+    """Return the newest interruptions that all happened at the start.
+
+    Before them the job had progressed further, so older interruptions at the start do not count.
+    """
     return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
 
 

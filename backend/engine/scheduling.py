@@ -1,9 +1,9 @@
-"""In which order waiting jobs run. Pure: knows neither threads nor files.
+"""Sort waiting jobs. Pure: knows neither threads nor files.
 
-Everybody gets a turn: the first waiting job of each owner comes before anybody's second, and an owner whose job runs
-has had a turn. Jobs whose work was interrupted go on before all others, and jobs that wait for a person come last. Within a
-turn, jobs of one model and one compiled shape are together, those of the running shapes first, then those of cached models.
-Among an owner's own jobs the owner decides: `place` gives the order, and a new job is put after the last one of its shape.
+Owners take turns: the first waiting job of each owner runs before any owner's second. A running job counts as its owner's turn.
+Interrupted jobs run before all others, and held jobs are last. Within a turn, jobs are grouped by model and shape: running shapes
+first, then running models, then cached models. `place` orders the jobs of one owner. A new job's place is after the owner's last
+job of the same shape.
 """
 
 from collections import Counter, defaultdict
@@ -17,9 +17,11 @@ from backend.schemas.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """A job in line, of this `preset`. `place` orders an owner's jobs, smaller first; `address` is where the request came from,
-    if that counts; `has_started`: its work was interrupted; `is_held`: it waits until a person lets it go on; `needed`: bytes of
-    the disk."""
+    """A waiting job. `place` orders an owner's jobs, smaller first.
+
+    `address` is the sender's address, "" if addresses are not limited. `has_started` is True if the job was interrupted.
+    `is_held` is True if it waits until a visitor resumes it. `needed` is its disk space in bytes.
+    """
 
     job_id: str
     owner: str
@@ -34,8 +36,11 @@ class QueueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueLimits:
-    """How many jobs may wait: of one owner, from one `address` (an empty one is not counted), and in all. Where visitors have no
-    address of their own, they have `without_key` places together, so that programs with a key find the others."""
+    """The most jobs that may wait: per owner, per `address` (not counted if empty), and in total.
+
+    If visitors have no separate addresses, `without_key` limits all visitors together. The remaining places are for programs
+    with a key.
+    """
 
     of_owner: int
     of_address: int
@@ -44,28 +49,29 @@ class QueueLimits:
     without_key: int | None = None
 
     def check(self, waiting: Sequence[QueueEntry], owner: str, more: int = 1) -> None:
-        """Raises: QueueFull if there is no room for so many more of this owner."""
+        """Check that `more` jobs of this owner may wait. Raises: QueueFull."""
         own = sum(entry.owner == owner for entry in waiting)
         near = sum(entry.address == self.address for entry in waiting) if self.address else 0
         these = f"{more} more do not fit: " if more > 1 else ""
         if own + more > self.of_owner:
-            fix = "wait for one of them, or take one out of the queue" if own else "leave some out"
-            raise QueueFull(f"{these}you have {own} videos in line and", f"may have {self.of_owner}", fix)
+            fix = "wait for a video to finish, or remove one from the queue" if own else "leave some out"
+            raise QueueFull(f"{these}you have {_queued_videos(own)} and", f"may have {self.of_owner}", fix)
         if near + more > self.of_address:
-            fix = "wait for one of them"
-            raise QueueFull(f"{these}{near} videos from your address are in line and", f"there may be {self.of_address}", fix)
+            fix = "wait for a video to finish"
+            raise QueueFull(f"{these}your address has {_queued_videos(near)} and", f"may have {self.of_address}", fix)
         if len(waiting) + more > self.in_all:
-            fix = "try again when some of them are done"
-            raise QueueFull(f"{these}{len(waiting)} videos are in line and", f"there may be {self.in_all} in all", fix)
-        strangers = sum(not (entry.address or has_key(entry.owner)) for entry in waiting)
-        if self.without_key is not None and not (self.address or has_key(owner)) and strangers + more > self.without_key:
-            fix = "try again when some of them are done, or use a program's key"
-            raise QueueFull(f"{these}{strangers} videos of visitors are in line and", f"there may be {self.without_key}", fix)
+            fix = "try again when some videos are finished"
+            raise QueueFull(f"{these}the queue has {_queued_videos(len(waiting))} and", f"may have {self.in_all}", fix)
+        visitors = sum(not (entry.address or has_key(entry.owner)) for entry in waiting)
+        if self.without_key is not None and not (self.address or has_key(owner)) and visitors + more > self.without_key:
+            fix = "try again when some videos are finished, or use a program's key"
+            raise QueueFull(
+                f"{these}visitors without a key have {_queued_videos(visitors)} and", f"may have {self.without_key}", fix
+            )
 
 
 def sort_queue(waiting: Sequence[QueueEntry], running: Sequence[QueueEntry], cached: Collection[str] = ()) -> list[QueueEntry]:
-    """The waiting jobs in the order in which they will run, as far as is known now. `cached` are the checkpoints whose models a
-    worker keeps."""
+    """Return the waiting jobs in the order in which they will run. `cached` are the checkpoints whose models are in memory."""
     by_place = sorted(waiting, key=lambda entry: entry.place)
     held = [entry for entry in by_place if entry.is_held]
     begun = [entry for entry in by_place if entry.has_started and not entry.is_held]
@@ -83,7 +89,7 @@ def sort_queue(waiting: Sequence[QueueEntry], running: Sequence[QueueEntry], cac
 
 
 def place_for_new_job(waiting: Sequence[QueueEntry], owner: str, shape: Shape, now: float) -> float:
-    """The place for an owner's new job: after the owner's last job of this shape, else at the end."""
+    """Return the place of an owner's new job: after the owner's last job of this shape, else at the end."""
     own = sorted((entry for entry in waiting if entry.owner == owner), key=lambda entry: entry.place)
     same = [index for index, entry in enumerate(own) if entry.shape == shape]
     if same and same[-1] + 1 < len(own):
@@ -92,7 +98,7 @@ def place_for_new_job(waiting: Sequence[QueueEntry], owner: str, shape: Shape, n
 
 
 def place_at_index(waiting: Sequence[QueueEntry], job_id: str, index: int) -> float:
-    """The place that makes this job number `index` (from 0) among its owner's waiting jobs."""
+    """Return the place that moves this job to position `index` (from 0) among its owner's waiting jobs."""
     entry = next(entry for entry in waiting if entry.job_id == job_id)
     others = sorted(other.place for other in waiting if other.owner == entry.owner and other.job_id != job_id)
     if not others:
@@ -104,7 +110,7 @@ def place_at_index(waiting: Sequence[QueueEntry], job_id: str, index: int) -> fl
 
 
 def _group_by_model(entries: list[QueueEntry], shapes: set[Shape], cached: Collection[str]) -> list[QueueEntry]:
-    """Those of these shapes first, then those of the same models, then of cached ones; one model's together, and one shape's."""
+    """Sort entries: these shapes first, then their models, then cached models. Equal models and equal shapes are adjacent."""
     backwards = list(reversed(list(enumerate(entries))))
     first_of_shape = {entry.shape: number for number, entry in backwards}
     first_of_model = {entry.shape.model: number for number, entry in backwards}
@@ -116,6 +122,10 @@ def _group_by_model(entries: list[QueueEntry], shapes: set[Shape], cached: Colle
         return *near, first_of_model[model], first_of_shape[entry.shape]
 
     return sorted(entries, key=place)
+
+
+def _queued_videos(count: int) -> str:
+    return f"{count} queued video" if count == 1 else f"{count} queued videos"
 
 
 def _midpoint(low: float, high: float) -> float:

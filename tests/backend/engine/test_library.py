@@ -112,7 +112,7 @@ def test_an_owner_may_have_only_so_many_in_line(engine, close_gate, tmp_path):
     engine.submit(request("a held square"), owner="ann")
     for _ in range(2):
         engine.submit(request(), owner="ann", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
-    with pytest.raises(QueueFull, match="you have 2 videos in line and may have 2"):
+    with pytest.raises(QueueFull, match="you have 2 queued videos and may have 2"):
         engine.submit(request(), owner="ann", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
     engine.submit(request(), owner="bob", queue_limits=QueueLimits(of_owner=2, of_address=9, in_all=9))
     assert len(list((tmp_path / "data" / "runs").iterdir())) == 4

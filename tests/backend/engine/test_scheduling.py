@@ -89,13 +89,13 @@ def test_there_is_room_by_owner_by_address_and_in_all():
     room = QueueLimits(of_owner=2, of_address=3, in_all=5, address="203.0.113.1")
     room.check(line(("ann", "203.0.113.1"), ("bob", "203.0.113.1"), ("eve", "203.0.113.2")), "ann")
     for waiting, words in (
-        (line(("ann", ""), ("ann", "")), "you have 2 videos in line"),
-        (line(*[(f"cookie {number}", "203.0.113.1") for number in range(3)]), "3 videos from your address"),
-        (line(*[(f"cookie {number}", f"203.0.113.{number + 5}") for number in range(5)]), "5 videos are in line"),
+        (line(("ann", ""), ("ann", "")), "you have 2 queued videos"),
+        (line(*[(f"cookie {number}", "203.0.113.1") for number in range(3)]), "your address has 3 queued videos"),
+        (line(*[(f"cookie {number}", f"203.0.113.{number + 5}") for number in range(5)]), "the queue has 5 queued videos"),
     ):
         with pytest.raises(QueueFull, match=words):
             room.check(waiting, "ann")
-    with pytest.raises(QueueFull, match="2 more do not fit: you have 1 videos in line and may have 2"):
+    with pytest.raises(QueueFull, match="2 more do not fit: you have 1 queued video and may have 2"):
         room.check(line(("ann", "")), "ann", 2)
     QueueLimits(of_owner=2, of_address=3, in_all=5).check(line(*[(f"cookie {number}", "") for number in range(4)]), "ann")
 
@@ -106,6 +106,6 @@ def test_visitors_without_an_address_leave_places_to_programs_with_keys():
     ]
     room = QueueLimits(of_owner=20, of_address=40, in_all=100, without_key=60)
     room.check(waiting[:59], "visitor-new")
-    with pytest.raises(QueueFull, match="60 videos of visitors"):
+    with pytest.raises(QueueFull, match="visitors without a key have 60 queued videos"):
         room.check(waiting, "visitor-new")
     room.check(waiting, "key-of-a-program")

@@ -260,7 +260,7 @@ def test_a_key_has_its_own_places_in_line_and_deleting_stops_a_video(program):
     assert now.status == "in_progress" and now.progress < 100 and now.completed_at is None
     waiting = narrow.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=QUICK)
     assert (waiting.status, waiting.progress) == ("queued", 0)
-    with pytest.raises(openai.RateLimitError, match="You have 1 videos in line and may have 1") as refused:
+    with pytest.raises(openai.RateLimitError, match="You have 1 queued video and may have 1") as refused:
         narrow.videos.create(model="wan-tiny", prompt=PROMPT, extra_body=QUICK)
     assert refused.value.body["type"] == "rate_limit_error"
     with pytest.raises(openai.NotFoundError, match="has nothing to download: it is queued"):

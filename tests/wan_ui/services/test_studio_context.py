@@ -140,10 +140,10 @@ def test_a_new_cookie_is_no_new_place_in_line(context, running):
         queued(narrow, a_request(), narrow.identify_caller(sender))
 
     queue(1, "203.0.113.1"), queue(2, "203.0.113.1")
-    with pytest.raises(QueueFull, match="2 videos from your address are in line and there may be 2"):
+    with pytest.raises(QueueFull, match="your address has 2 queued videos and may have 2"):
         queue(3, "203.0.113.1")
     queue(4, "127.0.0.1"), queue(5, "127.0.0.1")  # behind a tunnel all have this address
-    with pytest.raises(QueueFull, match="4 videos are in line and there may be 4 in all"):
+    with pytest.raises(QueueFull, match="the queue has 4 queued videos and may have 4"):
         queue(6, "127.0.0.1")
 
 
